@@ -1,0 +1,54 @@
+"""Envelopes of one request on their way to one shard or several, and their outcomes in order."""
+
+from collections.abc import Iterable
+
+from kproxy.errors import KafkaError
+from kproxy.log.base import Ticket
+from kproxy.shard import Shard
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.fold import Outcome
+
+
+class Appends:
+    """`add` all, `send` once, then `outcomes` in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._by_shard: dict[Shard, tuple[list[Envelope], list[int]]] = {}
+        self._tickets: list[tuple[Ticket, list[int]]] = []
+        self._count = 0
+
+    def add(self, shard: Shard, envelope: Envelope) -> None:
+        envelopes, slots = self._by_shard.setdefault(shard, ([], []))
+        envelopes.append(envelope)
+        slots.append(self._count)
+        self._count += 1
+
+    def send(self) -> None:
+        for shard, (envelopes, slots) in self._by_shard.items():
+            self._tickets.append((shard.append(envelopes), slots))
+
+    async def outcomes(self) -> list[Outcome]:
+        """One for each envelope; one that could not be appended has the error's code."""
+        results = [Outcome()] * self._count
+        for ticket, slots in self._tickets:
+            try:
+                for slot, outcome in zip(slots, await ticket.wait(), strict=True):
+                    results[slot] = outcome
+            except KafkaError as error:
+                for slot in slots:
+                    results[slot] = Outcome(error.code, message=error.message)
+        return results
+
+
+async def append(shard: Shard, envelope: Envelope) -> Outcome:
+    """Append one envelope and wait for its outcome."""
+    return (await append_all([(shard, envelope)]))[0]
+
+
+async def append_all(pairs: Iterable[tuple[Shard, Envelope]]) -> list[Outcome]:
+    """Append envelopes and wait for their outcomes."""
+    appends = Appends()
+    for shard, envelope in pairs:
+        appends.add(shard, envelope)
+    appends.send()
+    return await appends.outcomes()

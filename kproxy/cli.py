@@ -1,0 +1,101 @@
+"""The `kproxy` command (click: the usual library for commands; options come from `Config`)."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from kproxy import __version__
+from kproxy.config import BadConfig, Config, load
+from kproxy.logs import configure
+from kproxy.server import CannotStart, serve
+
+try:
+    import uvloop  # noqa: F401
+except ImportError:  # not on every platform; asyncio's own loop serves as well, more slowly
+    _LOOP: dict[str, Any] = {}
+else:
+    _LOOP = {"use_uvloop": True}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kproxy")
+def cli() -> None:
+    """Millions of queues behind the Kafka protocol."""
+
+
+def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for every field of Config, in its order, with its default in the help."""
+    for name, field in reversed(Config.model_fields.items()):
+        flag = name.replace("_", "-")
+        shown = "" if field.default is None else f" [default: {_shown(field.default)}]"
+        text = f"{field.description}{shown}"
+        if field.annotation is bool:
+            option = click.option(f"--{flag}/--no-{flag}", name, default=None, help=text)
+        else:
+            option = click.option(f"--{flag}", name, default=None, help=text, metavar="VALUE")
+        command = option(command)
+    return command
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return str(default)
+
+
+@cli.command(name="serve")
+@_settings
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="KPROXY_CONFIG",
+    help="TOML file of settings, named as the flags with _ for -",
+)
+def serve_command(config_file: Path | None, **flags: Any) -> None:
+    """Serve queues to Kafka clients until stopped.
+
+    Every setting may also be given as KPROXY_… in the environment (KPROXY_DATA_DIR) or in the
+    file; flags win over the environment, and that over the file.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    config = load(given, config_file)
+    configure(config.log_level, config.log_format)
+    anyio.run(serve, config, backend_options=_LOOP)
+
+
+def main() -> None:
+    """Run the command; a mistake is one line on standard error and exit status 2."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message().replace("\n", " "), 2)
+    except click.Abort:
+        _fail("stopped", 130)
+    except BadConfig as error:
+        _fail(str(error), 2)
+    except CannotStart as error:
+        _fail(str(error), 1)
+    except BaseExceptionGroup as group:
+        found = group.subgroup(CannotStart)
+        if found is None:
+            raise
+        _fail(str(_first(found)), 1)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _fail(message: str, status: int) -> None:
+    click.echo(f"kproxy: {message}", err=True)
+    sys.exit(status)

@@ -1,0 +1,175 @@
+"""Every setting and limit in one frozen `Config`, checked once.
+
+Flags, then `KPROXY_…` from the environment, then a TOML file, each over the
+next, all from this one list (pydantic checks); names end in their unit.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+)
+
+from kproxy.log.local import Sync
+
+ENV_PREFIX = "KPROXY_"
+MIB = 1 << 20
+
+
+class BadConfig(Exception):
+    """A setting is unknown or wrong; the message is one line for a person."""
+
+
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("write it as HOST:PORT, for example 127.0.0.1:9092")
+    return text
+
+
+def _sync(text: str) -> str:
+    word, _, number = text.partition(":")
+    fits = (word == "interval" and number.isdigit() and int(number) > 0) or (
+        word in ("always", "never") and not number
+    )
+    if not fits:
+        raise ValueError("write always, never or interval:MS")
+    return text
+
+
+def _whole_bytes(value: Any) -> Any:
+    """Plain numbers are bytes, also as text; so are 64MiB, 1GB."""
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
+
+
+class Config(BaseModel):
+    """All settings of one worker. Bytes may be written 64MiB; times are milliseconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: Address = Field("127.0.0.1:9092", description="address to accept connections on")
+    advertise: Address | None = Field(
+        None, description="address that clients are told to use [default: the listen address]"
+    )
+    data_dir: Path = Field(Path("data"), description="directory that holds all queues")
+    sync: Annotated[str, AfterValidator(_sync)] = Field(
+        "always",
+        description="fsync before each answer (always), every so often (interval:MS), or never",
+    )
+    auto_create: bool = Field(True, description="create a queue at its first record or look-up")
+    partitions_default: PositiveInt = Field(1, description="partitions of a queue created so")
+    partitions_max: PositiveInt = Field(10_000, description="most partitions one queue may have")
+    batch_bytes_max: Bytes = Field(
+        ByteSize(1_048_588), description="max.message.bytes of queues that do not set it"
+    )
+    fetch_bytes_max: Bytes = Field(ByteSize(55 * MIB), description="most bytes one fetch returns")
+    fetch_sessions_max: PositiveInt = Field(1000, description="fetch sessions kept")
+    fetch_session_partitions_max: PositiveInt = Field(
+        1_000_000, description="partitions kept in all fetch sessions together"
+    )
+    frame_bytes_max: Bytes = Field(ByteSize(100 * MIB), description="largest request accepted")
+    request_bytes_buffered_max: Bytes = Field(
+        ByteSize(512 * MIB), description="requests held in memory, over all connections"
+    )
+    connections_max: PositiveInt = Field(10_000, description="connections open at a time")
+    connections_per_ip_max: PositiveInt = Field(10_000, description="of them, from one address")
+    connection_idle_ms_max: PositiveInt = Field(600_000, description="closed after this silence")
+    in_flight_requests_max: PositiveInt = Field(64, description="unanswered ones per connection")
+    send_stalled_ms_max: PositiveInt = Field(
+        30_000, description="a client that reads nothing for so long is disconnected"
+    )
+    shutdown_ms_max: PositiveInt = Field(10_000, description="longest a stop waits for answers")
+    offset_metadata_bytes_max: PositiveInt = Field(4096, description="metadata of a commit")
+    segment_bytes: Bytes = Field(ByteSize(128 * MIB), description="size of a log segment file")
+    commit_bytes_max: Bytes = Field(ByteSize(32 * MIB), description="most bytes in one commit")
+    disk_free_bytes_min: Bytes = Field(
+        ByteSize(256 * MIB), description="below this much free disk, produces are refused"
+    )
+    rows_cached_max: PositiveInt = Field(50_000, description="rows of a kind cached in memory")
+    rows_cache_bytes: Bytes = Field(ByteSize(32 * MIB), description="RocksDB block cache")
+    rows_flush_bytes: Bytes = Field(ByteSize(32 * MIB), description="rows in memory till a flush")
+    rows_flush_ms_max: PositiveInt = Field(30_000, description="longest time between flushes")
+    keeper_period_ms: PositiveInt = Field(1000, description="time between housekeeping rounds")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe event that is logged"
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="auto: console on a terminal, JSON lines otherwise"
+    )
+
+    @property
+    def sync_policy(self) -> Sync:
+        word, _, number = self.sync.partition(":")
+        return Sync(always=word == "always", interval_ms=int(number) if number else None)
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        return _split(self.listen)
+
+    @property
+    def advertised_address(self) -> tuple[str, int]:
+        return _split(self.advertise or self.listen)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def load(flags: dict[str, Any], file: Path | None, environ: dict[str, str] | None = None) -> Config:
+    """Flags over environment over file over defaults. Raises BadConfig."""
+    values = _from_file(file) if file else {}
+    values |= _from_environment(os.environ if environ is None else environ)
+    values |= flags
+    try:
+        return Config(**values)
+    except ValidationError as error:
+        raise BadConfig(_one_line(error)) from None
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise BadConfig(f"cannot read the configuration file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path} is not a TOML file: {error}") from None
+    for name in values:
+        _known(name, f"{name} in {path}")
+    return values
+
+
+def _from_environment(environ: Any) -> dict[str, Any]:
+    values = {}
+    for variable, value in environ.items():
+        if variable.startswith(ENV_PREFIX) and variable != f"{ENV_PREFIX}CONFIG":
+            name = variable.removeprefix(ENV_PREFIX).lower()
+            _known(name, f"{variable} in the environment")
+            values[name] = value
+    return values
+
+
+def _known(name: str, where: str) -> None:
+    if name not in Config.model_fields:
+        raise BadConfig(f"{where} is not a setting of kproxy; `kproxy serve --help` lists them")
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    name = "--" + str(first["loc"][0]).replace("_", "-")
+    problem = first["msg"].removeprefix("Value error, ")
+    return f"{name} {first['input']!s}: {problem}"

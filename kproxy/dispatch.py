@@ -1,0 +1,150 @@
+"""The API table, from a frame to an answer, and the only error boundary.
+
+What ApiVersions advertises is derived from the table. Produce is named from version 0 although 0 to
+2 are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kproxy.errors import Code, KafkaError
+from kproxy.handlers import (
+    api_versions,
+    describe_configs,
+    fetch,
+    list_offsets,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    topics,
+)
+from kproxy.protocol.codec import (
+    RequestHeader,
+    decode_body,
+    decode_header,
+    encode,
+    request_schema,
+    response_prefix,
+)
+from kproxy.protocol.varint import Malformed
+from kproxy.worker import Request, Worker
+
+Body = Mapping[str, Any] | bytes | bytearray
+Answer = Callable[[], Awaitable[bytes | bytearray | None]]
+"""Awaited once, when the request's turn comes: a response frame, or None where none is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API: `handle` gives a dict for kio, an encoded body, or (`framed`) a whole frame."""
+
+    key: int
+    low: int
+    high: int
+    handle: Callable[[Worker, Request], Awaitable[Body]]
+    framed: bool = False
+
+
+async def _versions(worker: Worker, request: Request) -> Body:
+    return await api_versions.handle(worker, request, RANGES)
+
+
+async def _never(worker: Worker, request: Request) -> Body:
+    raise AssertionError("Produce is started, not handled")
+
+
+PRODUCE_KEY = 0
+_APIS = (
+    Api(key=PRODUCE_KEY, low=0, high=13, handle=_never),
+    Api(key=1, low=4, high=17, handle=fetch.handle, framed=True),
+    Api(key=2, low=1, high=11, handle=list_offsets.handle),
+    Api(key=3, low=0, high=13, handle=metadata.handle),
+    Api(key=8, low=2, high=10, handle=offsets.commit),
+    Api(key=9, low=1, high=10, handle=offsets.fetch),
+    Api(key=10, low=0, high=6, handle=offsets.find_coordinator),
+    Api(key=api_versions.KEY, low=0, high=4, handle=_versions),
+    Api(key=19, low=2, high=7, handle=topics.create),
+    Api(key=20, low=1, high=6, handle=topics.delete),
+    Api(key=21, low=0, high=2, handle=topics.delete_records),
+    Api(key=22, low=0, high=5, handle=producer_ids.handle),
+    Api(key=23, low=2, high=4, handle=list_offsets.for_leader_epoch),
+    Api(key=32, low=1, high=4, handle=describe_configs.handle),
+    Api(key=37, low=0, high=3, handle=topics.create_partitions),
+    Api(key=47, low=0, high=0, handle=offsets.delete),
+    Api(key=60, low=0, high=2, handle=metadata.describe_cluster),
+)
+TABLE = {api.key: api for api in _APIS}
+RANGES = tuple((api.key, api.low, api.high) for api in _APIS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A request taken in. `pipelined`: its effect is in line already, only the answer is due."""
+
+    api_key: int
+    pipelined: bool
+    answer: Answer
+
+
+def accept(worker: Worker, frame: bytes) -> Accepted:
+    """Decode a request and, for a Produce, append it. Raises Malformed: close the connection."""
+    header = decode_header(frame)
+    api = TABLE.get(header.api_key)
+    if api is None or not api.low <= header.api_version <= api.high or header.body_at < 0:
+        if header.api_key == api_versions.KEY:
+            return Accepted(
+                api_key=header.api_key, pipelined=False, answer=partial(_too_new, header)
+            )
+        raise Malformed(
+            f"API key {header.api_key} version {header.api_version} is not supported"
+        )
+    request = Request(header=header, body=decode_body(frame, header))
+    if header.api_key == PRODUCE_KEY:
+        finish = produce.start(worker, request)
+        return Accepted(
+            api_key=PRODUCE_KEY, pipelined=True, answer=partial(_produced, header, finish)
+        )
+    return Accepted(
+        api_key=api.key, pipelined=False, answer=partial(_answer, api, worker, request)
+    )
+
+
+async def _too_new(header: RequestHeader) -> bytes:
+    low_high = [r for r in RANGES if r[0] == api_versions.KEY]
+    body = api_versions.values(low_high, Code.UNSUPPORTED_VERSION)
+    return encode(api_versions.KEY, 0, header.correlation_id, body)
+
+
+async def _produced(header: RequestHeader, finish: produce.Finish) -> bytes | None:
+    try:
+        body = await finish()
+    except KafkaError as error:
+        raise Malformed(f"{error.code.name}: {error}") from error
+    if body is None:
+        return None
+    return response_prefix(
+        header.api_key, header.api_version, header.correlation_id, len(body)
+    ) + body
+
+
+async def _answer(api: Api, worker: Worker, request: Request) -> bytes | bytearray:
+    header = request.header
+    body = await api.handle(worker, request)
+    if isinstance(body, Mapping):
+        return encode(header.api_key, header.api_version, header.correlation_id, body)
+    if api.framed:
+        return body
+    return response_prefix(
+        header.api_key, header.api_version, header.correlation_id, len(body)
+    ) + body
+
+
+def check_table() -> None:
+    """Every advertised version has a schema; called by the tests."""
+    for api in _APIS:
+        low = 3 if api.key == PRODUCE_KEY else api.low
+        for version in range(low, api.high + 1):
+            assert request_schema(api.key, version) is not None, (api.key, version)

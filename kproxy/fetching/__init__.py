@@ -1,0 +1,1 @@
+"""Fetching: what a consumer follows, fetch sessions, and reading batches into an answer."""

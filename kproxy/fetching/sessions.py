@@ -1,0 +1,82 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+
+Left out: Kafka's preference for followers' sessions, of which there are none here.
+"""
+
+import secrets
+import time
+
+from kproxy.errors import Code, KafkaError
+from kproxy.fetching.interest import Interest
+
+EPOCH_MAX = 0x7FFFFFFF
+_IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms
+
+
+class Session(Interest):
+    """An incremental fetch session."""
+
+    def __init__(self, session_id: int, by_id: bool) -> None:
+        super().__init__()
+        self.session_id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        self.used_at = time.monotonic()
+        self.busy = False
+        self.watch()
+
+
+class FetchSessions:
+    """All sessions of a worker, least recently used first; bounded in number and partitions."""
+
+    def __init__(self, sessions_max: int, partitions_max: int) -> None:
+        self._sessions: dict[int, Session] = {}
+        self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+
+    def open(self, by_id: bool, partitions: int) -> Session | None:
+        """A new session, or None where there is no room for one: the client goes on without."""
+        if not self._make_room(partitions):
+            return None
+        session_id = secrets.randbelow(EPOCH_MAX) + 1
+        while session_id in self._sessions:
+            session_id = secrets.randbelow(EPOCH_MAX) + 1
+        session = self._sessions[session_id] = Session(session_id, by_id)
+        return session
+
+    def use(self, session_id: int, epoch: int, by_id: bool) -> Session:
+        """The session for an incremental fetch. Raises KafkaError."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(Code.FETCH_SESSION_ID_NOT_FOUND)
+        if session.by_id != by_id:
+            raise KafkaError(Code.FETCH_SESSION_TOPIC_ID_ERROR)
+        if session.epoch != epoch:
+            raise KafkaError(Code.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        session.used_at = time.monotonic()
+        del self._sessions[session_id]
+        self._sessions[session_id] = session
+        return session
+
+    def close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _make_room(self, partitions: int) -> bool:
+        while self._sessions and (
+            len(self._sessions) >= self._sessions_max or self._followed() + partitions
+            > self._partitions_max
+        ):
+            oldest = next(iter(self._sessions.values()))
+            if oldest.busy or time.monotonic() - oldest.used_at < _IDLE_S_TO_EVICT:
+                return False
+            self.close(oldest.session_id)
+        return partitions <= self._partitions_max
+
+    def _followed(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())

@@ -1,0 +1,1 @@
+"""One file per API family: decode, rule, append or read, answer."""

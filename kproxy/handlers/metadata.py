@@ -1,0 +1,112 @@
+"""Metadata (key 3, versions 0 to 13) and DescribeCluster (key 60, versions 0 to 2)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.protocol.answers import UNKNOWN_OPERATIONS, metadata_body, metadata_topic
+from kproxy.virtual.partitioner import name_fault
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import QueueId
+from kproxy.worker import Request, Worker
+
+# Everything, as Kafka answers without an authorizer: a bit for each AclOperation that applies.
+_TOPIC_OPERATIONS = 0b1101_1111_1000
+_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
+_BROKERS = 1
+_ZERO_ID = bytes(16)
+
+
+async def handle(worker: Worker, request: Request) -> bytes:
+    """A MetadataResponse body. New queues are answered only when they can be written to."""
+    body, version = request.body, request.version
+    operations = _TOPIC_OPERATIONS if _asked(body, "topic") else UNKNOWN_OPERATIONS
+    topics = body.topics
+    if topics is None or (version == 0 and not topics):
+        encoded = [_topic(worker, version, queue, operations) for queue in worker.catalogue.all()]
+    else:
+        encoded = await _some(worker, request, topics, operations)
+    return metadata_body(
+        version,
+        worker.cluster.brokers,
+        worker.cluster.cluster_id,
+        worker.cluster.controller_id,
+        encoded,
+        _CLUSTER_OPERATIONS if _asked(body, "cluster") else UNKNOWN_OPERATIONS,
+    )
+
+
+def _asked(body: Any, what: str) -> bool:
+    return bool(getattr(body, f"include_{what}_authorized_operations", False))
+
+
+def _topic(worker: Worker, version: int, queue: Queue, operations: int) -> bytes:
+    leaders = worker.cluster.leaders(queue.partitions)
+    return metadata_topic(version, Code.NONE, queue.name, queue.queue_id, leaders, operations)
+
+
+async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
+    version = request.version
+    may_create = worker.config.auto_create and (
+        version < 4 or request.body.allow_auto_topic_creation
+    )
+    waiting: dict[str, Ticket] = {}
+    if may_create:
+        for topic in topics:
+            if topic.name is not None and worker.catalogue.find(topic.name) is None:
+                if not name_fault(topic.name):
+                    waiting[topic.name] = worker.catalogue.create(topic.name)[1]
+    for ticket in waiting.values():
+        try:
+            await ticket.wait()
+        except KafkaError:
+            continue  # the queue is not there: answered as missing below
+    return [_one(worker, version, topic, operations) for topic in topics]
+
+
+def _one(worker: Worker, version: int, topic: Any, operations: int) -> bytes:
+    topic_id = getattr(topic, "topic_id", None)
+    if topic.name is None or (topic_id is not None and any(topic_id.bytes)):
+        queue_id = QueueId(topic_id.bytes if topic_id else _ZERO_ID)
+        queue = worker.catalogue.find_id(queue_id)
+        if queue is None:
+            return metadata_topic(version, Code.UNKNOWN_TOPIC_ID, None, queue_id, ())
+        return _topic(worker, version, queue, operations)
+    queue = worker.catalogue.find(topic.name)
+    if queue is not None:
+        return _topic(worker, version, queue, operations)
+    bad = name_fault(topic.name)
+    code = Code.INVALID_TOPIC_EXCEPTION if bad else Code.UNKNOWN_TOPIC_OR_PARTITION
+    return metadata_topic(version, code, topic.name, _ZERO_ID, ())
+
+
+async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeClusterResponse (KIP-700)."""
+    body = request.body
+    endpoint_type = getattr(body, "endpoint_type", _BROKERS)
+    if endpoint_type != _BROKERS:
+        return {
+            "error_code": Code.UNSUPPORTED_ENDPOINT_TYPE
+            if endpoint_type not in (1, 2)
+            else Code.MISMATCHED_ENDPOINT_TYPE,
+            "error_message": "this listener serves brokers",
+            "endpoint_type": endpoint_type,
+            "cluster_id": "",
+            "controller_id": -1,
+            "brokers": (),
+        }
+    return {
+        "error_code": Code.NONE,
+        "error_message": None,
+        "endpoint_type": _BROKERS,
+        "cluster_id": worker.cluster.cluster_id,
+        "controller_id": worker.cluster.controller_id,
+        "brokers": [
+            {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
+            for node in worker.cluster.brokers
+        ],
+        "cluster_authorized_operations": (
+            _CLUSTER_OPERATIONS if _asked(body, "cluster") else UNKNOWN_OPERATIONS
+        ),
+    }

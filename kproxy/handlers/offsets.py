@@ -1,0 +1,206 @@
+"""FindCoordinator (10), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
+
+For consumers that assign partitions themselves: a commit with a generation or a member is answered
+as Kafka answers for a group that has no members. Membership is not built yet.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from kproxy.appends import append
+from kproxy.errors import Code
+from kproxy.protocol.codec import ZERO_UUID
+from kproxy.virtual import rows
+from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import QueueId
+from kproxy.worker import Request, Worker
+
+_GROUP = 0
+_COMMIT_BY_ID = _FETCH_BY_ID = 10
+
+
+async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """Groups live on this worker; transactions are refused, for there are none yet."""
+    body = request.body
+    keys = body.coordinator_keys if request.version >= 4 else (body.key,)
+    found = [_coordinator(worker, key, getattr(body, "key_type", _GROUP)) for key in keys]
+    return {"coordinators": found} | (found[0] if request.version < 4 else {})
+
+
+def _coordinator(worker: Worker, key: str, key_type: int) -> dict[str, Any]:
+    node = worker.cluster.me
+    if key_type == _GROUP:
+        return {
+            "key": key,
+            "node_id": node.node_id,
+            "host": node.host,
+            "port": node.port,
+            "error_code": Code.NONE,
+            "error_message": None,
+        }
+    return {
+        "key": key,
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+        "error_code": Code.INVALID_REQUEST,
+        "error_message": "kproxy has no coordinator of this kind: only groups",
+    }
+
+
+def _queue(worker: Worker, topic: Any, by_id: bool) -> Queue | None:
+    if by_id:
+        topic_id: UUID | None = topic.topic_id
+        return worker.catalogue.find_id(QueueId((topic_id or ZERO_UUID).bytes))
+    return worker.catalogue.find(topic.name)
+
+
+def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    label = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+    return label | {"partitions": parts}
+
+
+async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An OffsetCommitResponse; answered when the commit is durable."""
+    body, by_id = request.body, request.version >= _COMMIT_BY_ID
+    group_fault = _group_fault(body)
+    absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+    offsets: list[list[Any]] = []
+    slots: list[dict[str, Any]] = []
+    topics = []
+    for topic in body.topics:
+        queue = _queue(worker, topic, by_id)
+        parts = []
+        for part in topic.partitions:
+            index, metadata = part.partition_index, part.committed_metadata or ""
+            answer: dict[str, Any] = {"partition_index": index, "error_code": group_fault}
+            parts.append(answer)
+            if group_fault:
+                continue
+            if queue is None or not 0 <= index < queue.partitions:
+                answer["error_code"] = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > worker.config.offset_metadata_bytes_max:
+                answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
+            else:
+                epoch = getattr(part, "committed_leader_epoch", -1)
+                slots.append(answer)
+                offsets.append(
+                    [queue.queue_id.hex(), index, part.committed_offset, epoch, metadata]
+                )
+        topics.append(_labelled(topic, by_id, parts))
+    if offsets:
+        await _append(worker, body.group_id, offsets, slots, absent)
+    return {"topics": topics}
+
+
+async def _append(
+    worker: Worker, group: str, offsets: list[Any], slots: list[dict[str, Any]], absent: Code
+) -> None:
+    envelope = command(
+        Kind.COMMIT, time_ms=worker.now_ms(), values={"group": group, "offsets": offsets}
+    )
+    outcome = await append(worker.shard(group), envelope)
+    # COORDINATOR_NOT_AVAILABLE is what Kafka's coordinator says when its log cannot be written.
+    codes = outcome.codes or (Code.COORDINATOR_NOT_AVAILABLE,) * len(slots)
+    for answer, code in zip(slots, codes, strict=True):
+        answer["error_code"] = absent if code == Code.UNKNOWN_TOPIC_ID else code
+
+
+def _group_fault(body: Any) -> Code:
+    if body.generation_id_or_member_epoch >= 0 or body.member_id:
+        return Code.UNKNOWN_MEMBER_ID
+    return Code.NONE
+
+
+async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An OffsetFetchResponse; all of a group's offsets where no topics are named."""
+    body = request.body
+    by_id = request.version >= _FETCH_BY_ID
+    if request.version < 8:
+        return {
+            "topics": _committed(worker, body.group_id, body.topics, by_id),
+            "error_code": Code.NONE,
+        }
+    groups = [
+        {
+            "group_id": group.group_id,
+            "topics": _committed(worker, group.group_id, group.topics, by_id),
+            "error_code": Code.NONE,
+        }
+        for group in body.groups
+    ]
+    return {"groups": groups}
+
+
+def _committed(worker: Worker, group: str, topics: Any, by_id: bool) -> list[dict[str, Any]]:
+    if topics is None:
+        return _all_committed(worker, group)
+    state = worker.shard(group).state
+    answer = []
+    for topic in topics:
+        queue = _queue(worker, topic, by_id)
+        parts = []
+        for index in topic.partition_indexes:
+            row = None if queue is None else state.committed(group, (queue.queue_id, index))
+            code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
+            parts.append(_offset(index, row, code))
+        answer.append(_labelled(topic, by_id, parts))
+    return answer
+
+
+def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "committed_offset": -1 if row is None else row.offset,
+        "committed_leader_epoch": -1 if row is None else row.leader_epoch,
+        "metadata": "" if row is None else row.metadata,
+        "error_code": code,
+    }
+
+
+def _all_committed(worker: Worker, group: str) -> list[dict[str, Any]]:
+    prefix = rows.offset_prefix(group)
+    by_queue: dict[QueueId, list[dict[str, Any]]] = {}
+    for key, value in worker.shard(group).state.kv.scan(prefix, prefix + b"\xff" * 21):
+        queue_id = QueueId(key[-20:-4])
+        index = int.from_bytes(key[-4:], "big")
+        by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
+    answer = []
+    for queue_id, parts in by_queue.items():
+        queue = worker.catalogue.find_id(queue_id)
+        if queue is not None:  # offsets of a deleted queue are invisible until they are swept
+            label = {"name": queue.name, "topic_id": UUID(bytes=bytes(queue_id))}
+            answer.append(label | {"partitions": parts})
+    return answer
+
+
+async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An OffsetDeleteResponse (KIP-496)."""
+    body = request.body
+    shard = worker.shard(body.group_id)
+    prefix = rows.offset_prefix(body.group_id)
+    known = next(shard.state.kv.scan(prefix, prefix + b"\xff" * 21), None)
+    if known is None:
+        return {"error_code": Code.GROUP_ID_NOT_FOUND, "topics": ()}
+    partitions: list[list[Any]] = []
+    topics = []
+    for topic in body.topics:
+        queue = worker.catalogue.find(topic.name)
+        parts = []
+        for part in topic.partitions:
+            index = part.partition_index
+            code = Code.NONE
+            if queue is None or not 0 <= index < queue.partitions:
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                partitions.append([queue.queue_id.hex(), index])
+            parts.append({"partition_index": index, "error_code": code})
+        topics.append({"name": topic.name, "partitions": parts})
+    if partitions:
+        values = {"group": body.group_id, "partitions": partitions}
+        outcome = await append(shard, command(Kind.FORGET, values=values))
+        if outcome.code:
+            return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}
+    return {"error_code": Code.NONE, "topics": topics}

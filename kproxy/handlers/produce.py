@@ -1,0 +1,135 @@
+"""Produce (key 0), versions 3 to 13 (0 to 2 are named to old clients, and refused).
+
+Everything that can be refused without the fold is refused here; what remains is appended, all
+partitions of the request to one ticket per shard, before this returns: so appends keep the arrival
+order of their connection. Left out: transactions.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kproxy.appends import Appends
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata import configs
+from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
+from kproxy.protocol.batch import BadBatch, BatchHeader, check, with_log_append_time
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.fold import Outcome
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import QueueId
+from kproxy.worker import Request, Worker
+
+Finish = Callable[[], Coroutine[Any, Any, bytes | None]]
+
+_LOG_APPEND_TIME = "LogAppendTime"
+
+
+class Appending:
+    """One Produce request on its way: what was refused at once, and what waits for the log."""
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        self._worker = worker
+        self._version = request.version
+        self._acks: int = request.body.acks
+        self._by_id = request.version >= PRODUCE_TOPIC_IDS
+        self._topics: list[tuple[str | bytes, list[Produced]]] = []
+        self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
+        self._appends = Appends()
+        self._transactional = request.body.transactional_id is not None
+        if self._acks not in (-1, 0, 1):
+            self._refuse_all(request, Code.INVALID_REQUIRED_ACKS)
+            return
+        for topic in request.body.topic_data:
+            self._take_topic(topic)
+        self._appends.send()
+
+    def _refuse_all(self, request: Request, code: Code) -> None:
+        for topic in request.body.topic_data:
+            name = topic.topic_id.bytes if self._by_id else topic.name
+            refused = [Produced(part.index, code) for part in topic.partition_data]
+            self._topics.append((name, refused))
+
+    def _take_topic(self, topic: Any) -> None:
+        answers: list[Produced] = []
+        queue: Queue | None
+        if self._by_id:
+            topic_id = QueueId(topic.topic_id.bytes if topic.topic_id else bytes(16))
+            self._topics.append((topic_id, answers))
+            queue = self._worker.catalogue.find_id(topic_id)
+            absent = Code.UNKNOWN_TOPIC_ID
+        else:
+            self._topics.append((topic.name, answers))
+            queue, absent = self._by_name(topic.name)
+        for part in topic.partition_data:
+            if queue is None or not 0 <= part.index < queue.partitions:
+                missing = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
+                answers.append(Produced(part.index, missing))
+            else:
+                self._take_batch(queue, part.index, part.records, answers)
+
+    def _by_name(self, name: str) -> tuple[Queue | None, Code]:
+        catalogue = self._worker.catalogue
+        queue = catalogue.find(name)
+        if queue is not None or not self._worker.config.auto_create:
+            return queue, Code.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            return catalogue.create(name)[0], Code.NONE
+        except KafkaError as error:
+            return None, error.code
+
+    def _take_batch(
+        self, queue: Queue, index: int, records: bytes | None, answers: list[Produced]
+    ) -> None:
+        try:
+            header = check(records, self._worker.max_batch_bytes(queue), self._version)
+            assert records is not None
+            batch = self._stamped(queue, header, records)
+        except BadBatch as error:
+            answers.append(Produced(index, error.code, message=str(error)))
+            return
+        self._waiting.append((answers, len(answers), index))
+        answers.append(Produced(index, Code.KAFKA_STORAGE_ERROR))
+        self._appends.add(
+            self._worker.shard(queue.name, index),
+            Envelope(Kind.APPEND, queue.queue_id, index, body=batch),
+        )
+
+    def _stamped(self, queue: Queue, header: BatchHeader, records: bytes) -> bytes:
+        if header.is_transactional or self._transactional:
+            raise BadBatch(Code.INVALID_TXN_STATE, "transactions are not supported")
+        given = queue.configs
+        if given and configs.effective("message.timestamp.type", given) == _LOG_APPEND_TIME:
+            return with_log_append_time(records, self._worker.now_ms())
+        if header.is_log_append_time:
+            raise BadBatch(
+                Code.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
+            )
+        return records
+
+    async def finish(self) -> bytes | None:
+        """Wait until durable; the response body, or None where acks=0 asks for none.
+
+        Raises KafkaError where acks=0 hides a failure: Kafka then closes the connection.
+        """
+        if self._waiting:
+            self._settle(await self._appends.outcomes())
+        if self._acks == 0:
+            for _, answers in self._topics:
+                for answer in answers:
+                    if answer.code:
+                        raise KafkaError(Code(answer.code), "a produce with acks=0 failed")
+            return None
+        return produce_body(self._version, self._topics, len(self._topics))
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        unknown = Code.UNKNOWN_TOPIC_ID if self._by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+        for (answers, slot, index), outcome in zip(self._waiting, outcomes, strict=True):
+            code = unknown if outcome.code == Code.UNKNOWN_TOPIC_ID else outcome.code
+            answers[slot] = Produced(
+                index, code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
+            )
+
+
+def start(worker: Worker, request: Request) -> Finish:
+    """Append what the request brings, in the order of the calls; the answer comes from `finish`."""
+    return Appending(worker, request).finish

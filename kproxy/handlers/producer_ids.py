@@ -1,0 +1,29 @@
+"""InitProducerId (key 22), versions 0 to 5: an id for an idempotent producer (KIP-98, KIP-360).
+
+A producer without a transactional id gets a new id at each call, as from Kafka. Left out:
+transactional ids.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kproxy.appends import append
+from kproxy.errors import Code
+from kproxy.virtual.envelope import Kind, command
+from kproxy.worker import Request, Worker
+
+
+async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An InitProducerIdResponse; the allocation is durable, so no id is ever given twice."""
+    refused = {"error_code": Code.NONE, "producer_id": -1, "producer_epoch": -1}
+    transactional_id = request.body.transactional_id
+    if transactional_id is not None:
+        # Kafka's own code for an empty id; for others the one that clients take as final.
+        code = Code.INVALID_REQUEST
+        if transactional_id:
+            code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return refused | {"error_code": code}
+    outcome = await append(worker.any_shard(), command(Kind.PRODUCER_ID))
+    if outcome.code:
+        return refused | {"error_code": Code.COORDINATOR_NOT_AVAILABLE}
+    return {"error_code": Code.NONE, "producer_id": outcome.number, "producer_epoch": 0}

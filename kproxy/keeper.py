@@ -1,0 +1,194 @@
+"""Housekeeping of a shard's local copy: checkpoints, sweeping what is dead, giving disk back.
+
+None of it changes an answer. Sweeping removes the index rows of batches that no reader can reach
+any more and counts the bytes off their segments; a segment without live bytes is deleted once the
+rows that say so are on disk; one that is mostly dead has its live batches copied forward through
+the log first. All work is cut into slices, so that live traffic goes between them.
+"""
+
+import json
+import time
+from itertools import islice
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError
+from kproxy.protocol.batch import read_header
+from kproxy.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_log = structlog.get_logger()
+
+_SLICE = 500
+_COPY_BYTES = 1 << 20
+_WORTH_FREEING_BYTES = 1 << 20
+_PARTITION_END = (1 << 32) - 1
+_OFFSET_END = (1 << 64) - 1
+
+
+class Keeper:
+    """Keeps one shard's disk in order; `run` until cancelled."""
+
+    def __init__(self, shard: Shard, config: Config) -> None:
+        self._shard = shard
+        self._state = shard.state
+        self._flush_bytes = config.rows_flush_bytes
+        self._flush_s = config.rows_flush_ms_max / 1000
+        self._period_s = config.keeper_period_ms / 1000
+        self._durable = shard.applied_through
+        self._uncopied: set[int] = set()
+        self._flushed_at = time.monotonic()
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(self._period_s)
+            swept = await self._sweep()
+            old = time.monotonic() - self._flushed_at > self._flush_s
+            grown = self._shard.kv.unflushed_bytes() > self._flush_bytes
+            if self._mostly_dead(self._shard.segments.active):
+                await self._shard.log.roll()
+            dead = [segment for segment in self._sealed() if not self._state.live_bytes(segment)]
+            behind = self._shard.applied_through != self._durable
+            if grown or (behind and (old or dead)) or (swept and dead):
+                await self.checkpoint()
+            self._reclaim(dead)
+            await self._copy_forward()
+
+    async def checkpoint(self) -> None:
+        """Put log and then rows on disk: recovery starts here from now on."""
+        through = self._shard.applied_through
+        await self._shard.log.sync()
+        await to_thread.run_sync(self._shard.kv.flush)
+        self._durable = through
+        self._flushed_at = time.monotonic()
+
+    def _sealed(self) -> list[int]:
+        active = self._shard.segments.active
+        return [segment for segment in self._shard.segments.ids if segment != active]
+
+    def _reclaim(self, dead: list[int]) -> None:
+        """Delete segments that hold nothing live and lie before the checkpoint."""
+        segments = self._shard.segments
+        for segment in dead:
+            if segment >= self._durable[1]:
+                continue
+            freed = segments.drop(segment)
+            self._shard.kv.write({rows.segment_key(segment): None})
+            _log.info("segment_deleted", segment=segment, bytes=freed)
+
+    def _mostly_dead(self, segment: int) -> bool:
+        size = self._shard.segments.size(segment)
+        return size > _WORTH_FREEING_BYTES and self._state.live_bytes(segment) * 2 < size
+
+    # -- sweeping
+
+    async def _sweep(self) -> bool:
+        """Work through the notes that deletions and trims left."""
+        swept = False
+        for key, note in list(islice(self._shard.kv.scan(b"x", b"y"), _SLICE)):
+            queue_hex, partition = json.loads(note)
+            queue_id = QueueId(bytes.fromhex(queue_hex))
+            if partition == -1:
+                await self._sweep_batches(
+                    rows.batch_key(queue_id, 0, 0),
+                    rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END),
+                )
+                await self._sweep_commits(queue_id)
+            else:
+                row = self._state.partition((queue_id, partition))
+                if row is not None:
+                    await self._sweep_batches(
+                        rows.batch_key(queue_id, partition, 0),
+                        rows.batch_key(queue_id, partition, row.log_start),
+                    )
+            self._shard.kv.write({key: None})
+            swept = True
+        return swept
+
+    async def _sweep_batches(self, start: bytes, end: bytes) -> None:
+        while slice_ := list(islice(self._shard.kv.scan(start, end), _SLICE)):
+            changes: dict[bytes, bytes | None] = {}
+            for key, value in slice_:
+                batch = rows.decode_batch(value)
+                self._state.add_live_bytes(batch.segment, -batch.length)
+                changes[key] = None
+            # One write for the rows and the counts: a crash between would count bytes off twice.
+            changes.update(self._state.drain())
+            self._shard.kv.write(changes)
+            await anyio.sleep(0)
+
+    async def _sweep_commits(self, queue_id: QueueId) -> None:
+        start, end = b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
+        while slice_ := list(islice(self._shard.kv.scan(start, end), _SLICE)):
+            changes: dict[bytes, bytes | None] = {}
+            for key, _ in slice_:
+                index = int.from_bytes(key[17:21], "big")
+                changes[key] = None
+                changes[rows.offset_key(key[21:].decode(), queue_id, index)] = None
+            self._shard.kv.write(changes)
+            await anyio.sleep(0)
+
+    # -- copying forward
+
+    async def _copy_forward(self) -> None:
+        """Free one segment of which less than half is alive."""
+        for segment in self._sealed():
+            live = self._state.live_bytes(segment)
+            if live and segment not in self._uncopied and self._mostly_dead(segment):
+                copied = await self._copy_segment(segment)
+                _log.info("segment_copied_forward", segment=segment, bytes=copied)
+                if not copied:
+                    self._uncopied.add(segment)
+                    _log.error("segment_not_freed", segment=segment, live_bytes=live)
+                return
+
+    async def _copy_segment(self, segment: int) -> int:
+        copied, pending, pending_bytes = 0, [], 0
+        for log_offset, envelope, place, _ in self._shard.segments.replay(segment, 0):
+            if envelope.kind not in (Kind.APPEND, Kind.COPY):
+                continue
+            key: PartitionKey = (envelope.queue_id, envelope.partition)
+            base_offset = self._live_base_offset(key, envelope, log_offset, place.position, segment)
+            if base_offset is None:
+                continue
+            pending.append(Envelope(Kind.COPY, *key, number=base_offset, body=envelope.body))
+            pending_bytes += len(envelope.body)
+            if pending_bytes >= _COPY_BYTES:
+                if not await self._append(pending):
+                    return copied
+                copied, pending, pending_bytes = copied + pending_bytes, [], 0
+        if pending and await self._append(pending):
+            copied += pending_bytes
+        return copied
+
+    async def _append(self, pending: list[Envelope]) -> bool:
+        try:
+            await self._shard.append(pending).wait()
+        except KafkaError as error:
+            _log.warning("copy_forward_refused", reason=error.message)
+            return False
+        return True
+
+    def _live_base_offset(
+        self, key: PartitionKey, envelope: Envelope, log_offset: int, position: int, segment: int
+    ) -> int | None:
+        """The base offset of the batch at this place, or None where it is dead or elsewhere."""
+        row = self._state.partition(key)
+        if row is None:
+            return None
+        if envelope.kind == Kind.COPY:
+            last = envelope.number + read_header(envelope.body).last_offset_delta
+            batch = self._state.batch_at(key, last)
+        else:
+            found = self._state.first_batch(key, lambda b: b.log_offset >= log_offset)
+            last, batch = found if found is not None else (-1, None)
+        if batch is None or last < row.log_start:
+            return None
+        if (batch.segment, batch.position) != (segment, position):
+            return None
+        return last - batch.last_delta

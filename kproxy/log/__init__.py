@@ -1,0 +1,1 @@
+"""Logs: what orders a shard's envelopes and keeps them. `local` is the embedded one."""

@@ -1,0 +1,64 @@
+"""What a shard needs of a log, whichever keeps it."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+
+from kproxy.errors import KafkaError
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.fold import Outcome, Place
+
+Deliver = Callable[[int, list[Envelope], list[Place], tuple[int, int]], list[Outcome]]
+"""deliver(first log offset, envelopes, places, (segment, position) behind them) -> outcomes.
+
+Called once for each envelope, in log order, only with what is durable.
+"""
+
+
+class Ticket:
+    """Envelopes on their way: `wait` gives their outcomes once they are durable and applied."""
+
+    __slots__ = ("_error", "_event", "_outcomes", "envelopes")
+
+    def __init__(self, envelopes: list[Envelope]) -> None:
+        self.envelopes = envelopes
+        self._outcomes: list[Outcome] | None = None
+        self._error: KafkaError | None = None
+        self._event: anyio.Event | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._outcomes is not None or self._error is not None
+
+    def settle(self, outcomes: list[Outcome]) -> None:
+        self._outcomes = outcomes
+        if self._event is not None:
+            self._event.set()
+
+    def fail(self, error: KafkaError) -> None:
+        self._error = error
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> list[Outcome]:
+        """Outcomes in the order of the envelopes. Raises KafkaError if none was appended."""
+        if not self.done:
+            self._event = self._event or anyio.Event()
+            await self._event.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._outcomes is not None
+        return self._outcomes
+
+
+class Log(Protocol):
+    """One shard's log."""
+
+    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        """Put envelopes in line, in this order, behind all that were put there before."""
+        ...
+
+    async def run(self) -> None:
+        """Serve appends until cancelled or closed."""
+        ...

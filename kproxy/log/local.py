@@ -1,0 +1,195 @@
+"""The embedded log: segment files on the local disk, many appends to one write and one fsync.
+
+An envelope is applied only after the commit that holds it succeeded, so nothing that was read,
+acknowledged or judged by can be taken back by a crash, and a failed commit has nothing to undo:
+the file is cut back and the senders are told KAFKA_STORAGE_ERROR.
+"""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Deliver, Ticket
+from kproxy.store.segments import Segments
+from kproxy.virtual.envelope import Envelope, Kind
+
+_log = structlog.get_logger()
+
+_FREEING = frozenset({Kind.DELETE, Kind.TRIM, Kind.FORGET})
+_MODEST = frozenset({Kind.COMMIT, Kind.COPY})
+_THREAD_FROM_BYTES = 256 * 1024  # below, an unsynced write is a copy into the page cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """When a commit is forced to disk: before each answer, every so many milliseconds, or never."""
+
+    always: bool
+    interval_ms: int | None
+
+
+class LocalLog:
+    """Group commit over `Segments`. One task runs it; anything may append."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        deliver: Deliver,
+        *,
+        next_offset: int,
+        sync: Sync,
+        segment_bytes: int,
+        commit_bytes_max: int,
+        disk_free_bytes_min: int,
+    ) -> None:
+        self._segments = segments
+        self._deliver = deliver
+        self.next_offset = next_offset
+        self._sync = sync
+        self._segment_bytes = segment_bytes
+        self._commit_bytes_max = commit_bytes_max
+        self._disk_free_bytes_min = disk_free_bytes_min
+        self._waiting: deque[Ticket] = deque()
+        self._work = anyio.Event()
+        self._rolled = anyio.Event()
+        self._rolled.set()
+        self._busy = False
+        self._closing = False
+        self._unsynced = False
+        self._refusing = False
+
+    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        ticket = Ticket(list(envelopes))
+        if self._closing:
+            ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, "the server is shutting down"))
+            return ticket
+        self._waiting.append(ticket)
+        if not self._busy:
+            self._work.set()
+        return ticket
+
+    async def run(self) -> None:
+        """Commit what is in line until `close`; raises LogFailed if the disk cannot be trusted."""
+        async with anyio.create_task_group() as tasks:
+            if self._sync.interval_ms is not None:
+                tasks.start_soon(self._sync_now_and_then, self._sync.interval_ms / 1000)
+            while not (self._closing and not self._waiting):
+                self._busy = False
+                if not self._waiting and self._rolled.is_set():
+                    await self._work.wait()
+                self._work = anyio.Event()
+                self._busy = True
+                if not self._rolled.is_set():
+                    await self._roll()
+                while self._waiting:
+                    await self._commit(self._take())
+            tasks.cancel_scope.cancel()
+        await to_thread.run_sync(self._segments.sync)
+
+    def close(self) -> None:
+        """Refuse new appends and let `run` return when the line is empty."""
+        self._closing = True
+        self._work.set()
+
+    async def sync(self) -> None:
+        """Force all that was committed to disk."""
+        if self._unsynced:
+            self._unsynced = False
+            await to_thread.run_sync(self._segments.sync)
+
+    async def _sync_now_and_then(self, seconds: float) -> None:
+        while True:
+            await anyio.sleep(seconds)
+            await self.sync()
+
+    def _take(self) -> list[Ticket]:
+        taken, total = [], 0
+        while self._waiting and total < self._commit_bytes_max:
+            ticket = self._waiting.popleft()
+            total += sum(len(envelope.body) for envelope in ticket.envelopes)
+            taken.append(ticket)
+        return taken
+
+    async def _commit(self, tickets: list[Ticket]) -> None:
+        tickets = self._with_room(tickets)
+        if not tickets:
+            return
+        batch = [envelope for ticket in tickets for envelope in ticket.envelopes]
+        try:
+            if self._segments.end >= self._segment_bytes:
+                await self._roll()
+            buffers, places, total = self._segments.frame(self.next_offset, batch)
+            await self._write(buffers, total)
+        except OSError as error:
+            _log.error("commit_failed", error=str(error), envelopes=len(batch))
+            refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the disk refused a write: {error}")
+            for ticket in tickets:
+                ticket.fail(refusal)
+            return
+        first = self.next_offset
+        self.next_offset += len(batch)
+        end = (self._segments.active, self._segments.end)
+        outcomes = self._deliver(first, batch, places, end)
+        start = 0
+        for ticket in tickets:
+            ticket.settle(outcomes[start : start + len(ticket.envelopes)])
+            start += len(ticket.envelopes)
+
+    async def _write(self, buffers: list[bytes], total: int) -> None:
+        write = partial(self._segments.write, buffers, total, self._sync.always)
+        if self._sync.always or total >= _THREAD_FROM_BYTES:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(write)
+        else:
+            write()
+        self._unsynced = not self._sync.always
+
+    async def roll(self) -> None:
+        """Let the next envelope begin a new segment, so that the active one can be freed."""
+        if self._rolled.is_set():
+            self._rolled = anyio.Event()
+            self._work.set()
+        await self._rolled.wait()
+
+    async def _roll(self) -> None:
+        try:
+            await to_thread.run_sync(self._segments.sync)
+            await to_thread.run_sync(self._segments.start, self.next_offset)
+            self._deliver(self.next_offset, [], [], (self._segments.active, 0))
+        finally:
+            self._rolled.set()
+
+    def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
+        """Refuse what would eat the space that deletions need; see `disk_free_bytes_min`."""
+        total = sum(len(e.body) + 128 for ticket in tickets for e in ticket.envelopes)
+        free = self._free_bytes() - total
+        refusing = free < self._disk_free_bytes_min
+        if refusing != self._refusing:
+            self._refusing = refusing
+            _log.warning("disk_full" if refusing else "disk_has_room", free_bytes=free + total)
+        if not refusing:
+            return tickets
+        allowed = _FREEING | _MODEST if free > self._disk_free_bytes_min // 2 else _FREEING
+        kept = []
+        for ticket in tickets:
+            if all(envelope.kind in allowed for envelope in ticket.envelopes):
+                kept.append(ticket)
+            else:
+                ticket.fail(
+                    KafkaError(
+                        Code.KAFKA_STORAGE_ERROR,
+                        f"the disk has {free + total} bytes left: delete queues or add space",
+                    )
+                )
+        return kept
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self._segments.path(self._segments.active))
+        return status.f_bavail * status.f_frsize

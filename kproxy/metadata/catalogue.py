@@ -1,0 +1,98 @@
+"""Queues by name and by id, and their creation.
+
+A creation on its way is shared: whatever names that queue meanwhile goes in line behind it with the
+same id, so a connection's appends keep their order from the first one on.
+"""
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from kproxy.errors import Code, KafkaError
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.partitioner import name_fault
+from kproxy.virtual.rows import Queue, decode_queue
+from kproxy.virtual.state import State
+from kproxy.virtual.types import LogOffset, QueueId
+
+_COMING_KEPT = 1000
+
+
+def new_queue_id() -> QueueId:
+    """Random, and as Kafka's `Uuid.randomUuid`: its text form does not begin with a dash."""
+    while True:
+        value = os.urandom(16)
+        if any(value[:15]) and base64.urlsafe_b64encode(value)[:1] != b"-":
+            return QueueId(value)
+
+
+class Pending(Protocol):
+    """What `append` gives back: known to be settled or not."""
+
+    @property
+    def done(self) -> bool: ...
+
+
+Ticket = TypeVar("Ticket", bound=Pending)
+
+
+class Catalogue(Generic[Ticket]):
+    """The queues of an embedded worker, read from its one shard's state."""
+
+    def __init__(
+        self,
+        state: State,
+        append: Callable[[list[Envelope]], Ticket],
+        partitions_default: int,
+    ) -> None:
+        self._state = state
+        self._append = append
+        self._partitions_default = partitions_default
+        self._coming: dict[str, tuple[Queue, Ticket]] = {}
+        self._coming_kept_max = _COMING_KEPT
+
+    def find(self, name: str) -> Queue | None:
+        return self._state.queue(name)
+
+    def find_id(self, queue_id: QueueId) -> Queue | None:
+        name = self._state.name(queue_id)
+        return None if name is None else self._state.queue(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a queue, or one is on its way."""
+        coming = self._coming.get(name)
+        return self.find(name) is not None or (coming is not None and not coming[1].done)
+
+    def all(self) -> Iterator[Queue]:
+        """Every queue, by name."""
+        for key, value in self._state.kv.scan(b"q", b"r"):
+            yield decode_queue(key[1:].decode(), value)
+
+    def create(
+        self, name: str, partitions: int | None = None, configs: dict[str, str] | None = None
+    ) -> tuple[Queue, Ticket]:
+        """Put a creation in line, or join the one that is. Raises KafkaError for a bad name.
+
+        The queue may be used behind it in the log at once; whether it won is the ticket's outcome.
+        """
+        fault = name_fault(name)
+        if fault:
+            raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, fault)
+        coming = self._coming.get(name)
+        if coming is not None and not coming[1].done:
+            return coming
+        queue = Queue(
+            name=name,
+            queue_id=new_queue_id(),
+            partitions=partitions or self._partitions_default,
+            created_at=LogOffset(0),
+            configs=configs or {},
+        )
+        values = {"name": name, "partitions": queue.partitions, "configs": queue.configs}
+        ticket = self._append([command(Kind.CREATE, queue.queue_id, values=values)])
+        self._coming[name] = (queue, ticket)
+        if len(self._coming) > self._coming_kept_max:
+            self._coming = {n: c for n, c in self._coming.items() if not c[1].done}
+            self._coming_kept_max = max(_COMING_KEPT, 2 * len(self._coming))
+        return queue, ticket

@@ -1,0 +1,91 @@
+"""A queue's settings: which there are, what they may be, what they are if not given.
+
+Names, defaults and documentation follow Kafka's `TopicConfig`; unknown ones are refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kproxy.errors import Code, KafkaError
+
+BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7  # DescribeConfigs' ConfigType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    name: str
+    default: str
+    kind: int
+    documentation: str
+    fault: Callable[[str], str | None]
+
+
+def _one_of(*allowed: str) -> Callable[[str], str | None]:
+    return lambda value: None if value in allowed else f"it must be {' or '.join(allowed)}"
+
+
+def _number(least: int, most: int) -> Callable[[str], str | None]:
+    def fault(value: str) -> str | None:
+        try:
+            fits = least <= int(value) <= most
+        except ValueError:
+            fits = False
+        return None if fits else f"it must be a whole number from {least} to {most}"
+
+    return fault
+
+
+TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            name="cleanup.policy", default="delete", kind=LIST, fault=_one_of("delete"),
+            documentation="What happens to old records. Only delete is supported.",
+        ),
+        Setting(
+            name="compression.type", default="producer", kind=STRING, fault=_one_of("producer"),
+            documentation="Batches are kept as the producer compressed them.",
+        ),
+        Setting(
+            name="max.message.bytes", default="1048588", kind=INT, fault=_number(0, 2**31 - 1),
+            documentation="The largest record batch accepted, after compression, in bytes.",
+        ),
+        Setting(
+            name="message.timestamp.type", default="CreateTime", kind=STRING,
+            fault=_one_of("CreateTime", "LogAppendTime"),
+            documentation="Whether a record's timestamp is the producer's or the server's.",
+        ),
+        Setting(
+            name="retention.bytes", default="-1", kind=LONG, fault=_number(-1, 2**63 - 1),
+            documentation="How large a partition may grow before its oldest records go; -1: any.",
+        ),
+        Setting(
+            name="retention.ms", default=str(TWO_WEEKS_MS), kind=LONG, fault=_number(-1, 2**63 - 1),
+            documentation="How long records are kept, in milliseconds; -1: for ever.",
+        ),
+    )
+}  # fmt: skip
+
+
+def check(given: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings to keep, without those set to null. Raises KafkaError (INVALID_CONFIG)."""
+    kept = {}
+    for name, value in given.items():
+        setting = SETTINGS.get(name)
+        if setting is None:
+            known = ", ".join(sorted(SETTINGS))
+            raise KafkaError(
+                Code.INVALID_CONFIG, f"{name} is not a queue setting; there are: {known}"
+            )
+        if value is None:
+            continue
+        fault = setting.fault(value)
+        if fault:
+            raise KafkaError(Code.INVALID_CONFIG, f"{name}={value}: {fault}")
+        kept[name] = value
+    return kept
+
+
+def effective(name: str, configs: Mapping[str, str]) -> str:
+    return configs.get(name) or SETTINGS[name].default

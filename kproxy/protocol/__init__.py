@@ -1,0 +1,1 @@
+"""Bytes to values and back. The only importer of kio; no I/O, no clock."""

@@ -1,0 +1,153 @@
+"""Record batches, magic 2: the header peeked at and patched, the records left as they came.
+
+Source: Kafka's message format (KIP-98) and `DefaultRecordBatch`. Base offset and leader epoch lie
+outside the CRC, so giving a batch its offset changes twelve bytes and nothing else.
+"""
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from kproxy.errors import Code
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LOG_OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
+CRC_FROM = 21  # the CRC covers the attributes and all that follows
+MAGIC = 2
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODEC_ZSTD = 4
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP_AT = 35
+_LEADER_EPOCH_AT = 12
+_CRC_AT = 17
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes in front of a batch's records; timestamps in milliseconds since the epoch."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def codec(self) -> int:
+        """Index into CODECS; 5 to 7 are not defined."""
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+
+def read_header(batch: bytes | memoryview) -> BatchHeader:
+    """Read the header of a batch already known to be long enough."""
+    return BatchHeader._make(HEADER.unpack_from(batch))
+
+
+class BadBatch(ValueError):
+    """A batch that Kafka refuses, with its error code."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def check(records: bytes | None, batch_bytes_max: int, api_version: int) -> BatchHeader:
+    """The header of the one whole, sound batch that a Produce request carries. Raises BadBatch.
+
+    The rules and their order are Kafka's (`ProduceRequest.validateRecords`, `LogValidator`).
+    """
+    if not records:
+        raise BadBatch(Code.INVALID_RECORD, "there is no record batch for this partition")
+    size = len(records)
+    if size < HEADER_BYTES:
+        raise BadBatch(_short_batch_code(records), "the record batch is shorter than its header")
+    header = read_header(records)
+    if header.magic != MAGIC:
+        raise BadBatch(Code.INVALID_RECORD, "only record batches with magic 2 are accepted")
+    whole = header.length + LOG_OVERHEAD_BYTES
+    if whole < HEADER_BYTES:
+        raise BadBatch(Code.CORRUPT_MESSAGE, "the record batch's length is below its header's")
+    if whole > size:
+        raise BadBatch(Code.INVALID_RECORD, "the record batch is cut short")
+    if whole < size:
+        raise BadBatch(Code.INVALID_RECORD, "there must be exactly one record batch")
+    if header.codec == CODEC_ZSTD and api_version < 7:
+        raise BadBatch(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce 7 or later")
+    if header.codec >= len(CODECS):
+        raise BadBatch(Code.UNSUPPORTED_COMPRESSION_TYPE, "the compression codec is not known")
+    if size > batch_bytes_max:
+        raise BadBatch(
+            Code.MESSAGE_TOO_LARGE,
+            f"the record batch has {size} bytes, max.message.bytes is {batch_bytes_max}",
+        )
+    if crc32c(memoryview(records)[CRC_FROM:]) != header.crc:
+        raise BadBatch(Code.CORRUPT_MESSAGE, "the record batch's CRC does not match")
+    _check_counts(header)
+    return header
+
+
+def _short_batch_code(records: bytes) -> Code:
+    if len(records) > 16 and records[16] != MAGIC:
+        return Code.INVALID_RECORD
+    if len(records) >= 12 and int.from_bytes(records[8:12], "big", signed=True) < 14:
+        return Code.CORRUPT_MESSAGE
+    return Code.INVALID_RECORD
+
+
+def _check_counts(header: BatchHeader) -> None:
+    if header.count <= 0 or header.last_offset_delta != header.count - 1:
+        raise BadBatch(
+            Code.INVALID_RECORD,
+            f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}",
+        )
+    if header.is_control:
+        raise BadBatch(Code.INVALID_RECORD, "clients may not write control batches")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise BadBatch(
+            Code.INVALID_RECORD, "an idempotent batch needs a sequence and an epoch of 0 or more"
+        )
+
+
+def place(batch: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
+    """Give a stored batch its offset, in the response's own buffer."""
+    _BASE_OFFSET.pack_into(batch, 0, base_offset)
+    _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def with_log_append_time(batch: bytes, time_ms: int) -> bytes:
+    """The batch stamped by the server: timestamp type, max timestamp, and the CRC again."""
+    stamped = bytearray(batch)
+    (attributes,) = _ATTRIBUTES.unpack_from(stamped, CRC_FROM)
+    _ATTRIBUTES.pack_into(stamped, CRC_FROM, attributes | _LOG_APPEND_TIME)
+    _BASE_OFFSET.pack_into(stamped, _MAX_TIMESTAMP_AT, time_ms)
+    _CRC.pack_into(stamped, _CRC_AT, crc32c(memoryview(stamped)[CRC_FROM:]))
+    return bytes(stamped)

@@ -1,0 +1,215 @@
+"""Requests and responses: header by hand, body with kio, in any version from one set of names.
+
+A handler answers with plain dicts that carry the fields of every version; `encode` takes those the
+asked version has. So no class of one API version leaks into a handler.
+"""
+
+import io
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from datetime import timedelta
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+from uuid import UUID
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from kproxy.protocol.guard import admit, skip_tags
+from kproxy.protocol.varint import Malformed
+
+API_VERSIONS_KEY = 18
+ZERO_UUID = UUID(int=0)
+_HEADER = struct.Struct(">hhih")
+_LENGTH_AND_CORRELATION = struct.Struct(">ii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """`body_at` is the byte position of the body; -1 where the version is not one kio knows."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def decode_header(frame: bytes) -> RequestHeader:
+    """Read a request header, version 1 or 2 as the API and version say. Raises Malformed."""
+    if len(frame) < _HEADER.size:
+        raise Malformed("the request ends inside its header")
+    key, version, correlation_id, length = _HEADER.unpack_from(frame)
+    position = _HEADER.size
+    client_id = None
+    if length >= 0:
+        if length > len(frame) - position:
+            raise Malformed("the client id is longer than the request")
+        try:
+            client_id = frame[position : position + length].decode()
+        except UnicodeDecodeError as error:
+            raise Malformed("the client id is not UTF-8") from error
+        position += length
+    elif length != -1:
+        raise Malformed(f"the client id has length {length}")
+    schema = request_schema(key, version)
+    if schema is None:
+        position = -1
+    elif schema.__flexible__:
+        position = skip_tags(frame, position, len(frame))
+    return RequestHeader(
+        api_key=key,
+        api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+        body_at=position,
+    )
+
+
+@cache
+def _loaded(load: Callable[[int, int], Any], key: int, version: int) -> Any:
+    try:
+        return load(key, version)
+    except (LookupError, ValueError, ImportError):
+        return None
+
+
+def request_schema(key: int, version: int) -> Any:
+    """kio's class for a request body, or None where kio knows no such version."""
+    if not (0 <= key < 128 and 0 <= version < 64):
+        return None
+    return _loaded(load_request_schema, key, version)
+
+
+def decode_body(frame: bytes, header: RequestHeader) -> Any:
+    """Read a request body into kio's value for that version. Raises Malformed."""
+    schema = request_schema(header.api_key, header.api_version)
+    data, position = admit(schema, frame, header.body_at)
+    try:
+        return _reader(schema)(data, position)[0]
+    except (SerialError, ValueError, LookupError, TypeError, OverflowError) as error:
+        raise Malformed(f"the request body does not decode: {error}") from error
+
+
+@cache
+def _reader(schema: Any) -> Callable[[bytes, int], tuple[Any, int]]:
+    return entity_reader(schema)
+
+
+def response_prefix(key: int, version: int, correlation_id: int, body_bytes: int) -> bytes:
+    """Frame length and response header for a body of `body_bytes`."""
+    tags = b"\0" if _response_header_is_flexible(key, version) else b""
+    return _LENGTH_AND_CORRELATION.pack(4 + len(tags) + body_bytes, correlation_id) + tags
+
+
+@cache
+def _response_header_is_flexible(key: int, version: int) -> bool:
+    if key == API_VERSIONS_KEY:
+        return False  # always header 0, so that a client can read it whatever it asked (KIP-511)
+    schema = _loaded(load_response_schema, key, version)
+    return bool(schema is not None and schema.__flexible__)
+
+
+def encode(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
+    """A whole response frame from a dict of field names, superset of what `version` has."""
+    body = encode_body(key, version, values)
+    return response_prefix(key, version, correlation_id, len(body)) + body
+
+
+def encode_body(key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """A response body alone."""
+    schema = _loaded(load_response_schema, key, version)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, _builder(schema)(values))
+    return buffer.getvalue()
+
+
+def encode_request(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
+    """A whole request frame; what our own command-line tools and tests send."""
+    schema = _loaded(load_request_schema, key, version)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, _builder(schema)(values))
+    client_id = b"kproxy"
+    header = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id
+    payload = header + (b"\0" if schema.__flexible__ else b"") + buffer.getvalue()
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def decode_response(key: int, version: int, frame: bytes) -> tuple[int, Any]:
+    """Read a response frame (without its length) into (correlation id, kio's value)."""
+    schema = _loaded(load_response_schema, key, version)
+    position = 5 if _response_header_is_flexible(key, version) else 4
+    return int.from_bytes(frame[:4], "big"), _reader(schema)(frame, position)[0]
+
+
+@cache
+def _builder(schema: Any) -> Callable[[Mapping[str, Any]], Any]:
+    converters = [(field.name, _converter(field), _default(field)) for field in fields(schema)]
+
+    def build(values: Mapping[str, Any]) -> Any:
+        arguments = {}
+        for name, convert, default in converters:
+            if name in values:
+                arguments[name] = convert(values[name])
+            elif default is not MISSING:
+                arguments[name] = default
+            else:
+                raise AssertionError(f"{schema.__name__} v{schema.__version__} needs {name}")
+        return schema(**arguments)
+
+    return build
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    if field.name == "throttle_time":
+        return timedelta(0)
+    return MISSING
+
+
+def _converter(field: Field[Any]) -> Callable[[Any], Any]:
+    nested, array, optional = _shape(field.type)
+    kind = field.metadata.get("kafka_type")
+    one: Callable[[Any], Any]
+    if nested is not None:
+        one = _builder(nested)
+    elif kind == "error_code":
+        one = ErrorCode
+    elif kind in ("timedelta_i32", "timedelta_i64"):
+        one = _milliseconds
+    else:
+        one = _same
+    if array:
+        convert_one = one
+
+        def convert_all(items: Any) -> Any:
+            return None if items is None else tuple(convert_one(item) for item in items)
+
+        return convert_all
+    if optional:
+        return lambda value: None if value is None else one(value)
+    return one
+
+
+def _shape(annotation: Any) -> tuple[Any, bool, bool]:
+    """(nested schema or None, whether an array, whether nullable) of a field's annotation."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    optional = NoneType in parts
+    kept = next(part for part in parts if part is not NoneType)
+    if get_origin(kept) is tuple:
+        nested, _, _ = _shape(get_args(kept)[0])
+        return nested, True, optional
+    return (kept if is_dataclass(kept) else None), False, optional
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _milliseconds(value: Any) -> timedelta:
+    return value if isinstance(value, timedelta) else timedelta(milliseconds=value)

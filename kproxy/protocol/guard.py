@@ -1,0 +1,226 @@
+"""Checks a request's shape before kio decodes it.
+
+kio's native reader allocates an array by the count that the peer sent, and an impossible count ends
+the process; an unknown tagged field, which Kafka says to ignore (KIP-482), raises. So every request
+is walked once first, by a walker compiled from kio's own schema: each count and length is held
+against the bytes that remain, and unknown tagged fields are cut out. Nothing is allocated by a
+number that a peer sent.
+"""
+
+from collections.abc import Callable
+from dataclasses import Field, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
+
+Cuts = list[tuple[int, int, bytes]]
+Walker = Callable[[bytes, int, int, Cuts], int]
+"""walk(data, position, end, cuts) -> next position; appends (start, end, replacement) to cuts."""
+
+_FIXED_BYTES = {
+    "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4,
+    "uint32": 4, "timedelta_i32": 4, "int64": 8, "uint64": 8, "float64": 8, "timedelta_i64": 8,
+    "datetime_i64": 8, "uuid": 16,
+}  # fmt: skip
+
+
+def admit(schema: type[Any], data: bytes, position: int) -> tuple[bytes, int]:
+    """Return (bytes, position) that kio may decode as `schema`. Raises Malformed."""
+    cuts: Cuts = []
+    _struct_walker(schema)(data, position, len(data), cuts)
+    if not cuts:
+        return data, position
+    pieces: list[bytes] = []
+    for start, end, replacement in cuts:
+        pieces += (data[position:start], replacement)
+        position = end
+    pieces.append(data[position:])
+    return b"".join(pieces), 0
+
+
+def skip_tags(data: bytes, position: int, end: int) -> int:
+    """Walk over a tagged-field section of which no field is of interest. Raises Malformed."""
+    return _tags_walker({})(data, position, end, [])
+
+
+@cache
+def _struct_walker(schema: type[Any]) -> Walker:
+    steps: list[Walker] = []
+    tagged: dict[int, Walker] = {}
+    fixed_bytes = 0
+    for field in fields(schema):
+        if (tag := field.metadata.get("tag")) is not None:
+            tagged[tag] = _field_walker(field, schema.__flexible__)
+            continue
+        size = _fixed_size(field)
+        if size is not None:
+            fixed_bytes += size
+            continue
+        if fixed_bytes:
+            steps.append(_fixed_walker(fixed_bytes))
+            fixed_bytes = 0
+        steps.append(_field_walker(field, schema.__flexible__))
+    if fixed_bytes:
+        steps.append(_fixed_walker(fixed_bytes))
+    if schema.__flexible__:
+        steps.append(_tags_walker(tagged))
+
+    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+        for step in steps:
+            position = step(data, position, end, cuts)
+        return position
+
+    return walk
+
+
+def _is_array(field: Field[Any]) -> bool:
+    return any(get_origin(part) is tuple for part in _union_parts(field.type))
+
+
+def _union_parts(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _is_nullable(annotation: Any) -> bool:
+    return NoneType in _union_parts(annotation)
+
+
+def _fixed_size(field: Field[Any]) -> int | None:
+    if _is_array(field):
+        return None
+    return _FIXED_BYTES.get(field.metadata.get("kafka_type", ""))
+
+
+def _fixed_walker(size: int) -> Walker:
+    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+        position += size
+        if position > end:
+            raise Malformed("the request ends inside a field")
+        return position
+
+    return walk
+
+
+def _field_walker(field: Field[Any], flexible: bool) -> Walker:
+    if _is_array(field):
+        return _array_walker(field, flexible)
+    nested = [part for part in _union_parts(field.type) if is_dataclass(part)]
+    if nested:
+        return _nested_walker(nested[0], _is_nullable(field.type))
+    kind = field.metadata["kafka_type"]
+    if kind in _FIXED_BYTES:
+        return _fixed_walker(_FIXED_BYTES[kind])
+    return _sized_walker(kind, flexible, _is_nullable(field.type))
+
+
+def _nested_walker(schema: Any, nullable: bool) -> Walker:
+    inner = _struct_walker(schema)
+    if not nullable:
+        return inner
+
+    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+        if position >= end:
+            raise Malformed("the request ends inside a structure")
+        if data[position] == 0xFF:
+            return position + 1
+        return inner(data, position + 1, end, cuts)
+
+    return walk
+
+
+def _length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
+    """Read a length or count: fixed `width` bytes, or with width 0 a varint of length plus one."""
+    if width == 0:
+
+        def read_compact(data: bytes, position: int, end: int) -> tuple[int, int]:
+            if position < end and (first := data[position]) < 0x80:
+                return first - 1, position + 1
+            value, position = read_uvarint(data, position, end)
+            return value - 1, position
+
+        return read_compact
+
+    def read_fixed(data: bytes, position: int, end: int) -> tuple[int, int]:
+        if position + width > end:
+            raise Malformed("the request ends inside a length")
+        value = int.from_bytes(data[position : position + width], "big", signed=True)
+        return value, position + width
+
+    return read_fixed
+
+
+def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
+    read_length = _length_reader(0 if flexible else 2 if kind == "string" else 4)
+
+    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+        length, position = read_length(data, position, end)
+        if length < 0:
+            if length == -1 and nullable:
+                return position
+            raise Malformed(f"a {kind} has length {length}")
+        if length > end - position:
+            raise Malformed(f"a {kind} of {length} bytes is longer than the request")
+        return position + length
+
+    return walk
+
+
+def _array_walker(field: Field[Any], flexible: bool) -> Walker:
+    read_count = _length_reader(0 if flexible else 4)
+    array_type = next(part for part in _union_parts(field.type) if get_origin(part) is tuple)
+    inner_type = get_args(array_type)[0]
+    if is_dataclass(inner_type):
+        element, fixed = _struct_walker(inner_type), None  # type: ignore[arg-type]
+    else:
+        kind = field.metadata["kafka_type"]
+        fixed = _FIXED_BYTES.get(kind)
+        element = _fixed_walker(fixed) if fixed else _sized_walker(kind, flexible, False)
+    least = fixed or 1
+    nullable = _is_nullable(field.type) or _is_nullable(inner_type)
+
+    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+        count, position = read_count(data, position, end)
+        if count < 0:
+            if count == -1 and nullable:
+                return position
+            raise Malformed(f"an array has {count} elements")
+        if count * least > end - position:
+            raise Malformed(f"an array of {count} elements is longer than the request")
+        if fixed:
+            return position + count * fixed
+        for _ in range(count):
+            position = element(data, position, end, cuts)
+        return position
+
+    return walk
+
+
+def _tags_walker(known: dict[int, Walker]) -> Walker:
+    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+        if position < end and data[position] == 0:
+            return position + 1
+        start = position
+        count, position = read_uvarint(data, position, end)
+        if count * 2 > end - position:
+            raise Malformed(f"{count} tagged fields are longer than the request")
+        kept: list[bytes] = []
+        for _ in range(count):
+            field_start = position
+            tag, position = read_uvarint(data, position, end)
+            size, position = read_uvarint(data, position, end)
+            if size > end - position:
+                raise Malformed("a tagged field is longer than the request")
+            if (walker := known.get(tag)) is not None:
+                nested_cuts: Cuts = []
+                walker(data, position, position + size, nested_cuts)
+                if nested_cuts:
+                    raise Malformed("an unknown tagged field inside a tagged field")
+                kept.append(data[field_start : position + size])
+            position += size
+        if len(kept) < count:
+            cuts.append((start, position, uvarint(len(kept)) + b"".join(kept)))
+        return position
+
+    return walk

@@ -1,0 +1,186 @@
+"""The server: opens the data directory, listens, keeps house, and stops without losing an answer."""
+
+import fcntl
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import SocketAttribute, SocketStream, TaskStatus
+
+from kproxy.config import Config
+from kproxy.connection import Connection, RequestMemory
+from kproxy.keeper import Keeper
+from kproxy.metadata.cluster import Cluster, open_identity
+from kproxy.protocol.answers import Broker
+from kproxy.shard import Shard, open_local
+from kproxy.store.segments import DamagedLog
+from kproxy.worker import Worker
+
+_log = structlog.get_logger()
+
+NODE_ID = 1
+_EXPIRE_PERIOD_S = 1.0
+
+
+class CannotStart(Exception):
+    """The server cannot start; the message is one line for a person."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the data directory for this process alone. Raises CannotStart."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise CannotStart(f"cannot use --data-dir {directory}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CannotStart(
+                f"another kproxy is using {directory}; stop it, or choose another --data-dir"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+class Server:
+    """One worker behind one listener."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._connections: set[Connection] = set()
+        self._by_ip: Counter[str] = Counter()
+        self._memory = RequestMemory(config.request_bytes_buffered_max)
+        self._stop = anyio.Event()
+        self.port = 0
+
+    async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`, or SIGTERM or SIGINT where the caller handles them."""
+        config = self._config
+        with locked(config.data_dir):
+            try:
+                cluster_id = open_identity(config.data_dir)
+                shard = await anyio.to_thread.run_sync(
+                    open_local, config.data_dir / "shard-0", config
+                )
+            except (DamagedLog, ValueError, OSError) as error:
+                raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
+            try:
+                await self._serve(shard, cluster_id, task_status)
+            finally:
+                await anyio.to_thread.run_sync(shard.close)
+        _log.info("stopped")
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def _serve(self, shard: Shard, cluster_id: str, task_status: TaskStatus[int]) -> None:
+        config = self._config
+        host, port = config.listen_address
+        try:
+            listener = await anyio.create_tcp_listener(
+                local_host=host, local_port=port, backlog=1024, reuse_port=False
+            )
+        except OSError as error:
+            raise CannotStart(f"cannot listen on {config.listen}: {error.strerror}") from None
+        self.port = listener.extra(SocketAttribute.local_port)
+        advertised = config.advertised_address
+        me = Broker(NODE_ID, advertised[0], advertised[1] or self.port)
+        worker = Worker(
+            config=config, cluster=Cluster(cluster_id=cluster_id, me=me), shard=shard
+        )
+        keeper = Keeper(shard, config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shard.log.run)
+            async with anyio.create_task_group() as house, listener:
+                house.start_soon(keeper.run)
+                house.start_soon(self._expire_now_and_then)
+                async with anyio.create_task_group() as connections:
+                    accepting = anyio.CancelScope()
+                    connections.start_soon(self._accept, listener, worker, accepting, connections)
+                    _log.info(
+                        "ready", listen=f"{host}:{self.port}", advertise=f"{me.host}:{me.port}",
+                        data_dir=str(config.data_dir), sync=config.sync, cluster_id=cluster_id,
+                    )  # fmt: skip
+                    task_status.started(self.port)
+                    await self._stop.wait()
+                    _log.info("stopping", connections=len(self._connections))
+                    accepting.cancel()
+                    await listener.aclose()
+                    worker.stop()
+                    await self._drain(connections.cancel_scope)
+                house.cancel_scope.cancel()
+            shard.log.close()
+
+    async def _accept(
+        self,
+        listener: anyio.abc.Listener[SocketStream],
+        worker: Worker,
+        scope: anyio.CancelScope,
+        connections: anyio.abc.TaskGroup,
+    ) -> None:
+        async def serve(stream: SocketStream) -> None:
+            await self._connected(stream, worker)
+
+        with scope:
+            await listener.serve(serve, connections)
+
+    async def _connected(self, stream: SocketStream, worker: Worker) -> None:
+        address = stream.extra(SocketAttribute.remote_address, ("?", 0))
+        ip = str(address[0])
+        if (
+            len(self._connections) >= self._config.connections_max
+            or self._by_ip[ip] >= self._config.connections_per_ip_max
+        ):
+            _log.warning("connection_refused", peer=ip, connections=len(self._connections))
+            await stream.aclose()
+            return
+        connection = Connection(stream, worker, self._memory, f"{ip}:{address[1]}")
+        self._connections.add(connection)
+        self._by_ip[ip] += 1
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+            self._by_ip[ip] -= 1
+            if not self._by_ip[ip]:
+                del self._by_ip[ip]
+
+    async def _expire_now_and_then(self) -> None:
+        while True:
+            await anyio.sleep(_EXPIRE_PERIOD_S)
+            now = anyio.current_time()
+            for connection in tuple(self._connections):
+                connection.expire(now)
+
+    async def _drain(self, scope: anyio.CancelScope) -> None:
+        """Answer what is in flight, for so long as a stop may take."""
+        for connection in tuple(self._connections):
+            connection.stop_reading()
+        with anyio.move_on_after(self._config.shutdown_ms_max / 1000):
+            while self._connections:
+                await anyio.sleep(0.01)
+        scope.cancel()
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT. Raises CannotStart."""
+    server = Server(config)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
+
+            async def wait_for_signal() -> None:
+                async for _ in signals:
+                    server.stop()
+
+            tasks.start_soon(wait_for_signal)
+            await server.run()
+            tasks.cancel_scope.cancel()

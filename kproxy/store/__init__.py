@@ -1,0 +1,1 @@
+"""The local copy of a shard: batches in append-only segments, rows in RocksDB."""

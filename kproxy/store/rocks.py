@@ -1,0 +1,94 @@
+"""Rows in RocksDB (rocksdict): an ordered map that opens at once whatever it holds.
+
+Its own write-ahead log is off. What it holds is a fold of the shard's log, every write is atomic
+and carries the log position it stands for, and a flush keeps a prefix of the writes: after a crash
+it is some earlier state, and the log from there on gives the rest.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+_MIB = 1 << 20
+# Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
+# for it; the keeper flushes long before this size.
+_MEMTABLE_BYTES_MAX = 512 * _MIB
+_CHECKPOINT = struct.Struct(">QQQ")
+
+
+def _options(cache_bytes: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES_MAX)
+    options.set_max_write_buffer_number(4)
+    options.set_arena_block_size(_MIB)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_max_open_files(256)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 * _MIB)
+    options.set_manifest_preallocation_size(64 * 1024)
+    options.set_target_file_size_base(16 * _MIB)
+    options.set_max_bytes_for_level_base(64 * _MIB)
+    options.set_stats_dump_period_sec(0)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(cache_bytes))
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+class RocksKv:
+    """`virtual.state.Kv` on disk. Calls from the event loop touch memory and the page cache."""
+
+    def __init__(self, path: Path, cache_bytes: int) -> None:
+        self._db = Rdict(str(path), _options(cache_bytes))
+        self._write_options = WriteOptions()
+        self._write_options.disable_wal = True
+        self.get = self._db.get
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._db.items(from_key=start):
+            if key >= end:
+                return
+            yield key, value
+
+    def write(self, changes: dict[bytes, bytes | None]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for key, value in changes.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        self._db.write(batch, self._write_options)
+
+    def unflushed_bytes(self) -> int:
+        return self._db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
+
+    def flush(self) -> None:
+        """Put all writes so far on disk, with fsync. Blocks; RocksDB lets other threads run."""
+        self._db.flush(True)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def encode_checkpoint(next_log_offset: int, segment: int, position: int) -> bytes:
+    """The `m` row: what the rows stand for, and where the log goes on."""
+    return _CHECKPOINT.pack(next_log_offset, segment, position)
+
+
+def decode_checkpoint(data: bytes) -> tuple[int, int, int]:
+    return _CHECKPOINT.unpack(data)

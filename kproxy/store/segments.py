@@ -1,0 +1,246 @@
+"""Append-only segment files: the embedded log, and where every batch's bytes are read from.
+
+A segment is named by its first log offset. It is a run of frames: length (uint32, of what follows
+the CRC), CRC-32C (uint32, of the same), log offset (uint64), envelope. A frame is never changed. A
+tail that does not check out is what a crash left of an unfinished commit, and is cut off; anything
+else that does not check out is damage, and refused.
+"""
+
+import mmap
+import os
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crc32c import crc32c
+
+from kproxy.virtual import envelope as envelopes
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.fold import Place
+
+_FRAME = struct.Struct(">IIQ")
+_CRC_FROM = 8
+_BODY_AT = _FRAME.size + envelopes.HEAD_BYTES
+_HEAD = struct.Struct(">QBB16siqq")
+_LENGTH_CRC = struct.Struct(">II")
+_IOV_MAX = 1024
+_OPEN_FILES_MAX = 512
+SUFFIX = ".log"
+
+
+class DamagedLog(Exception):
+    """A segment holds bytes that no crash of ours can explain."""
+
+
+class LogFailed(Exception):
+    """A failed write could not be undone: only a restart can tell what the disk holds."""
+
+
+class Segments:
+    """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._fds: OrderedDict[int, int] = OrderedDict()
+        self._pins: dict[int, int] = {}
+        self._doomed: set[int] = set()
+        self.ids = sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}"))
+        self.active = -1
+        self.end = 0  # byte position where the next frame goes in the active segment
+
+    def path(self, segment: int) -> Path:
+        return self._directory / f"{segment:020d}{SUFFIX}"
+
+    def size(self, segment: int) -> int:
+        return self.end if segment == self.active else self.path(segment).stat().st_size
+
+    # -- writing
+
+    def start(self, segment: int) -> None:
+        """Begin a new segment; on return its name is durable."""
+        fd = os.open(self.path(segment), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.ftruncate(fd, 0)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        if segment not in self.ids:
+            self.ids.append(segment)
+        self._fds[segment] = fd
+        self.active, self.end = segment, 0
+
+    def resume(self, segment: int, end: int) -> None:
+        """Go on writing a segment at `end`; what lies behind it is cut off."""
+        fd = self._fd(segment)
+        os.ftruncate(fd, end)
+        os.fsync(fd)
+        self.active, self.end = segment, end
+
+    def frame(
+        self, first_log_offset: int, batch: list[Envelope]
+    ) -> tuple[list[bytes], list[Place], int]:
+        """(buffers to write, a place for each envelope, bytes in all) at the current end."""
+        buffers: list[bytes] = []
+        places: list[Place] = []
+        position, segment = self.end, self.active
+        log_offset = first_log_offset
+        for envelope in batch:
+            body = envelope.body
+            head = _HEAD.pack(
+                log_offset,
+                envelope.kind,
+                envelopes.FORM,
+                envelope.queue_id,
+                envelope.partition,
+                envelope.number,
+                envelope.time_ms,
+            )
+            crc = crc32c(body, crc32c(head))
+            buffers.append(_LENGTH_CRC.pack(len(head) + len(body), crc) + head)
+            places.append(Place(segment, position + _BODY_AT, len(body)))
+            if body:
+                buffers.append(body)
+            position += _BODY_AT + len(body)
+            log_offset += 1
+        return buffers, places, position - self.end
+
+    def write(self, buffers: list[bytes], total: int, sync: bool) -> None:
+        """Append `buffers`, `total` bytes.
+
+        Raises OSError, and then the file is as it was before; or LogFailed.
+        """
+        fd, position = self._fd(self.active), self.end
+        try:
+            for start in range(0, len(buffers), _IOV_MAX):
+                position = _pwrite_all(fd, buffers[start : start + _IOV_MAX], position)
+            assert position == self.end + total
+            if sync:
+                os.fdatasync(fd)
+        except OSError as error:
+            try:
+                os.ftruncate(fd, self.end)
+                os.fsync(fd)
+            except OSError:
+                raise LogFailed(f"a write failed and could not be undone: {error}") from error
+            raise
+        self.end = position
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd(self.active))
+
+    # -- reading
+
+    def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
+        """Fill `buffer`. With `wait` false: only from the page cache, False where it is not there.
+
+        Raises EOFError where the file is shorter than the index says.
+        """
+        fd = self._fd(segment)
+        flags = 0 if wait else os.RWF_NOWAIT
+        done = 0
+        while done < len(buffer):
+            try:
+                count = os.preadv(fd, [buffer[done:]], position + done, flags)
+            except (BlockingIOError, OSError):
+                if wait:
+                    raise
+                return False
+            if count == 0:
+                raise EOFError(f"segment {segment} ends before position {position + done}")
+            if count < len(buffer) - done and not wait:
+                return False
+            done += count
+        return True
+
+    @contextmanager
+    def pinned(self, segments: set[int]) -> Iterator[None]:
+        """Keep these segments' files open while another thread reads them."""
+        for segment in segments:
+            self._pins[segment] = self._pins.get(segment, 0) + 1
+        try:
+            yield
+        finally:
+            for segment in segments:
+                self._pins[segment] -= 1
+                if not self._pins[segment]:
+                    del self._pins[segment]
+                    if segment in self._doomed:
+                        self._close(segment)
+
+    def replay(self, segment: int, position: int) -> Iterator[tuple[int, Envelope, Place, int]]:
+        """(log offset, envelope, place, position behind it) for each sound frame from `position`.
+
+        Stops at the first frame that is not sound: the caller knows whether that may be.
+        """
+        with self.path(segment).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= position:
+                return
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                while position + _BODY_AT <= size:
+                    length, crc, log_offset = _FRAME.unpack_from(data, position)
+                    after = position + _CRC_FROM + length
+                    if length < _BODY_AT - _CRC_FROM or after > size:
+                        return
+                    content = data[position + _CRC_FROM : after]
+                    if crc32c(content) != crc:
+                        return
+                    envelope = envelopes.decode(content, 8)
+                    place = Place(segment, position + _BODY_AT, len(envelope.body))
+                    yield log_offset, envelope, place, after
+                    position = after
+            finally:
+                data.close()
+
+    def drop(self, segment: int) -> int:
+        """Delete a segment; returns the bytes given back. A reader that has it pinned finishes."""
+        size = self.size(segment)
+        self.ids.remove(segment)
+        self.path(segment).unlink()
+        if segment in self._pins:
+            self._doomed.add(segment)
+        else:
+            self._close(segment)
+        return size
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def _fd(self, segment: int) -> int:
+        fd = self._fds.get(segment)
+        if fd is None:
+            fd = os.open(self.path(segment), os.O_RDWR | os.O_CLOEXEC)
+            self._fds[segment] = fd
+            if len(self._fds) > _OPEN_FILES_MAX:
+                self._close_one_idle()
+        return fd
+
+    def _close_one_idle(self) -> None:
+        for segment in self._fds:
+            if segment != self.active and segment not in self._pins:
+                self._close(segment)
+                return
+
+    def _close(self, segment: int) -> None:
+        self._doomed.discard(segment)
+        if (fd := self._fds.pop(segment, None)) is not None:
+            os.close(fd)
+
+
+def _pwrite_all(fd: int, buffers: list[bytes], position: int) -> int:
+    wanted = sum(map(len, buffers))
+    count = os.pwritev(fd, buffers, position)
+    if count < wanted:  # rare: a signal, or the disk filled up; the next call says which
+        rest = memoryview(b"".join(buffers))[count:]
+        while rest:
+            more = os.pwrite(fd, rest, position + count)
+            count += more
+            rest = rest[more:]
+    return position + wanted

@@ -1,0 +1,203 @@
+"""Rows: all the state that one decision reads, as one value, and their binary forms.
+
+Keys begin with a letter for the kind of row, so that each kind is one range of the store:
+`q` queue by name, `i` name by id, `p` queue partition, `b` batch index, `o` committed offset,
+`r` groups by queue, `x` ranges to sweep, `s` live bytes by segment, `m` the checkpoint.
+"""
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kproxy.virtual.types import LogOffset, QueueId
+
+_QUEUE = struct.Struct(">16siQ")
+_PARTITION_KEY = struct.Struct(">c16sI")
+_BATCH_KEY = struct.Struct(">c16sIQ")
+_PARTITION = struct.Struct(">QQQqQH")
+_PRODUCER = struct.Struct(">qhB")
+_SENT = struct.Struct(">iiqq")
+_BATCH = struct.Struct(">QIIiQQqq")
+_OFFSET = struct.Struct(">qiq")
+
+BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
+PRODUCERS_REMEMBERED = 1000  # per partition; past that the one idle longest is forgotten
+
+
+def queue_key(name: str) -> bytes:
+    return b"q" + name.encode()
+
+
+def name_key(queue_id: QueueId) -> bytes:
+    return b"i" + queue_id
+
+
+def partition_key(queue_id: QueueId, index: int) -> bytes:
+    return _PARTITION_KEY.pack(b"p", queue_id, index)
+
+
+def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
+    """Batches are filed by their last offset: a seek to an offset finds the batch that holds it."""
+    return _BATCH_KEY.pack(b"b", queue_id, index, last_offset)
+
+
+def batch_key_offset(key: bytes) -> int:
+    return int.from_bytes(key[-8:], "big")
+
+
+def offset_key(group: str, queue_id: QueueId, index: int) -> bytes:
+    return offset_prefix(group) + queue_id + index.to_bytes(4, "big")
+
+
+def offset_prefix(group: str) -> bytes:
+    name = group.encode()
+    return b"o" + len(name).to_bytes(2, "big") + name
+
+
+def tracked_key(queue_id: QueueId, index: int, group: str) -> bytes:
+    return b"r" + queue_id + index.to_bytes(4, "big") + group.encode()
+
+
+def sweep_key(log_offset: int) -> bytes:
+    return b"x" + log_offset.to_bytes(8, "big")
+
+
+def segment_key(segment: int) -> bytes:
+    return b"s" + segment.to_bytes(8, "big")
+
+
+CHECKPOINT_KEY = b"m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue's home row; `created_at` is the log offset of its CREATE."""
+
+    name: str
+    queue_id: QueueId
+    partitions: int
+    created_at: LogOffset
+    configs: dict[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        configs = json.dumps(self.configs).encode() if self.configs else b""
+        return _QUEUE.pack(self.queue_id, self.partitions, self.created_at) + configs
+
+
+def decode_queue(name: str, data: bytes) -> Queue:
+    queue_id, partitions, created_at = _QUEUE.unpack_from(data)
+    configs = json.loads(data[_QUEUE.size :]) if len(data) > _QUEUE.size else {}
+    return Queue(
+        name=name,
+        queue_id=QueueId(queue_id),
+        partitions=partitions,
+        created_at=LogOffset(created_at),
+        configs=configs,
+    )
+
+
+class Sent(NamedTuple):
+    """A batch that a producer is remembered for."""
+
+    last_sequence: int
+    last_delta: int  # records less one
+    base_offset: int
+    time_ms: int  # log append time, or -1
+
+
+class Producer(NamedTuple):
+    """What one partition remembers of one idempotent producer, newest batch last."""
+
+    epoch: int
+    batches: tuple[Sent, ...]
+
+
+class Partition:
+    """A queue partition's row. Changed in place by the fold alone; `producers` oldest use first."""
+
+    __slots__ = ("log_start", "max_time_ms", "max_time_offset", "next_offset", "producers", "size")
+
+    def __init__(self) -> None:
+        self.log_start = 0
+        self.next_offset = 0
+        self.size = 0  # bytes ever appended; a batch's index row has the sum up to it
+        self.max_time_ms = -1
+        self.max_time_offset = 0  # last offset of the first batch with that time
+        self.producers: dict[int, Producer] = {}
+
+    def encode(self) -> bytes:
+        producers = self.producers
+        head = _PARTITION.pack(
+            self.log_start,
+            self.next_offset,
+            self.size,
+            self.max_time_ms,
+            self.max_time_offset,
+            len(producers),
+        )
+        if not producers:
+            return head
+        parts = [head]
+        for producer_id, producer in producers.items():
+            parts.append(_PRODUCER.pack(producer_id, producer.epoch, len(producer.batches)))
+            parts += [_SENT.pack(*sent) for sent in producer.batches]
+        return b"".join(parts)
+
+
+def decode_partition(data: bytes) -> Partition:
+    row = Partition()
+    (
+        row.log_start,
+        row.next_offset,
+        row.size,
+        row.max_time_ms,
+        row.max_time_offset,
+        producers,
+    ) = _PARTITION.unpack_from(data)
+    position = _PARTITION.size
+    for _ in range(producers):
+        producer_id, epoch, count = _PRODUCER.unpack_from(data, position)
+        position += _PRODUCER.size
+        batches = []
+        for _ in range(count):
+            batches.append(Sent._make(_SENT.unpack_from(data, position)))
+            position += _SENT.size
+        row.producers[producer_id] = Producer(epoch, tuple(batches))
+    return row
+
+
+class Batch(NamedTuple):
+    """A batch's index row: where its bytes lie, and what is searched by."""
+
+    segment: int
+    position: int  # of the batch itself, in the segment's file
+    length: int
+    last_delta: int  # last offset less base offset
+    log_offset: int  # of the APPEND, also for a copy
+    size_through: int  # the partition's size with this batch
+    max_time_ms: int
+    max_time_through_ms: int  # over this batch and all before it
+
+    def encode(self) -> bytes:
+        return _BATCH.pack(*self)
+
+
+def decode_batch(data: bytes) -> Batch:
+    return Batch._make(_BATCH.unpack(data))
+
+
+class Committed(NamedTuple):
+    """A group's committed offset of one queue partition."""
+
+    offset: int
+    leader_epoch: int
+    time_ms: int
+    metadata: str
+
+    def encode(self) -> bytes:
+        return _OFFSET.pack(self.offset, self.leader_epoch, self.time_ms) + self.metadata.encode()
+
+
+def decode_committed(data: bytes) -> Committed:
+    return Committed(*_OFFSET.unpack_from(data), data[_OFFSET.size :].decode())

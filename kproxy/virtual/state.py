@@ -1,0 +1,179 @@
+"""A shard's state as the fold sees it: rows behind a bounded cache, changes gathered for one write.
+
+Everything here has been applied, and was durable before it was: readers may answer from it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from kproxy.virtual import rows
+from kproxy.virtual.rows import Batch, Committed, Partition, Queue
+from kproxy.virtual.types import PartitionKey, QueueId
+
+Row = TypeVar("Row")
+
+
+class Kv(Protocol):
+    """An ordered map of bytes: RocksDB in a worker, a dict in a test."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < end, in key order, as they stood when the scan began."""
+        ...
+
+    def write(self, changes: dict[bytes, bytes | None]) -> None:
+        """Put all, or with None delete, at once."""
+        ...
+
+
+class State:
+    """Rows by key. `drain` gives the changes since the last one, to be written in one piece."""
+
+    def __init__(self, kv: Kv, rows_cached_max: int = 50_000) -> None:
+        self.kv = kv
+        self._rows_cached_max = rows_cached_max
+        self._changes: dict[bytes, bytes | None] = {}
+        self._partitions: dict[PartitionKey, Partition | None] = {}
+        self._dirty_partitions: dict[PartitionKey, Partition] = {}
+        self._queues: dict[str, Queue | None] = {}
+        self._names: dict[QueueId, str | None] = {}
+        self._segments: dict[int, int] = {}
+        self.touched: set[PartitionKey] = set()
+
+    # -- reading and changing single rows
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._changes:
+            return self._changes[key]
+        return self.kv.get(key)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self._changes[key] = value
+
+    def partition(self, key: PartitionKey) -> Partition | None:
+        try:
+            return self._partitions[key]
+        except KeyError:
+            data = self.get(rows.partition_key(*key))
+            row = None if data is None else rows.decode_partition(data)
+            if row is not None:
+                self._cache(self._partitions, key, row)
+            return row
+
+    def put_partition(self, key: PartitionKey, row: Partition) -> None:
+        self._dirty_partitions[key] = row
+        self.touched.add(key)
+        if key not in self._partitions:
+            self._cache(self._partitions, key, row)
+
+    def drop_partition(self, key: PartitionKey) -> None:
+        self._dirty_partitions.pop(key, None)
+        self._partitions.pop(key, None)
+        self.touched.add(key)
+        self.put(rows.partition_key(*key), None)
+
+    def queue(self, name: str) -> Queue | None:
+        try:
+            return self._queues[name]
+        except KeyError:
+            data = self.get(rows.queue_key(name))
+            row = None if data is None else rows.decode_queue(name, data)
+            if row is not None:
+                self._cache(self._queues, name, row)
+            return row
+
+    def name(self, queue_id: QueueId) -> str | None:
+        try:
+            return self._names[queue_id]
+        except KeyError:
+            data = self.get(rows.name_key(queue_id))
+            name = None if data is None else data.decode()
+            if name is not None:
+                self._cache(self._names, queue_id, name)
+            return name
+
+    def put_queue(self, queue: Queue) -> None:
+        self._cache(self._queues, queue.name, queue)
+        self._cache(self._names, queue.queue_id, queue.name)
+        self.put(rows.queue_key(queue.name), queue.encode())
+        self.put(rows.name_key(queue.queue_id), queue.name.encode())
+
+    def drop_queue(self, queue: Queue) -> None:
+        self._queues.pop(queue.name, None)
+        self._names.pop(queue.queue_id, None)
+        self.put(rows.queue_key(queue.name), None)
+        self.put(rows.name_key(queue.queue_id), None)
+
+    def batch_at(self, key: PartitionKey, last_offset: int) -> Batch | None:
+        data = self.get(rows.batch_key(*key, last_offset))
+        return None if data is None else rows.decode_batch(data)
+
+    def committed(self, group: str, key: PartitionKey) -> Committed | None:
+        data = self.get(rows.offset_key(group, *key))
+        return None if data is None else rows.decode_committed(data)
+
+    def add_live_bytes(self, segment: int, count: int) -> None:
+        self._segments[segment] = self.live_bytes(segment) + count
+
+    def live_bytes(self, segment: int) -> int:
+        if segment in self._segments:
+            return self._segments[segment]
+        data = self.kv.get(rows.segment_key(segment))
+        return 0 if data is None else int.from_bytes(data, "big", signed=True)
+
+    # -- scans, for readers between two writes
+
+    def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
+        """(last offset, batch) from the one that holds `offset` on, with last offset below `end`."""
+        start = rows.batch_key(*key, offset)
+        for found, value in self.kv.scan(start, rows.batch_key(*key, end)):
+            yield rows.batch_key_offset(found), rows.decode_batch(value)
+
+    def first_batch(
+        self, key: PartitionKey, wanted: Callable[[Batch], bool]
+    ) -> tuple[int, Batch] | None:
+        """The first live batch for which `wanted` holds, where it holds for all after it too."""
+        row = self.partition(key)
+        if row is None:
+            return None
+        low, high, best = row.log_start, row.next_offset, None
+        while low < high:
+            middle = (low + high) // 2
+            found = next(self.batches(key, middle, row.next_offset), None)
+            if found is None:
+                high = middle
+                continue
+            last_offset, batch = found
+            if wanted(batch):
+                best, high = found, min(middle, last_offset - batch.last_delta)
+            else:
+                low = last_offset + 1
+        return best
+
+    # -- writing
+
+    def drain(self) -> dict[bytes, bytes | None]:
+        """Everything changed since the last call, encoded."""
+        changes = self._changes
+        for (queue_id, index), row in self._dirty_partitions.items():
+            changes[rows.partition_key(queue_id, index)] = row.encode()
+        for segment, count in self._segments.items():
+            changes[rows.segment_key(segment)] = count.to_bytes(8, "big", signed=True)
+        self._changes = {}
+        self._dirty_partitions = {}
+        self._segments = {}
+        return changes
+
+    def take_touched(self) -> set[PartitionKey]:
+        """Partitions whose readers may have something new since the last call."""
+        touched, self.touched = self.touched, set()
+        return touched
+
+    def _cache(self, cache: dict[Row, object], key: Row, value: object) -> None:  # type: ignore[valid-type]
+        if len(cache) >= self._rows_cached_max:
+            dirty = self._dirty_partitions
+            for old in list(cache)[: self._rows_cached_max // 8]:
+                if old not in dirty:
+                    del cache[old]
+        cache[key] = value

@@ -1,0 +1,39 @@
+"""Who waits for changes of which queue partition. Waking costs what changed, not what is watched."""
+
+from typing import Protocol
+
+from kproxy.virtual.types import PartitionKey
+
+
+class Watcher(Protocol):
+    """Something that reads a partition and wants to know of changes."""
+
+    def changed(self, key: PartitionKey) -> None: ...
+
+
+class Watchers:
+    """Watchers by partition."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[PartitionKey, set[Watcher]] = {}
+
+    def add(self, key: PartitionKey, watcher: Watcher) -> None:
+        self._by_key.setdefault(key, set()).add(watcher)
+
+    def discard(self, key: PartitionKey, watcher: Watcher) -> None:
+        watchers = self._by_key.get(key)
+        if watchers is not None:
+            watchers.discard(watcher)
+            if not watchers:
+                del self._by_key[key]
+
+    def wake(self, keys: set[PartitionKey]) -> None:
+        by_key = self._by_key
+        if not by_key:
+            return
+        for key in keys:
+            for watcher in by_key.get(key, ()):
+                watcher.changed(key)
+
+    def __len__(self) -> int:
+        return len(self._by_key)

@@ -1,0 +1,92 @@
+"""One worker: its settings, its shard, and what handlers share."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from kproxy.config import Config
+from kproxy.fetching.sessions import FetchSessions
+from kproxy.log.base import Ticket
+from kproxy.metadata import configs
+from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.cluster import Cluster
+from kproxy.protocol.codec import RequestHeader
+from kproxy.shard import Shard
+from kproxy.virtual.rows import Queue
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A decoded request: `body` is kio's value for `header.api_version`."""
+
+    header: RequestHeader
+    body: Any
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+
+class Worker:
+    """What every handler gets."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        cluster: Cluster,
+        shard: Shard,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.catalogue: Catalogue[Ticket] = Catalogue(
+            shard.state, shard.append, config.partitions_default
+        )
+        self.sessions = FetchSessions(
+            config.fetch_sessions_max, config.fetch_session_partitions_max
+        )
+        self.now_ms = now_ms
+        self.stopping = False
+        self._long_polls: set[anyio.Event] = set()
+        self._shard = shard
+
+    def stop(self) -> None:
+        """Let every long poll answer with what there is."""
+        self.stopping = True
+        for event in self._long_polls:
+            event.set()
+
+    async def long_poll(self, event: anyio.Event, seconds: float) -> None:
+        """Wait for an event, for so long, or until the worker stops."""
+        self._long_polls.add(event)
+        try:
+            with anyio.move_on_after(seconds):
+                await event.wait()
+        finally:
+            self._long_polls.discard(event)
+
+    def shard(self, name: str, partition: int = 0) -> Shard:
+        """The shard that holds a queue's partition, or a group. Embedded there is one."""
+        return self._shard
+
+    def any_shard(self) -> Shard:
+        """A shard that this worker serves, for what belongs to none in particular."""
+        return self._shard
+
+    def max_batch_bytes(self, queue: Queue) -> int:
+        given = queue.configs.get("max.message.bytes")
+        return int(given) if given else self.config.batch_bytes_max
+
+    def setting(self, queue: Queue, name: str) -> str:
+        """A queue's effective setting: its own, else the worker's default."""
+        if name == "max.message.bytes":
+            return str(self.max_batch_bytes(queue))
+        return configs.effective(name, queue.configs)
