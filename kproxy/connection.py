@@ -150,7 +150,7 @@ class Connection:
     async def _send(self, answer: bytes | bytearray) -> None:
         self._sending_since = anyio.current_time()
         if len(answer) <= _SEND_BYTES:
-            await self._stream.send(answer)
+            await self._stream.send(answer)  # type: ignore[arg-type]  # any buffer will do
         else:
             view = memoryview(answer)
             for start in range(0, len(view), _SEND_BYTES):

@@ -98,18 +98,14 @@ def accept(worker: Worker, frame: bytes) -> Accepted:
             return Accepted(
                 api_key=header.api_key, pipelined=False, answer=partial(_too_new, header)
             )
-        raise Malformed(
-            f"API key {header.api_key} version {header.api_version} is not supported"
-        )
+        raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
     request = Request(header=header, body=decode_body(frame, header))
     if header.api_key == PRODUCE_KEY:
         finish = produce.start(worker, request)
         return Accepted(
             api_key=PRODUCE_KEY, pipelined=True, answer=partial(_produced, header, finish)
         )
-    return Accepted(
-        api_key=api.key, pipelined=False, answer=partial(_answer, api, worker, request)
-    )
+    return Accepted(api_key=api.key, pipelined=False, answer=partial(_answer, api, worker, request))
 
 
 async def _too_new(header: RequestHeader) -> bytes:
@@ -125,9 +121,9 @@ async def _produced(header: RequestHeader, finish: produce.Finish) -> bytes | No
         raise Malformed(f"{error.code.name}: {error}") from error
     if body is None:
         return None
-    return response_prefix(
-        header.api_key, header.api_version, header.correlation_id, len(body)
-    ) + body
+    return (
+        response_prefix(header.api_key, header.api_version, header.correlation_id, len(body)) + body
+    )
 
 
 async def _answer(api: Api, worker: Worker, request: Request) -> bytes | bytearray:
@@ -137,9 +133,9 @@ async def _answer(api: Api, worker: Worker, request: Request) -> bytes | bytearr
         return encode(header.api_key, header.api_version, header.correlation_id, body)
     if api.framed:
         return body
-    return response_prefix(
-        header.api_key, header.api_version, header.correlation_id, len(body)
-    ) + body
+    return (
+        response_prefix(header.api_key, header.api_version, header.correlation_id, len(body)) + body
+    )
 
 
 def check_table() -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 import anyio
 import structlog
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.errors import KafkaError
@@ -55,11 +56,11 @@ class Keeper:
             dead = [segment for segment in self._sealed() if not self._state.live_bytes(segment)]
             behind = self._shard.applied_through != self._durable
             if grown or (behind and (old or dead)) or (swept and dead):
-                await self.checkpoint()
+                await self.flush()
             self._reclaim(dead)
             await self._copy_forward()
 
-    async def checkpoint(self) -> None:
+    async def flush(self) -> None:
         """Put log and then rows on disk: recovery starts here from now on."""
         through = self._shard.applied_through
         await self._shard.log.sync()
@@ -120,7 +121,7 @@ class Keeper:
             # One write for the rows and the counts: a crash between would count bytes off twice.
             changes.update(self._state.drain())
             self._shard.kv.write(changes)
-            await anyio.sleep(0)
+            await checkpoint()
 
     async def _sweep_commits(self, queue_id: QueueId) -> None:
         start, end = b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
@@ -131,7 +132,7 @@ class Keeper:
                 changes[key] = None
                 changes[rows.offset_key(key[21:].decode(), queue_id, index)] = None
             self._shard.kv.write(changes)
-            await anyio.sleep(0)
+            await checkpoint()
 
     # -- copying forward
 

@@ -1,4 +1,4 @@
-"""The server: opens the data directory, listens, keeps house, and stops without losing an answer."""
+"""The server: opens the data directory, listens, keeps house, stops without losing an answer."""
 
 import fcntl
 import os
@@ -60,6 +60,7 @@ class Server:
         self._by_ip: Counter[str] = Counter()
         self._memory = RequestMemory(config.request_bytes_buffered_max)
         self._stop = anyio.Event()
+        self._fewer = anyio.Event()
         self.port = 0
 
     async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -94,9 +95,7 @@ class Server:
         self.port = listener.extra(SocketAttribute.local_port)
         advertised = config.advertised_address
         me = Broker(NODE_ID, advertised[0], advertised[1] or self.port)
-        worker = Worker(
-            config=config, cluster=Cluster(cluster_id=cluster_id, me=me), shard=shard
-        )
+        worker = Worker(config=config, cluster=Cluster(cluster_id=cluster_id, me=me), shard=shard)
         keeper = Keeper(shard, config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shard.log.run)
@@ -150,6 +149,7 @@ class Server:
             await connection.run()
         finally:
             self._connections.discard(connection)
+            self._fewer.set()
             self._by_ip[ip] -= 1
             if not self._by_ip[ip]:
                 del self._by_ip[ip]
@@ -167,7 +167,8 @@ class Server:
             connection.stop_reading()
         with anyio.move_on_after(self._config.shutdown_ms_max / 1000):
             while self._connections:
-                await anyio.sleep(0.01)
+                self._fewer = anyio.Event()
+                await self._fewer.wait()
         scope.cancel()
 
 

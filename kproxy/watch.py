@@ -1,4 +1,4 @@
-"""Who waits for changes of which queue partition. Waking costs what changed, not what is watched."""
+"""Who waits for which queue partition. Waking costs what changed, not what is watched."""
 
 from typing import Protocol
 

@@ -37,7 +37,8 @@ class Budget:
 
 def look(followed: Followed, budget: Budget) -> Found:
     """What the partition has for this consumer now, within the budget (KIP-74)."""
-    assert followed.key is not None and followed.shard is not None
+    assert followed.key is not None
+    assert followed.shard is not None
     state = followed.shard.state
     row = state.partition(followed.key)
     if row is None:

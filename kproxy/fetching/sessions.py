@@ -69,8 +69,8 @@ class FetchSessions:
 
     def _make_room(self, partitions: int) -> bool:
         while self._sessions and (
-            len(self._sessions) >= self._sessions_max or self._followed() + partitions
-            > self._partitions_max
+            len(self._sessions) >= self._sessions_max
+            or self._followed() + partitions > self._partitions_max
         ):
             oldest = next(iter(self._sessions.values()))
             if oldest.busy or time.monotonic() - oldest.used_at < _IDLE_S_TO_EVICT:

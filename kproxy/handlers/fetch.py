@@ -170,7 +170,7 @@ async def _answer(request: Request, found: list[Found], session_id: int) -> byte
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.told = (part.high_watermark, part.log_start)
     pieces: list[bytes | Found] = [answers.fetch_head(version, 0, session_id, len(by_topic))]
-    total = len(pieces[0])  # type: ignore[arg-type]
+    total = len(pieces[0])
     tail = answers.fetch_tail(version)
     for topic, parts in by_topic.items():
         head = answers.fetch_topic_head(version, topic, len(parts))

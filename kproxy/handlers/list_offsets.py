@@ -7,8 +7,8 @@ By time: the index finds the batch, and only that batch's records are looked at.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import anyio
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code
 from kproxy.fetching.reading import LEADER_EPOCH
@@ -78,9 +78,7 @@ async def _one(worker: Worker, name: str, part: Any) -> dict[str, Any]:
     }
 
 
-async def _by_time(
-    shard: Shard, key: PartitionKey, row: Partition, wanted: int
-) -> tuple[int, int]:
+async def _by_time(shard: Shard, key: PartitionKey, row: Partition, wanted: int) -> tuple[int, int]:
     """(timestamp, offset) of the first record at or after a time."""
     start = shard.state.first_batch(key, lambda batch: batch.max_time_through_ms >= wanted)
     if start is None:
@@ -95,13 +93,11 @@ async def _by_time(
                 )
                 if found is not None:
                     return found
-        await anyio.sleep(0)
+        await checkpoint()
     return _UNKNOWN
 
 
-def _slice(
-    shard: Shard, key: PartitionKey, offset: int, row: Partition
-) -> list[tuple[int, Batch]]:
+def _slice(shard: Shard, key: PartitionKey, offset: int, row: Partition) -> list[tuple[int, Batch]]:
     rows = []
     for entry in shard.state.batches(key, offset, row.next_offset):
         rows.append(entry)
@@ -123,7 +119,7 @@ async def _latest_time(shard: Shard, key: PartitionKey, row: Partition) -> tuple
                 offset = last_offset + 1
                 if best is None or batch.max_time_ms > best[1].max_time_ms:
                     best = (last_offset, batch)
-            await anyio.sleep(0)
+            await checkpoint()
     if best is None or row.next_offset == row.log_start:
         return _UNKNOWN
     last_offset, batch = best

@@ -103,7 +103,13 @@ async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any
         "cluster_id": worker.cluster.cluster_id,
         "controller_id": worker.cluster.controller_id,
         "brokers": [
-            {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
+            {
+                "broker_id": node.node_id,
+                "host": node.host,
+                "port": node.port,
+                "rack": None,
+                "is_fenced": False,
+            }
             for node in worker.cluster.brokers
         ],
         "cluster_authorized_operations": (

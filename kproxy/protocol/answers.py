@@ -44,7 +44,7 @@ def count(number: int, flexible: bool) -> bytes:
 
 
 class Produced(NamedTuple):
-    index: int
+    partition: int
     code: int
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -86,7 +86,7 @@ def produce_body(
 class Fetched(NamedTuple):
     """One partition's answer; `records_bytes` long records follow its head."""
 
-    index: int
+    partition: int
     code: int
     high_watermark: int
     last_stable_offset: int

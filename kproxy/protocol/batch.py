@@ -47,7 +47,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    record_count: int
 
     @property
     def codec(self) -> int:
@@ -124,10 +124,11 @@ def _short_batch_code(records: bytes) -> Code:
 
 
 def _check_counts(header: BatchHeader) -> None:
-    if header.count <= 0 or header.last_offset_delta != header.count - 1:
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
         raise BadBatch(
             Code.INVALID_RECORD,
-            f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}",
+            f"{header.record_count} records do not fit a last offset delta of"
+            f" {header.last_offset_delta}",
         )
     if header.is_control:
         raise BadBatch(Code.INVALID_RECORD, "clients may not write control batches")

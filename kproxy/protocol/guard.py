@@ -26,7 +26,7 @@ _FIXED_BYTES = {
 }  # fmt: skip
 
 
-def admit(schema: type[Any], data: bytes, position: int) -> tuple[bytes, int]:
+def admit(schema: Any, data: bytes, position: int) -> tuple[bytes, int]:
     """Return (bytes, position) that kio may decode as `schema`. Raises Malformed."""
     cuts: Cuts = []
     _struct_walker(schema)(data, position, len(data), cuts)
@@ -46,7 +46,7 @@ def skip_tags(data: bytes, position: int, end: int) -> int:
 
 
 @cache
-def _struct_walker(schema: type[Any]) -> Walker:
+def _struct_walker(schema: Any) -> Walker:
     steps: list[Walker] = []
     tagged: dict[int, Walker] = {}
     fixed_bytes = 0
@@ -170,9 +170,11 @@ def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
 def _array_walker(field: Field[Any], flexible: bool) -> Walker:
     read_count = _length_reader(0 if flexible else 4)
     array_type = next(part for part in _union_parts(field.type) if get_origin(part) is tuple)
-    inner_type = get_args(array_type)[0]
+    inner_type: Any = get_args(array_type)[0]
+    fixed: int | None = None
     if is_dataclass(inner_type):
-        element, fixed = _struct_walker(inner_type), None  # type: ignore[arg-type]
+        schema: Any = inner_type
+        element = _struct_walker(schema)
     else:
         kind = field.metadata["kafka_type"]
         fixed = _FIXED_BYTES.get(kind)

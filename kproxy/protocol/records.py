@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 
 import cramjam
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]  # it ships no types
 import zstandard
 
 from kproxy.protocol.batch import CODECS, HEADER_BYTES, read_header
@@ -24,7 +24,7 @@ def record_times(batch: bytes) -> Iterator[tuple[int, int]]:
     header = read_header(batch)
     data = unpack(batch[HEADER_BYTES:], header.codec)
     position, end = 0, len(data)
-    for _ in range(header.count):
+    for _ in range(header.record_count):
         length, position = read_varlong(data, position, end)
         after = position + length
         if length < 3 or after > end:

@@ -55,11 +55,15 @@ class RocksKv:
     def __init__(self, path: Path, cache_bytes: int) -> None:
         self._db = Rdict(str(path), _options(cache_bytes))
         self._write_options = WriteOptions()
-        self._write_options.disable_wal = True
-        self.get = self._db.get
+        self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._db.get(key)
+        return value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._db.items(from_key=start):
+            assert isinstance(key, bytes)
             if key >= end:
                 return
             yield key, value

@@ -98,6 +98,4 @@ def decode(data: bytes | memoryview, position: int = 0) -> Envelope:
     if form != FORM:
         raise ValueError(f"an envelope has form {form}; this kproxy reads form {FORM}")
     body = bytes(data[position + HEAD_BYTES :])
-    return Envelope(
-        kind, QueueId(queue_id), partition, number=number, time_ms=time_ms, body=body
-    )
+    return Envelope(kind, QueueId(queue_id), partition, number=number, time_ms=time_ms, body=body)

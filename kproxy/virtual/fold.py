@@ -84,9 +84,7 @@ class Fold:
             if isinstance(verdict, Code):
                 return Outcome(verdict, log_start=row.log_start)
             if verdict is not None:
-                return Outcome(
-                    Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start
-                )
+                return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
         base_offset = row.next_offset
         if header.producer_id >= 0:
             producers.remember(row, header, base_offset)

@@ -200,4 +200,5 @@ class Committed(NamedTuple):
 
 
 def decode_committed(data: bytes) -> Committed:
-    return Committed(*_OFFSET.unpack_from(data), data[_OFFSET.size :].decode())
+    offset, leader_epoch, time_ms = _OFFSET.unpack_from(data)
+    return Committed(offset, leader_epoch, time_ms, data[_OFFSET.size :].decode())

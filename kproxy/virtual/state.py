@@ -10,6 +10,7 @@ from kproxy.virtual import rows
 from kproxy.virtual.rows import Batch, Committed, Partition, Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
+Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 
@@ -34,10 +35,10 @@ class State:
         self.kv = kv
         self._rows_cached_max = rows_cached_max
         self._changes: dict[bytes, bytes | None] = {}
-        self._partitions: dict[PartitionKey, Partition | None] = {}
+        self._partitions: dict[PartitionKey, Partition] = {}
         self._dirty_partitions: dict[PartitionKey, Partition] = {}
-        self._queues: dict[str, Queue | None] = {}
-        self._names: dict[QueueId, str | None] = {}
+        self._queues: dict[str, Queue] = {}
+        self._names: dict[QueueId, str] = {}
         self._segments: dict[int, int] = {}
         self.touched: set[PartitionKey] = set()
 
@@ -125,7 +126,7 @@ class State:
     # -- scans, for readers between two writes
 
     def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """(last offset, batch) from the one that holds `offset` on, with last offset below `end`."""
+        """(last offset, batch) from the one that holds `offset` on, last offset below `end`."""
         start = rows.batch_key(*key, offset)
         for found, value in self.kv.scan(start, rows.batch_key(*key, end)):
             yield rows.batch_key_offset(found), rows.decode_batch(value)
@@ -170,10 +171,10 @@ class State:
         touched, self.touched = self.touched, set()
         return touched
 
-    def _cache(self, cache: dict[Row, object], key: Row, value: object) -> None:  # type: ignore[valid-type]
+    def _cache(self, cache: dict[Key, Row], key: Key, value: Row) -> None:
         if len(cache) >= self._rows_cached_max:
             dirty = self._dirty_partitions
             for old in list(cache)[: self._rows_cached_max // 8]:
-                if old not in dirty:
+                if old not in dirty:  # a name or an id never is
                     del cache[old]
         cache[key] = value

@@ -1,0 +1,60 @@
+# make run · make test · make check · make test-long · make spark-jars
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MVN := mvn -q -B
+
+.PHONY: run test test-long check format clean kafka-libs spark-jars
+
+run: $(VENV)/.run
+	$(BIN)/kproxy serve --listen 127.0.0.1:9092 --data-dir ./data
+
+# Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
+test: $(VENV)/.dev kafka-libs spark-jars static
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(VENV)/.dev kafka-libs spark-jars
+	$(BIN)/python -m pytest -m long
+
+# Under a minute, nothing but Python needed.
+check: $(VENV)/.check static
+	$(BIN)/python -m pytest -q tests/protocol tests/virtual tests/metadata tests/store tests/log tests/handlers tests/simulation
+
+.PHONY: static
+static: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+kafka-libs: .tools/kafka-libs/.done
+spark-jars: .tools/spark-jars/.done
+
+.tools/%/.done: tools/
+	mkdir -p .tools/$*
+	$(MVN) -f tools/$(firstword $(subst -, ,$*))/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/$*
+	touch $@
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kproxy needs Python 3.11 or later; name one with: make run PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.check: $(VENV)/.run
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.check
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .tools build *.egg-info

@@ -1,0 +1,85 @@
+"""An in-memory shard: the same fold and state, over a dict and a log that commits at once."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kproxy.config import Config
+from kproxy.log.base import Ticket
+from kproxy.metadata.cluster import Cluster
+from kproxy.protocol.answers import Broker
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.fold import Fold, Outcome, Place
+from kproxy.virtual.state import State
+from kproxy.virtual.types import ShardId
+from kproxy.watch import Watchers
+from kproxy.worker import Worker
+
+
+class DictKv:
+    """`Kv` over a dict."""
+
+    def __init__(self, rows: dict[bytes, bytes] | None = None) -> None:
+        self.rows = dict(rows or {})
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.rows.get(key)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter([(k, self.rows[k]) for k in sorted(self.rows) if start <= k < end])
+
+    def write(self, changes: dict[bytes, bytes | None]) -> None:
+        for key, value in changes.items():
+            if value is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = value
+
+
+class MemorySegments:
+    """Where a memory shard keeps bodies: one long segment."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
+        buffer[:] = self.data[position : position + len(buffer)]
+        return True
+
+
+class MemoryShard:
+    """Stands in for `kproxy.shard.Shard`."""
+
+    def __init__(self, shard: int = 0, shards: int = 1) -> None:
+        self.kv = DictKv()
+        self.state = State(self.kv, 1000)
+        self.fold = Fold(self.state, ShardId(shard), shards)
+        self.watchers = Watchers()
+        self.segments = MemorySegments()
+        self.log: list[Envelope] = []
+
+    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        ticket = Ticket(list(envelopes))
+        ticket.settle([self.apply(envelope) for envelope in envelopes])
+        return ticket
+
+    def apply(self, envelope: Envelope) -> Outcome:
+        place = Place(0, len(self.segments.data), len(envelope.body))
+        self.segments.data += envelope.body
+        outcome = self.fold.apply(len(self.log), envelope, place)
+        self.log.append(envelope)
+        self.kv.write(self.state.drain())
+        self.watchers.wake(self.state.take_touched())
+        return outcome
+
+
+def memory_worker(**settings: Any) -> Worker:
+    """A worker over a memory shard, with a clock that stands still unless moved."""
+    clock = itertools.count(1_750_000_000_000)
+    shard: Any = MemoryShard()
+    return Worker(
+        config=Config(**settings),
+        cluster=Cluster(cluster_id="test-cluster", me=Broker(1, "127.0.0.1", 9092)),
+        shard=shard,
+        now_ms=lambda: next(clock),
+    )

@@ -1,0 +1,176 @@
+"""A served kproxy, and what tests need around it."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
+SPARK_JARS = ROOT / ".tools" / "spark-jars"
+IN_CI = os.environ.get("CI") == "true"
+
+
+def need(present: Any, what: str) -> None:
+    """Skip with the reason where the machine lacks something; in CI that is a failure."""
+    if not present:
+        (pytest.fail if IN_CI else pytest.skip)(f"this machine lacks {what}")
+
+
+def need_program(name: str) -> str:
+    path = shutil.which(name)
+    need(path, f"the program {name}")
+    assert path
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Served:
+    """A kproxy process. `events` are the log events it wrote so far."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *flags: str,
+        port: int = 0,
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        self.data_dir = data_dir
+        self.events: list[dict[str, Any]] = []
+        self.raw: list[str] = []
+        self._ready = threading.Event()
+        command = [
+            *prefix, sys.executable, "-m", "kproxy", "serve", "--listen", f"127.0.0.1:{port}",
+            "--data-dir", str(data_dir), "--log-format", "json", *flags,
+        ]  # fmt: skip
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **(env or {})}
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.raw.append(line)
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            self.events.append(event)
+            if event["event"] == "ready":
+                self._ready.set()
+        self._ready.set()
+
+    def wait_ready(self, seconds: float = 30) -> "Served":
+        self._ready.wait(seconds)
+        ready = self.event("ready")
+        assert ready, "kproxy did not get ready:\n" + "".join(self.raw)
+        host, _, port = ready["listen"].rpartition(":")
+        self.host, self.port = host, int(port)
+        return self
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def event(self, name: str) -> dict[str, Any] | None:
+        return next((event for event in self.events if event["event"] == name), None)
+
+    def faults(self) -> list[dict[str, Any]]:
+        """Events that say kproxy itself failed."""
+        return [event for event in self.events if "exception" in event]
+
+    def rss(self) -> int:
+        """Resident bytes."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def disk_bytes(self) -> int:
+        files = [path for path in self.data_dir.rglob("*") if path.is_file()]
+        return sum(path.stat().st_blocks * 512 for path in files)
+
+    def stop(self, seconds: float = 30) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(seconds)
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+        self._close()
+
+    def _close(self) -> None:
+        self._reader.join(10)
+        if self.process.stderr:
+            self.process.stderr.close()
+
+
+@contextmanager
+def served(data_dir: Path, *flags: str, **options: Any) -> Iterator[Served]:
+    """Serve for the length of a block; at its end a clean stop is demanded."""
+    server = Served(data_dir, *flags, **options)
+    try:
+        yield server.wait_ready()
+    except BaseException:
+        server.kill()
+        print("".join(server.raw[-50:]))  # noqa: T201
+        raise
+    if server.process.poll() is None:
+        code = server.stop()
+        assert code == 0, "".join(server.raw[-50:])
+    assert not server.faults(), server.faults()
+
+
+def eventually(check: Any, seconds: float = 15, period: float = 0.05) -> Any:
+    """Wait until `check()` is true, and return what it gave."""
+    end = time.monotonic() + seconds
+    while True:
+        value = check()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(period)
+
+
+def java(main_class: str, *arguments: str, stdin: str | None = None, seconds: float = 120) -> str:
+    """Run one of Kafka's own tools; its standard output. Fails the test if the tool fails."""
+    done = run_java(main_class, *arguments, stdin=stdin, seconds=seconds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_java(
+    main_class: str, *arguments: str, stdin: str | None = None, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
+    need_program("java")
+    need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
+    command = [
+        "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        "-cp", f"{KAFKA_LIBS}/*", main_class, *arguments,
+    ]  # fmt: skip
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=seconds, check=False
+    )

@@ -1,0 +1,46 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kproxy.protocol.frames import FrameAssembler
+from kproxy.protocol.varint import Malformed
+
+LIMIT = 1000
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+@given(st.lists(st.binary(min_size=8, max_size=300), max_size=6), st.data())
+def test_any_split_gives_the_same_frames(bodies: list[bytes], data: st.DataObject) -> None:
+    stream = framed(*bodies)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    assembler = FrameAssembler(LIMIT)
+    frames: list[bytes] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        frames += assembler.feed(stream[start:end])
+    assert frames == bodies
+    assert assembler.buffered_bytes == 0
+
+
+def test_byte_by_byte() -> None:
+    bodies = [b"x" * 8, b"y" * 400, b"z" * 9]
+    assembler = FrameAssembler(LIMIT)
+    frames = [f for byte in framed(*bodies) for f in assembler.feed(bytes([byte]))]
+    assert frames == bodies
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 0, 7, LIMIT + 1, 2**31 - 1])
+def test_impossible_lengths_are_refused_before_anything_is_kept(length: int) -> None:
+    assembler = FrameAssembler(LIMIT)
+    with pytest.raises(Malformed):
+        assembler.feed(struct.pack(">i", length))
+
+
+def test_an_announced_frame_keeps_only_what_arrived() -> None:
+    assembler = FrameAssembler(2**31 - 1)
+    assert assembler.feed(struct.pack(">i", 2**31 - 1) + b"abc") == []
+    assert assembler.buffered_bytes == 7
