@@ -99,7 +99,7 @@ class Server:
         keeper = Keeper(shard, config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shard.log.run)
-            async with anyio.create_task_group() as house, listener:
+            async with anyio.create_task_group() as house:
                 house.start_soon(keeper.run)
                 house.start_soon(self._expire_now_and_then)
                 async with anyio.create_task_group() as connections:
@@ -113,7 +113,6 @@ class Server:
                     await self._stop.wait()
                     _log.info("stopping", connections=len(self._connections))
                     accepting.cancel()
-                    await listener.aclose()
                     worker.stop()
                     await self._drain(connections.cancel_scope)
                 house.cancel_scope.cancel()
@@ -129,8 +128,9 @@ class Server:
         async def serve(stream: SocketStream) -> None:
             await self._connected(stream, worker)
 
-        with scope:
-            await listener.serve(serve, connections)
+        async with listener:
+            with scope:
+                await listener.serve(serve, connections)
 
     async def _connected(self, stream: SocketStream, worker: Worker) -> None:
         address = stream.extra(SocketAttribute.remote_address, ("?", 0))

@@ -84,7 +84,9 @@ class Served:
     def wait_ready(self, seconds: float = 30) -> "Served":
         self._ready.wait(seconds)
         ready = self.event("ready")
-        assert ready, "kproxy did not get ready:\n" + "".join(self.raw)
+        if not ready:
+            self.kill()
+            raise AssertionError("kproxy did not get ready:\n" + "".join(self.raw))
         host, _, port = ready["listen"].rpartition(":")
         self.host, self.port = host, int(port)
         return self

@@ -1,0 +1,93 @@
+"""kafka-python and aiokafka."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewTopic as AioNewTopic
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from tests.harness import Served
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_kafka_python_in_and_out(server: Served, codec: str | None) -> None:
+    queue = f"kafka-python-{codec}"
+    producer = KafkaProducer(bootstrap_servers=server.address, compression_type=codec, linger_ms=5)
+    for i in range(300):
+        producer.send(queue, b"%d" % i, key=b"k", headers=[("h", b"1")], timestamp_ms=1000 + i)
+    producer.flush(20)
+    producer.close()
+    consumer = KafkaConsumer(
+        bootstrap_servers=server.address, group_id="kp", enable_auto_commit=False,
+        consumer_timeout_ms=5000,
+    )  # fmt: skip
+    part = TopicPartition(queue, 0)
+    consumer.assign([part])
+    consumer.seek_to_beginning(part)
+    records: list[Any] = []
+    while len(records) < 300:
+        records.append(next(consumer))
+    assert [(r.offset, r.value, r.timestamp) for r in records] == [
+        (i, b"%d" % i, 1000 + i) for i in range(300)
+    ]
+    assert consumer.end_offsets([part]) == {part: 300}
+    assert consumer.offsets_for_times({part: 1100})[part].offset == 100
+    consumer.commit()
+    assert consumer.committed(part) == 300
+    consumer.close()
+
+
+def test_kafka_python_admin(server: Served, queue: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=server.address)
+    admin.create_topics([NewTopic(queue, num_partitions=2, replication_factor=1)])
+    assert queue in admin.list_topics()
+    admin.delete_topics([queue])
+    assert queue not in admin.list_topics()
+    admin.close()
+
+
+def test_aiokafka_in_and_out(server: Served, queue: str) -> None:
+    async def run() -> None:
+        async with AIOKafkaProducer(
+            bootstrap_servers=server.address, enable_idempotence=True, compression_type="gzip"
+        ) as producer:
+            futures = [await producer.send(queue, b"%d" % i) for i in range(300)]
+            offsets = [(await future).offset for future in futures]
+        assert offsets == list(range(300))
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=server.address, group_id="aio", enable_auto_commit=False
+        )
+        await consumer.start()
+        part = AioPartition(queue, 0)
+        consumer.assign([part])
+        await consumer.seek_to_beginning(part)
+        records: list[Any] = []
+        while len(records) < 300:
+            got = await consumer.getmany(timeout_ms=1000)
+            records += [record for batch in got.values() for record in batch]
+        assert [(r.offset, r.value) for r in records] == [(i, b"%d" % i) for i in range(300)]
+        await consumer.commit({part: 150})
+        assert await consumer.committed(part) == 150
+        await consumer.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_aiokafka_admin(server: Served, queue: str) -> None:
+    async def run() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=server.address)
+        await admin.start()
+        await admin.create_topics([AioNewTopic(queue, 2, 1)])
+        assert queue in await admin.list_topics()
+        await admin.delete_topics([queue])
+        assert queue not in await admin.list_topics()
+        await admin.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))

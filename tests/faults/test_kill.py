@@ -1,0 +1,135 @@
+"""kill -9 in the middle of writing: every acknowledged record is there once, in order."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from tests.harness import Served, free_port, served
+from tests.wire import Wire, batch, batches
+
+ROUNDS = 20
+
+
+def test_twenty_kills_under_an_idempotent_producer(data_dir: Path) -> None:
+    port = free_port()
+    rng = random.Random(4)
+    delivered: dict[str, list[tuple[int, int]]] = {"a": [], "b": [], "c": []}
+    failures: list[Any] = []
+
+    def on_delivery(queue: str, number: int) -> Any:
+        def note(error: Any, message: Any) -> None:
+            if error is not None:
+                failures.append(error)
+            else:
+                delivered[queue].append((number, message.offset()))
+
+        return note
+
+    producer = Producer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}", "enable.idempotence": True, "linger.ms": 1,
+            "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10,
+            "message.timeout.ms": 120_000, "batch.num.messages": 20,
+            "topic.metadata.refresh.interval.ms": 1000, "log_level": 0,
+        }
+    )  # fmt: skip
+    number = 0
+    for _ in range(ROUNDS):
+        flags = ("--segment-bytes", "65536", "--rows-flush-ms-max", "100", "--keeper-period-ms",
+                 "30")  # fmt: skip
+        server = Served(data_dir, *flags, port=port).wait_ready()
+        for _ in range(rng.randrange(200, 1500)):
+            queue = rng.choice("abc")
+            producer.produce(queue, b"%d" % number, on_delivery=on_delivery(queue, number))
+            number += 1
+            producer.poll(0)
+        producer.poll(rng.random() * 0.2)
+        server.kill()
+    with served(data_dir, port=port):
+        assert producer.flush(60) == 0
+        assert not failures
+        assert sum(map(len, delivered.values())) == number
+        with Wire("127.0.0.1", port) as wire:
+            for queue, pairs in delivered.items():
+                assert read_numbers(wire, queue) == [n for n, _ in sorted(pairs)]
+                assert sorted(o for _, o in pairs) == list(range(len(pairs)))
+
+
+def read_numbers(wire: Wire, queue: str) -> list[int]:
+    """Every record's number, in offset order (small uncompressed records)."""
+    numbers: list[int] = []
+    while True:
+        part = wire.fetch(queue, len(numbers))
+        assert part.error_code == 0
+        if not part.records:
+            return numbers
+        for base, data in batches(part.records):
+            assert base == len(numbers)
+            numbers += values(data)
+
+
+def values(data: bytes) -> list[int]:
+    from kproxy.protocol.varint import read_varlong
+
+    position, found = 61, []
+    while position < len(data):
+        length, position = read_varlong(data, position, len(data))
+        after = position + length
+        _, at = read_varlong(data, position + 1, after)
+        _, at = read_varlong(data, at, after)
+        _, at = read_varlong(data, at, after)
+        size, at = read_varlong(data, at, after)
+        found.append(int(data[at : at + size]))
+        position = after
+    return found
+
+
+def test_producer_state_survives_a_kill(data_dir: Path) -> None:
+    server = Served(data_dir).wait_ready()
+    with Wire(server.host, server.port) as wire:
+        pid = wire.producer_id()
+        assert wire.produce("q", batch(b"a", producer_id=pid, epoch=0, sequence=0)).base_offset == 0
+        assert wire.produce("q", batch(b"b", producer_id=pid, epoch=0, sequence=1)).base_offset == 1
+    server.kill()
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        answer = wire.produce("q", batch(b"a", producer_id=pid, epoch=0, sequence=0))
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        gap = wire.produce("q", batch(b"d", producer_id=pid, epoch=0, sequence=3))
+        assert gap.error_code == 45
+        assert wire.produce("q", batch(b"c", producer_id=pid, epoch=0, sequence=2)).base_offset == 2
+        assert wire.producer_id() != pid
+
+
+def test_a_torn_tail_is_cut_off(data_dir: Path) -> None:
+    server = Served(data_dir).wait_ready()
+    with Wire(server.host, server.port) as wire:
+        for i in range(5):
+            wire.produce("q", batch(b"%d" % i))
+    server.kill()
+    segment = next((data_dir / "shard-0" / "log").glob("*.log"))
+    whole = segment.read_bytes()
+    segment.write_bytes(whole + whole[:40] + bytes(150))
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        assert again.event("log_tail_cut")
+        assert wire.fetch("q", 0).high_watermark == 5
+        assert wire.produce("q", batch(b"5")).base_offset == 5
+
+
+def test_damage_in_the_middle_is_refused_with_one_line(data_dir: Path) -> None:
+    with served(data_dir, "--segment-bytes", "2000") as server:
+        with Wire(server.host, server.port) as wire:
+            for i in range(50):
+                wire.produce("q", batch(b"%d" % i))
+        server.kill()
+    log = data_dir / "shard-0" / "log"
+    first = min(log.glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    first.write_bytes(data)
+    refused = Served(data_dir)
+    assert refused.process.wait(20) == 1
+    refused.kill()
+    assert len(refused.raw) == 1
+    assert "is damaged at position" in refused.raw[0]

@@ -1,0 +1,127 @@
+"""A power cut: what was not synced is gone. `--sync always` loses nothing acknowledged or read."""
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Served, eventually, need_program
+from tests.wire import Wire, batch, batches
+
+SHIM = Path(__file__).with_name("powercut.c")
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("shim") / "powercut.so"
+    subprocess.run(
+        [need_program("gcc"), "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM), "-ldl"],
+        check=True,
+    )
+    return library
+
+
+def serve(shim: Path, data_dir: Path, *flags: str) -> Served:
+    env = {"LD_PRELOAD": str(shim), "POWERCUT_DIR": str(data_dir.resolve())}
+    return Served(data_dir, *flags, env=env).wait_ready()
+
+
+def cut_power(server: Served) -> None:
+    """End the process, and take every file back to what was synced."""
+    server.kill()
+    for folder, _, names in os.walk(server.data_dir):
+        for name in names:
+            path = Path(folder) / name
+            if path.suffix == ".synced":
+                continue
+            side = path.with_name(path.name + ".synced")
+            synced = int(side.read_text() or 0) if side.exists() else 0
+            if path.stat().st_size > synced:
+                os.truncate(path, synced)
+
+
+class Writer(threading.Thread):
+    """Writes numbered records until the server is gone, and notes what was acknowledged and read."""
+
+    def __init__(self, server: Served, queue: str) -> None:
+        super().__init__(daemon=True)
+        self.server, self.queue = server, queue
+        self.acknowledged: list[tuple[int, bytes]] = []
+        self.read = 0
+
+    def run(self) -> None:
+        try:
+            with Wire(self.server.host, self.server.port) as wire:
+                for i in range(100_000):
+                    value = b"%s-%d" % (self.queue.encode(), i)
+                    answer = wire.produce(self.queue, batch(value))
+                    if answer.error_code == 0:
+                        self.acknowledged.append((answer.base_offset, value))
+                    self.read = wire.fetch(self.queue, 0).high_watermark
+        except (ConnectionError, OSError):
+            pass
+
+
+def run_and_cut(shim: Path, data_dir: Path, *flags: str) -> list[Writer]:
+    server = serve(shim, data_dir, *flags)
+    writers = [Writer(server, f"q{i}") for i in range(4)]
+    for writer in writers:
+        writer.start()
+    eventually(lambda: all(len(writer.acknowledged) > 40 for writer in writers), seconds=60)
+    cut_power(server)
+    for writer in writers:
+        writer.join(10)
+    return writers
+
+
+def survivors(shim: Path, data_dir: Path, queue: str) -> dict[int, bytes]:
+    server = serve(shim, data_dir)
+    try:
+        with Wire(server.host, server.port) as wire:
+            found: dict[int, bytes] = {}
+            while True:
+                part = wire.fetch(queue, len(found))
+                if part.error_code or not part.records:
+                    return found
+                for base, data in batches(part.records):
+                    found[base] = data
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("flush", ["60000", "50"])
+def test_sync_always_loses_nothing_acknowledged_or_read(
+    shim: Path, data_dir: Path, flush: str
+) -> None:
+    flags = ("--rows-flush-ms-max", flush, "--keeper-period-ms", "20")
+    for _ in range(3):
+        writers = run_and_cut(shim, data_dir, "--sync", "always", *flags)
+        for writer in writers:
+            found = survivors(shim, data_dir, writer.queue)
+            assert len(found) >= writer.read
+            for offset, value in writer.acknowledged:
+                assert value in found[offset]
+
+
+def test_sync_never_does_lose_so_this_test_can_fail(shim: Path, data_dir: Path) -> None:
+    writers = run_and_cut(shim, data_dir, "--sync", "never", "--rows-flush-ms-max", "60000")
+    lost = 0
+    for writer in writers:
+        found = survivors(shim, data_dir, writer.queue)
+        lost += sum(value not in found.get(offset, b"") for offset, value in writer.acknowledged)
+    assert lost > 0
+
+
+def test_sync_interval_loses_no_more_than_its_interval(shim: Path, data_dir: Path) -> None:
+    server = serve(shim, data_dir, "--sync", "interval:50")
+    with Wire(server.host, server.port) as wire:
+        for i in range(20):
+            wire.produce("q", batch(b"old-%d" % i))
+    segment = next((data_dir / "shard-0" / "log").glob("*.log"))
+    side = segment.with_name(segment.name + ".synced")
+    eventually(lambda: side.exists() and int(side.read_text()) == segment.stat().st_size)
+    cut_power(server)
+    found = survivors(shim, data_dir, "q")
+    assert len(found) == 20
