@@ -1,0 +1,31 @@
+"""One local Spark for all Spark tests."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import SPARK_JARS, need, need_program
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    need_program("java")
+    need(SPARK_JARS.exists(), "Spark's Kafka jars: make spark-jars")
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    jars = ",".join(str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")))
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kproxy-tests")
+        .config("spark.jars", jars)
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,121 @@
+"""Spark's Kafka source and sink, unmodified: batch and structured streaming."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.harness import Served, served
+from tests.wire import Wire
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def write(server: Served, queue: str, start: int, count: int) -> None:
+    client = Producer({"bootstrap.servers": server.address, "linger.ms": 5})
+    for i in range(start, start + count):
+        client.produce(queue, b"value-%d" % i, key=b"key-%d" % i, headers=[("n", b"%d" % i)])
+    assert client.flush(30) == 0
+
+
+def source(spark: Any, server: Served, streaming: bool = False, **options: str) -> Any:
+    reader = spark.readStream if streaming else spark.read
+    reader = reader.format("kafka").option("kafka.bootstrap.servers", server.address)
+    return reader.options(**options).load()
+
+
+def numbered(spark: Any, count: int, queues: int) -> Any:
+    return spark.range(count).selectExpr(
+        f"concat('spark-out-', id % {queues}) AS topic",
+        "CAST(id AS STRING) AS key",
+        "concat('v', id) AS value",
+    )
+
+
+def test_batch_read(spark: Any, server: Served) -> None:
+    write(server, "spark-in", 0, 3000)
+    rows = source(spark, server, subscribe="spark-in", includeHeaders="true").collect()
+    assert sorted(row.offset for row in rows) == list(range(3000))
+    by_offset = {row.offset: row for row in rows}
+    for n in (0, 17, 2999):
+        assert bytes(by_offset[n].value) == b"value-%d" % n
+        assert bytes(by_offset[n].key) == b"key-%d" % n
+        assert [(h.key, bytes(h.value)) for h in by_offset[n].headers] == [("n", b"%d" % n)]
+    part = source(
+        spark, server, subscribe="spark-in", minPartitions="4",
+        startingOffsets='{"spark-in":{"0":100}}', endingOffsets='{"spark-in":{"0":200}}',
+    )  # fmt: skip
+    assert sorted(row.offset for row in part.collect()) == list(range(100, 200))
+
+
+def test_batch_write_with_a_topic_column(spark: Any, server: Served) -> None:
+    frame = numbered(spark, 2000, 20)
+    frame.write.format("kafka").option("kafka.bootstrap.servers", server.address).save()
+    rows = source(spark, server, subscribePattern="spark-out-.*").collect()
+    found = sorted((int(bytes(r.key)), r.topic, bytes(r.value)) for r in rows)
+    assert found == [(i, f"spark-out-{i % 20}", b"v%d" % i) for i in range(2000)]
+    for queue in range(20):
+        offsets = sorted(r.offset for r in rows if r.topic == f"spark-out-{queue}")
+        assert offsets == list(range(100))
+
+
+def test_structured_streaming_stops_and_resumes(
+    spark: Any, tmp_path: Path, server: Served
+) -> None:
+    write(server, "spark-stream", 0, 500)
+
+    def run() -> None:
+        frame = source(
+            spark, server, streaming=True, subscribe="spark-stream", startingOffsets="earliest",
+            maxOffsetsPerTrigger="200",
+        )  # fmt: skip
+        query = (
+            frame.selectExpr("'spark-copy' AS topic", "key", "value")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", server.address)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    write(server, "spark-stream", 500, 300)
+    run()
+    with Wire(server.host, server.port) as wire:
+        assert wire.list_offset("spark-copy", -1).offset == 800
+    copied = source(spark, server, subscribe="spark-copy").collect()
+    assert [bytes(r.value) for r in sorted(copied, key=lambda r: r.offset)] == [
+        b"value-%d" % i for i in range(800)
+    ]
+
+
+def test_a_stream_goes_on_over_a_restart_of_the_server(spark: Any, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with served(data_dir) as first:
+        port = first.port
+        admin = AdminClient({"bootstrap.servers": first.address})
+        admin.create_topics([NewTopic("in", 3, 1)])["in"].result(10)
+        write(first, "in", 0, 300)
+        query = (
+            source(spark, first, streaming=True, subscribe="in", startingOffsets="earliest")
+            .selectExpr("CAST(value AS STRING) AS value")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="200 milliseconds")
+            .start()
+        )
+        query.processAllAvailable()
+        first.kill()
+    with served(data_dir, port=port) as again:
+        write(again, "in", 300, 300)
+        query.processAllAvailable()
+        query.stop()
+    values = [row.value for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+    assert sorted(values) == sorted(f"value-{i}" for i in range(600))
