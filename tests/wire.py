@@ -155,7 +155,12 @@ class Wire:
 
     def metadata(self, *names: str, create: bool = True, version: int = 12) -> Any:
         topics = [{"name": name, "topic_id": UUID(int=0)} for name in names]
-        return self.call(3, version, {"topics": topics, "allow_auto_topic_creation": create})
+        values = {
+            "topics": topics, "allow_auto_topic_creation": create,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }  # fmt: skip
+        return self.call(3, version, values)
 
     def producer_id(self) -> int:
         values = {"transactional_id": None, "transaction_timeout": 60000}

@@ -14,7 +14,12 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 from uuid import UUID
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import (
+    UnknownAPIKey,
+    UnknownEntity,
+    load_request_schema,
+    load_response_schema,
+)
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -74,7 +79,7 @@ def decode_header(frame: bytes) -> RequestHeader:
 def _loaded(load: Callable[[int, int], Any], key: int, version: int) -> Any:
     try:
         return load(key, version)
-    except (LookupError, ValueError, ImportError):
+    except (UnknownAPIKey, UnknownEntity):
         return None
 
 

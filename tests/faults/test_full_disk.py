@@ -1,0 +1,111 @@
+"""A full disk: a small tmpfs. Produces are refused, reads and deletes go on, nothing is lost."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Served, eventually, need
+from tests.wire import Wire, batch
+
+MIB = 1 << 20
+SIZE_MIB = 64
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(mount)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    need(done.returncode == 0, f"the right to mount a tmpfs: {done.stderr.strip()}")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def serve(mount: Path, spare: str = "8MiB") -> Served:
+    return Served(
+        mount / "data", "--disk-free-bytes-min", spare, "--segment-bytes", "4MiB",
+        "--keeper-period-ms", "50", "--rows-flush-bytes", "1MiB",
+    ).wait_ready()  # fmt: skip
+
+
+def fill(wire: Wire, queue: str, pid: int, sequence: int = 0) -> tuple[int, bytes]:
+    """Write until refused; (how many were acknowledged, the batch that was refused)."""
+    while True:
+        data = batch(b"x" * 500_000, producer_id=pid, epoch=0, sequence=sequence)
+        answer = wire.produce(queue, data)
+        if answer.error_code:
+            assert answer.error_code == 56
+            return sequence, data
+        sequence += 1
+
+
+def test_refused_then_freed_by_a_delete_and_stored_once(small_disk: Path) -> None:
+    server = serve(small_disk)
+    with Wire(server.host, server.port) as wire:
+        pid = wire.producer_id()
+        fill(wire, "old", wire.producer_id())
+        wire.delete("old")
+        eventually(lambda: wire.produce("new", batch(b"x" * 500_000)).error_code == 0)
+        wire.delete("new")
+        eventually(
+            lambda: (server.event("segment_deleted"), wire.create("keep").error_code in (0, 36))[1]
+        )
+        wire.produce("other", batch(b"y" * 500_000))
+        kept, refused = fill(wire, "keep", pid)
+        assert kept > 20
+        assert wire.fetch("keep", 0).error_code == 0
+        assert wire.fetch("other", 0).records
+        assert wire.produce("keep", refused).error_code == 56
+        assert wire.list_offset("keep", -1).offset == kept
+        assert wire.delete("other").error_code == 0
+        trimmed = wire.call(21, 2, {"timeout": 5000, "topics": [
+            {"name": "keep", "partitions": [{"partition_index": 0, "offset": kept // 2}]}
+        ]}).topics[0].partitions[0]  # fmt: skip
+        assert (trimmed.error_code, trimmed.low_watermark) == (0, kept // 2)
+        stored = eventually(lambda: [a for a in [wire.produce("keep", refused)] if not a.error_code])
+        assert stored[0].base_offset == kept
+        assert wire.produce("keep", refused).base_offset == kept, "a retry is stored once"
+        assert wire.list_offset("keep", -1).offset == kept + 1
+    assert server.event("disk_full")
+    assert server.event("disk_has_room")
+    assert server.stop() == 0
+    assert not server.faults()
+
+
+def test_another_process_fills_the_disk_for_real(small_disk: Path) -> None:
+    server = serve(small_disk, spare="1")
+    junk = small_disk / "junk"
+    with Wire(server.host, server.port) as wire:
+        pid = wire.producer_id()
+        data = [batch(b"%d" % i * 1000, producer_id=pid, epoch=0, sequence=i) for i in range(9)]
+        for i in range(5):
+            assert wire.produce("q", data[i]).base_offset == i
+        with junk.open("wb") as file:
+            try:
+                while True:
+                    file.write(bytes(65536))
+                    file.flush()
+            except OSError:
+                pass
+        big = batch(b"z" * 900_000, producer_id=pid, epoch=0, sequence=5)
+        refused = wire.produce("q", big)
+        assert refused.error_code == 56
+        assert wire.fetch("q", 4).error_code == 0
+        assert wire.fetch("q", 0).high_watermark == 5
+        junk.unlink()
+        assert wire.produce("q", big).base_offset == 5
+        assert wire.produce("q", big).base_offset == 5
+        assert wire.produce("q", data[6]).base_offset == 6
+    server.kill()
+    again = serve(small_disk)
+    with Wire(again.host, again.port) as wire:
+        assert wire.list_offset("q", -1).offset == 7
+    assert again.stop() == 0
+    assert not again.faults()

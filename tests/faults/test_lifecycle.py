@@ -1,0 +1,138 @@
+"""Starting and stopping: settings, the lock, signals, answers in flight."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import ROOT, Served, served
+from tests.wire import Wire, batch, fetch_values, produce_values
+
+
+def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kproxy", *arguments], capture_output=True, text=True, cwd=ROOT,
+        timeout=30, env={**os.environ, **env}, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "said"),
+    [
+        (["--no-such-flag"], {}, "--no-such-flag"),
+        (["--listen", "nonsense"], {}, "HOST:PORT"),
+        (["--sync", "sometimes"], {}, "always, never or interval:MS"),
+        (["--segment-bytes", "many"], {}, "--segment-bytes many"),
+        ([], {"KPROXY_NO_SUCH": "1"}, "KPROXY_NO_SUCH"),
+        ([], {"KPROXY_CONNECTIONS_MAX": "-4"}, "--connections-max -4"),
+        (["--config", "/nowhere.toml"], {}, "/nowhere.toml"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_2(
+    arguments: list[str], env: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    done = command("serve", "--data-dir", str(tmp_path / "d"), *arguments, **env)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert said in done.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text('lissten = "127.0.0.1:0"\n')
+    done = command("serve", "--config", str(file))
+    assert done.returncode == 2
+    assert "lissten" in done.stderr
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text('sync = "never"\npartitions_default = 2\nbatch_bytes_max = "2MiB"\n')
+    env = {"KPROXY_PARTITIONS_DEFAULT": "3", "KPROXY_AUTO_CREATE": "true"}
+    with served(tmp_path / "d", "--config", str(file), "--partitions-default", "4", env=env) as s:
+        ready = s.event("ready")
+        assert ready
+        assert ready["sync"] == "never"
+        with Wire(s.host, s.port) as wire:
+            assert len(wire.metadata("q").topics[0].partitions) == 4
+    with served(tmp_path / "d", "--config", str(file), env=env) as s:
+        with Wire(s.host, s.port) as wire:
+            assert len(wire.metadata("r").topics[0].partitions) == 3
+
+
+def test_advertised_address_and_identity_survive_a_restart(data_dir: Path) -> None:
+    seen = set()
+    for _ in range(2):
+        with served(data_dir, "--advertise", "kproxy.example:1234") as server:
+            with Wire(server.host, server.port) as wire:
+                answer = wire.metadata("q")
+                assert [(b.host, b.port) for b in answer.brokers] == [("kproxy.example", 1234)]
+                seen.add((answer.cluster_id, answer.topics[0].topic_id))
+    assert len(seen) == 1
+
+
+def test_a_second_process_on_the_same_data_is_refused(data_dir: Path) -> None:
+    with served(data_dir):
+        done = command("serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir))
+        assert done.returncode == 1
+        assert "another kproxy is using" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_port_in_use_is_one_line(data_dir: Path, tmp_path: Path) -> None:
+    with served(data_dir) as server:
+        done = command("serve", "--listen", server.address, "--data-dir", str(tmp_path / "other"))
+        assert done.returncode == 1
+        assert done.stderr.strip().splitlines()[-1].startswith("kproxy: cannot listen on")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_answers_what_is_in_flight(data_dir: Path, number: signal.Signals) -> None:
+    server = Served(data_dir).wait_ready()
+    with Wire(server.host, server.port) as wire, Wire(server.host, server.port) as poll:
+        wire.produce("q", batch(b"first"))
+        waiting = poll.send(1, 12, fetch_values({("q", 0): 1}, wait_ms=20_000))
+        time.sleep(0.2)
+        sent = [wire.send(0, 9, produce_values("q", batch(b"%d" % i))) for i in range(50)]
+        time.sleep(0.2)
+        server.process.send_signal(number)
+        assert [wire.receive(0, 9)[0] for _ in sent] == sent
+        assert poll.receive(1, 12)[0] == waiting
+        assert wire.closed()
+    assert server.process.wait(10) == 0
+    assert server.stop() == 0
+    assert server.event("stopped")
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        assert not again.event("log_recovered"), "a clean stop leaves nothing to recover"
+        assert wire.fetch("q", 0).high_watermark == 51
+
+
+def test_stop_under_load_loses_nothing_acknowledged(data_dir: Path) -> None:
+    server = Served(data_dir).wait_ready()
+    acknowledged = 0
+
+    def write() -> None:
+        nonlocal acknowledged
+        try:
+            with Wire(server.host, server.port) as wire:
+                while True:
+                    answer = wire.produce("q", batch(b"v"))
+                    if answer.error_code:
+                        return
+                    acknowledged += 1
+        except OSError:
+            return
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    time.sleep(0.5)
+    assert server.stop() == 0
+    thread.join()
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        assert wire.fetch("q", 0).high_watermark >= acknowledged > 0
