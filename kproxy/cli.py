@@ -11,7 +11,7 @@ import click
 from kproxy import __version__
 from kproxy.config import BadConfig, Config, load
 from kproxy.logs import configure
-from kproxy.server import CannotStart, serve
+from kproxy.server import CannotStart, first_of, serve
 
 try:
     import uvloop  # noqa: F401
@@ -87,13 +87,7 @@ def main() -> None:
         found = group.subgroup(CannotStart)
         if found is None:
             raise
-        _fail(str(_first(found)), 1)
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        _fail(str(first_of(found)), 1)
 
 
 def _fail(message: str, status: int) -> None:

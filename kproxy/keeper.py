@@ -28,6 +28,7 @@ _log = structlog.get_logger()
 _SLICE = 500
 _COPY_BYTES = 1 << 20
 _WORTH_FREEING_BYTES = 1 << 20
+_FLUSH_SPARE_BYTES = 1 << 20
 _PARTITION_END = (1 << 32) - 1
 _OFFSET_END = (1 << 64) - 1
 
@@ -48,6 +49,7 @@ class Keeper:
     async def run(self) -> None:
         while True:
             await anyio.sleep(self._period_s)
+            self._shard.room.tend()
             swept = await self._sweep()
             old = time.monotonic() - self._flushed_at > self._flush_s
             grown = self._shard.kv.unflushed_bytes() > self._flush_bytes
@@ -61,8 +63,13 @@ class Keeper:
             await self._copy_forward()
 
     async def flush(self) -> None:
-        """Put log and then rows on disk: recovery starts here from now on."""
+        """Put log and then rows on disk: recovery starts here from now on.
+
+        Where the disk has no room for them the rows wait in memory: what grows them is refused.
+        """
         through = self._shard.applied_through
+        if not self._shard.room.fits(2 * self._shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
+            return
         await self._shard.log.sync()
         await to_thread.run_sync(self._shard.kv.flush)
         self._durable = through

@@ -18,7 +18,8 @@ from kproxy.keeper import Keeper
 from kproxy.metadata.cluster import Cluster, open_identity
 from kproxy.protocol.answers import Broker
 from kproxy.shard import Shard, open_local
-from kproxy.store.segments import DamagedLog
+from kproxy.store.rocks import RowsFailed
+from kproxy.store.segments import DamagedLog, LogFailed
 from kproxy.worker import Worker
 
 _log = structlog.get_logger()
@@ -29,6 +30,17 @@ _EXPIRE_PERIOD_S = 1.0
 
 class CannotStart(Exception):
     """The server cannot start; the message is one line for a person."""
+
+
+class CannotGoOn(CannotStart):
+    """The server had to stop; the message is one line for a person."""
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first single error in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @contextmanager
@@ -76,6 +88,11 @@ class Server:
                 raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
             try:
                 await self._serve(shard, cluster_id, task_status)
+            except* (RowsFailed, LogFailed) as group:
+                raise CannotGoOn(
+                    f"cannot write to {config.data_dir}: {first_of(group)}; give the disk space and"
+                    " start kproxy again: nothing that was acknowledged is lost"
+                ) from group
             finally:
                 await anyio.to_thread.run_sync(shard.close)
         _log.info("stopped")

@@ -8,7 +8,8 @@ import structlog
 from kproxy.config import Config
 from kproxy.log.base import Ticket
 from kproxy.log.local import LocalLog
-from kproxy.store.rocks import RocksKv, decode_checkpoint, encode_checkpoint
+from kproxy.log.room import DiskRoom
+from kproxy.store.rocks import RocksKv, RowsFailed, decode_checkpoint, encode_checkpoint
 from kproxy.store.segments import DamagedLog, Segments
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Fold, Outcome, Place
@@ -26,10 +27,18 @@ class Shard:
     """One shard of an embedded worker. Everything happens on the event loop's thread."""
 
     def __init__(
-        self, *, shard: ShardId, shards: int, kv: RocksKv, segments: Segments, config: Config
+        self,
+        *,
+        shard: ShardId,
+        shards: int,
+        kv: RocksKv,
+        segments: Segments,
+        room: DiskRoom,
+        config: Config,
     ) -> None:
         self.kv = kv
         self.segments = segments
+        self.room = room
         self.state = State(kv, config.rows_cached_max)
         self.watchers = Watchers()
         self._fold = Fold(self.state, shard, shards)
@@ -40,7 +49,7 @@ class Shard:
             sync=config.sync_policy,
             segment_bytes=config.segment_bytes,
             commit_bytes_max=config.commit_bytes_max,
-            disk_free_bytes_min=config.disk_free_bytes_min,
+            room=room,
         )
         self.applied_through = (0, 0, 0)  # next log offset, and the segment and position of it
 
@@ -129,18 +138,23 @@ class Shard:
 
     def close(self) -> None:
         """Flush the rows and close the files; the log must have been closed before."""
-        self.kv.flush()
+        try:
+            self.kv.flush()
+        except RowsFailed as error:
+            _log.error("rows_not_flushed", reason=str(error))  # the log has them
         self.kv.close()
         self.segments.close()
 
 
 def open_local(directory: Path, config: Config) -> Shard:
     """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog."""
+    directory.mkdir(parents=True, exist_ok=True)
     shard = Shard(
         shard=ShardId(0),
         shards=1,
         kv=RocksKv(directory / "rows", config.rows_cache_bytes),
         segments=Segments(directory / "log"),
+        room=DiskRoom(directory, config.disk_free_bytes_min),
         config=config,
     )
     recovered = shard.recover()

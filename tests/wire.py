@@ -47,17 +47,20 @@ def batch(
         records = b"".join(
             record(i, value, time_delta=times[i] - times[0]) for i, value in enumerate(values)
         )
-    after_crc = struct.pack(
-        ">hiqqqhii",
-        attributes,
-        len(values) - 1 if last_delta is None else last_delta,
-        times[0] if times else 0,
-        max(times) if times else 0,
-        producer_id,
-        epoch,
-        sequence,
-        len(values) if count is None else count,
-    ) + records
+    after_crc = (
+        struct.pack(
+            ">hiqqqhii",
+            attributes,
+            len(values) - 1 if last_delta is None else last_delta,
+            times[0] if times else 0,
+            max(times) if times else 0,
+            producer_id,
+            epoch,
+            sequence,
+            len(values) if count is None else count,
+        )
+        + records
+    )
     sum_ = crc32c(after_crc) if crc is None else crc
     head = struct.pack(">ibI", -1, magic, sum_)
     return struct.pack(">qi", 0, len(head) + len(after_crc)) + head + after_crc
@@ -195,9 +198,12 @@ def fetch_values(
     for (queue, partition), offset in offsets.items():
         topics.setdefault(queue, []).append(
             {
-                "partition": partition, "fetch_offset": offset, "current_leader_epoch": leader_epoch,
-                "partition_max_bytes": partition_max_bytes, "log_start_offset": -1,
-            }  # fmt: skip
+                "partition": partition,
+                "fetch_offset": offset,
+                "current_leader_epoch": leader_epoch,
+                "partition_max_bytes": partition_max_bytes,
+                "log_start_offset": -1,
+            }
         )
     return {
         "replica_id": -1,

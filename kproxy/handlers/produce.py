@@ -15,7 +15,8 @@ from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, with_log_append_time
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Outcome
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.producers import judge
+from kproxy.virtual.rows import Queue, Sent
 from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
 
@@ -87,12 +88,15 @@ class Appending:
         except BadBatch as error:
             answers.append(Produced(index, error.code, message=str(error)))
             return
+        shard = self._worker.shard(queue.name, index)
+        row = shard.state.partition((queue.queue_id, index)) if header.producer_id >= 0 else None
+        if row is not None and isinstance(sent := judge(row, header), Sent):
+            # A repetition of what is applied, and so durable: nothing to append.
+            answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
+            return
         self._waiting.append((answers, len(answers), index))
         answers.append(Produced(index, Code.KAFKA_STORAGE_ERROR))
-        self._appends.add(
-            self._worker.shard(queue.name, index),
-            Envelope(Kind.APPEND, queue.queue_id, index, body=batch),
-        )
+        self._appends.add(shard, Envelope(Kind.APPEND, queue.queue_id, index, body=batch))
 
     def _stamped(self, queue: Queue, header: BatchHeader, records: bytes) -> bytes:
         if header.is_transactional or self._transactional:

@@ -5,7 +5,6 @@ acknowledged or judged by can be taken back by a crash, and a failed commit has 
 the file is cut back and the senders are told KAFKA_STORAGE_ERROR.
 """
 
-import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +16,14 @@ from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Ticket
+from kproxy.log.room import DiskRoom
 from kproxy.store.segments import Segments
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.envelope import Envelope
 
 _log = structlog.get_logger()
 
-_FREEING = frozenset({Kind.DELETE, Kind.TRIM, Kind.FORGET})
-_MODEST = frozenset({Kind.COMMIT, Kind.COPY})
+_FRAME_BYTES = 128  # about what an envelope takes besides its body
+_FULL = "the disk is nearly full: delete queues or add space"
 _THREAD_FROM_BYTES = 256 * 1024  # below, an unsynced write is a copy into the page cache
 
 
@@ -47,7 +47,7 @@ class LocalLog:
         sync: Sync,
         segment_bytes: int,
         commit_bytes_max: int,
-        disk_free_bytes_min: int,
+        room: DiskRoom,
     ) -> None:
         self._segments = segments
         self._deliver = deliver
@@ -55,7 +55,7 @@ class LocalLog:
         self._sync = sync
         self._segment_bytes = segment_bytes
         self._commit_bytes_max = commit_bytes_max
-        self._disk_free_bytes_min = disk_free_bytes_min
+        self._room = room
         self._waiting: deque[Ticket] = deque()
         self._work = anyio.Event()
         self._rolled = anyio.Event()
@@ -63,7 +63,6 @@ class LocalLog:
         self._busy = False
         self._closing = False
         self._unsynced = False
-        self._refusing = False
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
@@ -167,29 +166,13 @@ class LocalLog:
             self._rolled.set()
 
     def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
-        """Refuse what would eat the space that deletions need; see `disk_free_bytes_min`."""
-        total = sum(len(e.body) + 128 for ticket in tickets for e in ticket.envelopes)
-        free = self._free_bytes() - total
-        refusing = free < self._disk_free_bytes_min
-        if refusing != self._refusing:
-            self._refusing = refusing
-            _log.warning("disk_full" if refusing else "disk_has_room", free_bytes=free + total)
-        if not refusing:
-            return tickets
-        allowed = _FREEING | _MODEST if free > self._disk_free_bytes_min // 2 else _FREEING
+        """Refuse what the disk has no room for; see `DiskRoom`."""
+        wanted = sum(len(e.body) + _FRAME_BYTES for ticket in tickets for e in ticket.envelopes)
+        allowed = self._room.allowed(wanted)
         kept = []
         for ticket in tickets:
             if all(envelope.kind in allowed for envelope in ticket.envelopes):
                 kept.append(ticket)
             else:
-                ticket.fail(
-                    KafkaError(
-                        Code.KAFKA_STORAGE_ERROR,
-                        f"the disk has {free + total} bytes left: delete queues or add space",
-                    )
-                )
+                ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, _FULL))
         return kept
-
-    def _free_bytes(self) -> int:
-        status = os.statvfs(self._segments.path(self._segments.active))
-        return status.f_bavail * status.f_frsize

@@ -49,6 +49,10 @@ def _options(cache_bytes: int) -> Options:
     return options
 
 
+class RowsFailed(Exception):
+    """RocksDB takes no more writes; the log holds all that was acknowledged."""
+
+
 class RocksKv:
     """`virtual.state.Kv` on disk. Calls from the event loop touch memory and the page cache."""
 
@@ -76,14 +80,20 @@ class RocksKv:
                 delete(key)
             else:
                 put(key, value)
-        self._db.write(batch, self._write_options)
+        try:
+            self._db.write(batch, self._write_options)
+        except Exception as error:  # rocksdict raises nothing more precise
+            raise RowsFailed(str(error)) from error
 
     def unflushed_bytes(self) -> int:
         return self._db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
 
     def flush(self) -> None:
         """Put all writes so far on disk, with fsync. Blocks; RocksDB lets other threads run."""
-        self._db.flush(True)
+        try:
+            self._db.flush(True)
+        except Exception as error:  # rocksdict raises nothing more precise
+            raise RowsFailed(str(error)) from error
 
     def close(self) -> None:
         self._db.close()

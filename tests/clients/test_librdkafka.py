@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_STORED,
     Consumer,
     KafkaError,
     KafkaException,
     Message,
-    OFFSET_BEGINNING,
-    OFFSET_STORED,
     Producer,
     TopicCollection,
     TopicPartition,
@@ -29,7 +29,9 @@ def consumer(server: Served, **config: Any) -> Consumer:
     return Consumer({**base, **config})
 
 
-def read(server: Served, queue: str, count: int, partition: int = 0, offset: int = 0) -> list[Message]:
+def read(
+    server: Served, queue: str, count: int, partition: int = 0, offset: int = 0
+) -> list[Message]:
     client = consumer(server)
     client.assign([TopicPartition(queue, partition, offset)])
     messages: list[Message] = []

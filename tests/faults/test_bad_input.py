@@ -115,8 +115,20 @@ def test_tls_on_a_plaintext_port(server: Served) -> None:
         (batch(b"a", attributes=0x08), 32),
         (batch(b"x" * (MIB + 100)), 10),
     ],
-    ids=["null", "empty", "crc", "count", "delta", "magic1", "magic0", "two", "control",
-         "transactional", "stamped", "large"],
+    ids=[
+        "null",
+        "empty",
+        "crc",
+        "count",
+        "delta",
+        "magic1",
+        "magic0",
+        "two",
+        "control",
+        "transactional",
+        "stamped",
+        "large",
+    ],
 )
 def test_bad_batches(wire: Wire, queue: str, records: bytes | None, code: int) -> None:
     name = f"bad-{code}"

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Served, eventually, need
+from tests.harness import Served, eventually, need, need_program, served
 from tests.wire import Wire, batch
 
 MIB = 1 << 20
 SIZE_MIB = 64
+_SERVED: list[Served] = []
 
 
 @pytest.fixture
@@ -25,14 +26,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield mount
     finally:
+        for server in _SERVED:
+            server.kill()
+        _SERVED.clear()
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def serve(mount: Path, spare: str = "8MiB") -> Served:
-    return Served(
+def serve(mount: Path, spare: str = "8MiB", *flags: str) -> Served:
+    server = Served(
         mount / "data", "--disk-free-bytes-min", spare, "--segment-bytes", "4MiB",
-        "--keeper-period-ms", "50", "--rows-flush-bytes", "1MiB",
-    ).wait_ready()  # fmt: skip
+        "--keeper-period-ms", "50", "--rows-flush-bytes", "1MiB", *flags,
+    )  # fmt: skip
+    _SERVED.append(server)
+    return server.wait_ready()
 
 
 def fill(wire: Wire, queue: str, pid: int, sequence: int = 0) -> tuple[int, bytes]:
@@ -69,7 +75,9 @@ def test_refused_then_freed_by_a_delete_and_stored_once(small_disk: Path) -> Non
             {"name": "keep", "partitions": [{"partition_index": 0, "offset": kept // 2}]}
         ]}).topics[0].partitions[0]  # fmt: skip
         assert (trimmed.error_code, trimmed.low_watermark) == (0, kept // 2)
-        stored = eventually(lambda: [a for a in [wire.produce("keep", refused)] if not a.error_code])
+        stored = eventually(
+            lambda: [a for a in [wire.produce("keep", refused)] if not a.error_code]
+        )
         assert stored[0].base_offset == kept
         assert wire.produce("keep", refused).base_offset == kept, "a retry is stored once"
         assert wire.list_offset("keep", -1).offset == kept + 1
@@ -80,25 +88,27 @@ def test_refused_then_freed_by_a_delete_and_stored_once(small_disk: Path) -> Non
 
 
 def test_another_process_fills_the_disk_for_real(small_disk: Path) -> None:
-    server = serve(small_disk, spare="1")
+    server = serve(small_disk, "8MiB", "--rows-flush-ms-max", "100")
     junk = small_disk / "junk"
     with Wire(server.host, server.port) as wire:
         pid = wire.producer_id()
         data = [batch(b"%d" % i * 1000, producer_id=pid, epoch=0, sequence=i) for i in range(9)]
         for i in range(5):
             assert wire.produce("q", data[i]).base_offset == i
-        with junk.open("wb") as file:
+        wire.produce("victim", batch(b"v"))
+        eventually(lambda: (small_disk / "data" / "shard-0" / "RESERVE").exists())
+        with junk.open("wb", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(65536))
-                    file.flush()
             except OSError:
                 pass
         big = batch(b"z" * 900_000, producer_id=pid, epoch=0, sequence=5)
-        refused = wire.produce("q", big)
-        assert refused.error_code == 56
+        assert wire.produce("q", big).error_code == 56
+        eventually(lambda: server.event("disk_reserve_released"))
         assert wire.fetch("q", 4).error_code == 0
         assert wire.fetch("q", 0).high_watermark == 5
+        assert wire.delete("victim").error_code == 0
         junk.unlink()
         assert wire.produce("q", big).base_offset == 5
         assert wire.produce("q", big).base_offset == 5
@@ -109,3 +119,23 @@ def test_another_process_fills_the_disk_for_real(small_disk: Path) -> None:
         assert wire.list_offset("q", -1).offset == 7
     assert again.stop() == 0
     assert not again.faults()
+
+
+def test_a_write_that_really_fails_is_undone(data_dir: Path) -> None:
+    """A file size limit makes the log's own write fail halfway."""
+    limited = (need_program("prlimit"), "--fsize=3000000")
+    server = Served(data_dir, prefix=limited).wait_ready()
+    with Wire(server.host, server.port) as wire:
+        pid = wire.producer_id()
+        stored, refused = fill(wire, "q", pid)
+        assert stored == 5
+        assert server.event("commit_failed")
+        assert wire.list_offset("q", -1).offset == stored
+        assert wire.fetch("q", stored - 1).records
+        assert wire.produce("q", refused).error_code == 56
+        small = batch(b"small", producer_id=pid, epoch=0, sequence=stored)
+        assert wire.produce("q", small).base_offset == stored
+    server.kill()
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        assert not again.event("log_tail_cut")
+        assert wire.list_offset("q", -1).offset == stored + 1

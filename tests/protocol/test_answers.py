@@ -19,7 +19,10 @@ def test_every_advertised_version_has_a_schema() -> None:
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_produce(version: int) -> None:
-    parts = [Produced(0, 0, 17, -1, 3), Produced(5, 10, message="too large" if version >= 8 else None)]
+    parts = [
+        Produced(0, 0, 17, -1, 3),
+        Produced(5, 10, message="too large" if version >= 8 else None),
+    ]
     topic = ID.bytes if version >= 13 else "queue-1"
     expected = {
         "responses": [

@@ -78,7 +78,10 @@ def test_placing_keeps_the_crc() -> None:
 def test_log_append_time_is_stamped_with_a_sound_crc() -> None:
     header = check(with_log_append_time(batch(b"a", b"b"), 42), LIMIT, 9)
     assert (header.is_log_append_time, header.max_timestamp) == (True, 42)
-    assert [time for _, time in record_times(with_log_append_time(batch(b"a", b"b"), 42))] == [42, 42]
+    assert [time for _, time in record_times(with_log_append_time(batch(b"a", b"b"), 42))] == [
+        42,
+        42,
+    ]
 
 
 def packed(codec: int, data: bytes) -> bytes:

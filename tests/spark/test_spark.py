@@ -64,9 +64,7 @@ def test_batch_write_with_a_topic_column(spark: Any, server: Served) -> None:
         assert offsets == list(range(100))
 
 
-def test_structured_streaming_stops_and_resumes(
-    spark: Any, tmp_path: Path, server: Served
-) -> None:
+def test_structured_streaming_stops_and_resumes(spark: Any, tmp_path: Path, server: Served) -> None:
     write(server, "spark-stream", 0, 500)
 
     def run() -> None:

@@ -1,0 +1,78 @@
+"""Room on the disk: what may still be written when there is little, and a reserve for deletions.
+
+Below `disk_free_bytes_min` produces are refused; commits of offsets and copies go on to half of it,
+and deletions always. A reserve file holds a quarter of it (64 MiB at most) against other programs
+that fill the disk, and is given up when they have.
+"""
+
+import os
+from pathlib import Path
+
+import structlog
+
+from kproxy.virtual.envelope import Kind
+
+_log = structlog.get_logger()
+
+_RESERVE_BYTES_MAX = 64 << 20
+_FREEING = frozenset({Kind.DELETE, Kind.TRIM, Kind.FORGET})
+_MODEST = _FREEING | {Kind.COMMIT, Kind.COPY}
+_ALL = frozenset(Kind)
+
+
+class DiskRoom:
+    """The disk under one directory."""
+
+    def __init__(self, directory: Path, free_bytes_min: int) -> None:
+        self._directory = directory
+        self._free_bytes_min = free_bytes_min
+        self._reserve = directory / "RESERVE"
+        self._reserve_bytes = min(_RESERVE_BYTES_MAX, free_bytes_min // 4)
+        self._held = self._reserve.exists()
+        self._refusing = False
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self._directory)
+        return status.f_bavail * status.f_frsize
+
+    def allowed(self, wanted_bytes: int) -> frozenset[Kind]:
+        """The kinds of envelope that may be written now, where `wanted_bytes` are to be."""
+        free = self.free_bytes() - wanted_bytes
+        refusing = free < self._free_bytes_min
+        if refusing != self._refusing:
+            self._refusing = refusing
+            _log.warning("disk_full" if refusing else "disk_has_room", free_bytes=free)
+        if not refusing:
+            return _ALL
+        return _MODEST if free > self._free_bytes_min // 2 else _FREEING
+
+    def fits(self, wanted_bytes: int) -> bool:
+        """Whether housekeeping may write so much, giving up the reserve for it if need be."""
+        if self.free_bytes() < wanted_bytes:
+            self._release()
+        return self.free_bytes() >= wanted_bytes
+
+    def tend(self) -> None:
+        """Called every so often: give the reserve up where others filled the disk, or take it."""
+        free = self.free_bytes()
+        if free < self._reserve_bytes:
+            self._release()
+        elif not self._held and free > self._free_bytes_min + 2 * self._reserve_bytes:
+            self._hold()
+
+    def _hold(self) -> None:
+        if not self._reserve_bytes:
+            return
+        with self._reserve.open("wb") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, self._reserve_bytes)
+            except OSError:
+                self._reserve.unlink()
+                return
+        self._held = True
+
+    def _release(self) -> None:
+        if self._held:
+            self._reserve.unlink(missing_ok=True)
+            self._held = False
+            _log.warning("disk_reserve_released", bytes=self._reserve_bytes)
