@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 from typing import Any
 from uuid import UUID
 
@@ -168,6 +169,9 @@ class Wire:
     def producer_id(self) -> int:
         values = {"transactional_id": None, "transaction_timeout": 60000}
         answer = self.call(22, 4, values)
+        while answer.error_code == 14:  # a real Kafka is still fetching its first block of ids
+            time.sleep(0.05)
+            answer = self.call(22, 4, values)
         assert answer.error_code == 0
         return int(answer.producer_id)
 

@@ -177,7 +177,8 @@ async def _answer(request: Request, found: list[Found], session_id: int) -> byte
         pieces.append(head)
         total += len(head) + len(tail)
         for part in parts:
-            head = answers.fetch_partition_head(version, read_committed, _fetched(part))
+            none_aborted = read_committed or part.followed.key is None
+            head = answers.fetch_partition_head(version, none_aborted, _fetched(part))
             pieces += (head, part, tail)
             total += len(head) + part.size + len(tail)
         pieces.append(tail)

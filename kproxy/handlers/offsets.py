@@ -1,6 +1,6 @@
 """FindCoordinator (10), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
 
-For consumers that assign partitions themselves: a commit with a generation or a member is answered
+For consumers that assign partitions themselves: a commit with a generation is answered
 as Kafka answers for a group that has no members. Membership is not built yet.
 """
 
@@ -109,9 +109,8 @@ async def _append(
 
 
 def _group_fault(body: Any) -> Code:
-    if body.generation_id_or_member_epoch >= 0 or body.member_id:
-        return Code.UNKNOWN_MEMBER_ID
-    return Code.NONE
+    """As Kafka's coordinator for a group without members: only a generation gives one away."""
+    return Code.UNKNOWN_MEMBER_ID if body.generation_id_or_member_epoch >= 0 else Code.NONE
 
 
 async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from kproxy.appends import Appends
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
-from kproxy.protocol.batch import BadBatch, BatchHeader, check, with_log_append_time
+from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Outcome
 from kproxy.virtual.producers import judge
@@ -100,15 +100,14 @@ class Appending:
 
     def _stamped(self, queue: Queue, header: BatchHeader, records: bytes) -> bytes:
         if header.is_transactional or self._transactional:
-            raise BadBatch(Code.INVALID_TXN_STATE, "transactions are not supported")
+            # What Kafka answers where the request names no transactional id of the producer's.
+            raise BadBatch(
+                Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
+            )
         given = queue.configs
         if given and configs.effective("message.timestamp.type", given) == _LOG_APPEND_TIME:
-            return with_log_append_time(records, self._worker.now_ms())
-        if header.is_log_append_time:
-            raise BadBatch(
-                Code.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
-            )
-        return records
+            return stamped(records, self._worker.now_ms())
+        return stamped(records, None) if header.is_log_append_time else records
 
     async def finish(self) -> bytes | None:
         """Wait until durable; the response body, or None where acks=0 asks for none.

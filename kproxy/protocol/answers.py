@@ -106,14 +106,14 @@ def fetch_topic_head(version: int, topic: str | bytes, partition_count: int) -> 
     return name + count(partition_count, flexible)
 
 
-def fetch_partition_head(version: int, read_committed: bool, fetched: Fetched) -> bytes:
-    """All of a partition's answer up to its records."""
+def fetch_partition_head(version: int, none_aborted: bool, fetched: Fetched) -> bytes:
+    """A partition's answer up to its records; aborted transactions: an empty list, or null."""
     flexible = version >= FETCH_FLEXIBLE
     head = _FETCHED_V5.pack(*fetched[:5]) if version >= 5 else _FETCHED.pack(*fetched[:4])
     if flexible:
-        aborted = b"\x01" if read_committed else b"\0"
+        aborted = b"\x01" if none_aborted else b"\0"
     else:
-        aborted = b"\0\0\0\0" if read_committed else b"\xff\xff\xff\xff"
+        aborted = b"\0\0\0\0" if none_aborted else b"\xff\xff\xff\xff"
     replica = b"\xff\xff\xff\xff" if version >= 11 else b""
     return head + aborted + replica + count(fetched.records_bytes, flexible)
 

@@ -132,10 +132,8 @@ def _check_counts(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise BadBatch(Code.INVALID_RECORD, "clients may not write control batches")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise BadBatch(
-            Code.INVALID_RECORD, "an idempotent batch needs a sequence and an epoch of 0 or more"
-        )
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise BadBatch(Code.INVALID_RECORD, "an idempotent batch needs a sequence of 0 or more")
 
 
 def place(batch: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
@@ -144,11 +142,17 @@ def place(batch: memoryview | bytearray, base_offset: int, leader_epoch: int) ->
     _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
 
 
-def with_log_append_time(batch: bytes, time_ms: int) -> bytes:
-    """The batch stamped by the server: timestamp type, max timestamp, and the CRC again."""
+def stamped(batch: bytes, log_append_time_ms: int | None) -> bytes:
+    """The batch with the timestamp type that the queue has, and its CRC again.
+
+    With a time, that of the server: LogAppendTime. With None, the producer's own: CreateTime.
+    """
     stamped = bytearray(batch)
     (attributes,) = _ATTRIBUTES.unpack_from(stamped, CRC_FROM)
-    _ATTRIBUTES.pack_into(stamped, CRC_FROM, attributes | _LOG_APPEND_TIME)
-    _BASE_OFFSET.pack_into(stamped, _MAX_TIMESTAMP_AT, time_ms)
+    if log_append_time_ms is None:
+        _ATTRIBUTES.pack_into(stamped, CRC_FROM, attributes & ~_LOG_APPEND_TIME)
+    else:
+        _ATTRIBUTES.pack_into(stamped, CRC_FROM, attributes | _LOG_APPEND_TIME)
+        _BASE_OFFSET.pack_into(stamped, _MAX_TIMESTAMP_AT, log_append_time_ms)
     _CRC.pack_into(stamped, _CRC_AT, crc32c(memoryview(stamped)[CRC_FROM:]))
     return bytes(stamped)

@@ -42,8 +42,7 @@ def judge(row: Partition, header: BatchHeader) -> Code | Sent | None:
 
 def remember(row: Partition, header: BatchHeader, base_offset: int) -> None:
     """Note an accepted batch; the producer becomes the one used last."""
-    time_ms = header.max_timestamp if header.is_log_append_time else -1
-    sent = Sent(last_sequence(header), header.last_offset_delta, base_offset, time_ms)
+    sent = Sent(last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp)
     known = row.producers.pop(header.producer_id, None)
     kept: tuple[Sent, ...] = ()
     if known is not None and known.epoch == header.producer_epoch:

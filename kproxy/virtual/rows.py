@@ -103,7 +103,7 @@ class Sent(NamedTuple):
     last_sequence: int
     last_delta: int  # records less one
     base_offset: int
-    time_ms: int  # log append time, or -1
+    time_ms: int  # its largest timestamp: what Kafka answers a repetition with
 
 
 class Producer(NamedTuple):

@@ -111,8 +111,7 @@ def test_tls_on_a_plaintext_port(server: Served) -> None:
         (batch(b"a", magic=0), 87),
         (batch(b"a") + batch(b"b"), 87),
         (batch(b"a", attributes=0x20), 87),
-        (batch(b"a", attributes=0x10), 48),
-        (batch(b"a", attributes=0x08), 32),
+        (batch(b"a", attributes=0x10), 53),
         (batch(b"x" * (MIB + 100)), 10),
     ],
     ids=[
@@ -126,7 +125,6 @@ def test_tls_on_a_plaintext_port(server: Served) -> None:
         "two",
         "control",
         "transactional",
-        "stamped",
         "large",
     ],
 )

@@ -43,7 +43,7 @@ def cut_power(server: Served) -> None:
 
 
 class Writer(threading.Thread):
-    """Writes numbered records until the server is gone, and notes what was acknowledged and read."""
+    """Writes numbered records until the server is gone; notes what was acknowledged and read."""
 
     def __init__(self, server: Served, queue: str) -> None:
         super().__init__(daemon=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kproxy.errors import Code
 from kproxy.protocol import records as records_module
-from kproxy.protocol.batch import BadBatch, check, place, read_header, with_log_append_time
+from kproxy.protocol.batch import BadBatch, check, place, read_header, stamped
 from kproxy.protocol.records import record_times, unpack
 from kproxy.protocol.varint import Malformed, read_uvarint, read_varlong, uvarint
 from tests.wire import batch, record, varlong
@@ -45,7 +45,6 @@ def test_a_sound_batch_is_accepted() -> None:
         (batch(b"a", attributes=0x20), Code.INVALID_RECORD),
         (batch(b"a", attributes=7), Code.UNSUPPORTED_COMPRESSION_TYPE),
         (batch(b"a", producer_id=5, sequence=-1, epoch=0), Code.INVALID_RECORD),
-        (batch(b"a", producer_id=5, sequence=0, epoch=-1), Code.INVALID_RECORD),
     ],
 )
 def test_bad_batches_are_refused_with_kafkas_code(data: bytes | None, code: Code) -> None:
@@ -76,12 +75,17 @@ def test_placing_keeps_the_crc() -> None:
 
 
 def test_log_append_time_is_stamped_with_a_sound_crc() -> None:
-    header = check(with_log_append_time(batch(b"a", b"b"), 42), LIMIT, 9)
+    header = check(stamped(batch(b"a", b"b"), 42), LIMIT, 9)
     assert (header.is_log_append_time, header.max_timestamp) == (True, 42)
-    assert [time for _, time in record_times(with_log_append_time(batch(b"a", b"b"), 42))] == [
+    assert [time for _, time in record_times(stamped(batch(b"a", b"b"), 42))] == [
         42,
         42,
     ]
+
+
+def test_a_stamp_that_a_producer_set_is_taken_off() -> None:
+    header = check(stamped(batch(b"a", attributes=0x08, times=(77,)), None), LIMIT, 9)
+    assert (header.is_log_append_time, header.max_timestamp) == (False, 77)
 
 
 def packed(codec: int, data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import struct
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -101,10 +102,8 @@ def test_noise_is_decoded_or_refused_but_nothing_else(
     key, low, high = api
     low = max(low, 3) if key == 0 else low
     version = low + step % (high - low + 1)
-    try:
+    with suppress(Malformed):
         decode(frame(key, version, noise))
-    except Malformed:
-        pass
 
 
 @settings(max_examples=300, deadline=None)
@@ -113,7 +112,5 @@ def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject) -> None:
     whole = bytearray(encode_request(1, 17, 1, fetch_values({}))[4:])
     at = data.draw(st.integers(8, len(whole) - 1))
     whole[at] = data.draw(st.integers(0, 255))
-    try:
+    with suppress(Malformed):
         decode(bytes(whole))
-    except Malformed:
-        pass
