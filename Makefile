@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 
-.PHONY: run test test-long check format clean kafka-libs spark-jars
+.PHONY: run test test-long check format clean kafka-libs spark-jars spark
 
 run: $(VENV)/.run
 	$(BIN)/kproxy serve --listen 127.0.0.1:9092 --data-dir ./data
@@ -30,6 +30,10 @@ static: $(VENV)/.check
 format: $(VENV)/.check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What spark_examples need.
+spark: $(VENV)/.run spark-jars
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[spark]"
 
 kafka-libs: .tools/kafka-libs/.done
 spark-jars: .tools/spark-jars/.done

@@ -47,6 +47,7 @@ class Segments:
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._pins: dict[int, int] = {}
         self._doomed: set[int] = set()
+        self._sizes: dict[int, int] = {}  # of segments that are not written any more
         self.ids = sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}"))
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
@@ -55,7 +56,11 @@ class Segments:
         return self._directory / f"{segment:020d}{SUFFIX}"
 
     def size(self, segment: int) -> int:
-        return self.end if segment == self.active else self.path(segment).stat().st_size
+        if segment == self.active:
+            return self.end
+        if segment not in self._sizes:
+            self._sizes[segment] = self.path(segment).stat().st_size
+        return self._sizes[segment]
 
     # -- writing
 
@@ -70,7 +75,7 @@ class Segments:
             os.close(directory)
         if segment not in self.ids:
             self.ids.append(segment)
-        self._fds[segment] = fd
+        self._keep(segment, fd)
         self.active, self.end = segment, 0
 
     def resume(self, segment: int, end: int) -> None:
@@ -78,6 +83,7 @@ class Segments:
         fd = self._fd(segment)
         os.ftruncate(fd, end)
         os.fsync(fd)
+        self._sizes.pop(segment, None)
         self.active, self.end = segment, end
 
     def frame(
@@ -177,7 +183,7 @@ class Segments:
         Stops at the first frame that is not sound: the caller knows whether that may be.
         """
         with self.path(segment).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            size = min(os.fstat(file.fileno()).st_size, self.size(segment))
             if size <= position:
                 return
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -201,6 +207,7 @@ class Segments:
         """Delete a segment; returns the bytes given back. A reader that has it pinned finishes."""
         size = self.size(segment)
         self.ids.remove(segment)
+        self._sizes.pop(segment, None)
         self.path(segment).unlink()
         if segment in self._pins:
             self._doomed.add(segment)
@@ -217,16 +224,16 @@ class Segments:
         fd = self._fds.get(segment)
         if fd is None:
             fd = os.open(self.path(segment), os.O_RDWR | os.O_CLOEXEC)
-            self._fds[segment] = fd
-            if len(self._fds) > _OPEN_FILES_MAX:
-                self._close_one_idle()
+            self._keep(segment, fd)
         return fd
 
-    def _close_one_idle(self) -> None:
-        for segment in self._fds:
-            if segment != self.active and segment not in self._pins:
-                self._close(segment)
-                return
+    def _keep(self, segment: int, fd: int) -> None:
+        """Keep a file open, and close the one opened longest ago where there are too many."""
+        if len(self._fds) >= _OPEN_FILES_MAX:
+            idle = (s for s in self._fds if s != self.active and s not in self._pins)
+            if (oldest := next(idle, None)) is not None:
+                self._close(oldest)
+        self._fds[segment] = fd
 
     def _close(self, segment: int) -> None:
         self._doomed.discard(segment)

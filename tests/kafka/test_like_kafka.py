@@ -362,11 +362,12 @@ def test_commits(kafka: Kafka, server: Served) -> None:
             committed([{"name": queue, "partition_indexes": (0,)}], "no-such-group"),
             committed(None, "no-such-group"),
         ]
-        forget = {"group_id": group, "topics": [
-            {"name": queue, "partitions": [{"partition_index": 0}, {"partition_index": 9}]}
-        ]}  # fmt: skip
-        steps += [wire.call(47, 0, forget)]
-        steps += [wire.call(47, 0, forget | {"group_id": "no-such-group"})]
+
+        def forget(index: int, name: str = group) -> Any:
+            topics = [{"name": queue, "partitions": [{"partition_index": index}]}]
+            return wire.call(47, 0, {"group_id": name, "topics": topics})
+
+        steps += [forget(0), forget(9), forget(0, "no-such-group")]
         steps += [committed([{"name": queue, "partition_indexes": (0, 1)}])]
         return steps
 

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import mmh3
+import pytest
+
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata import configs
+from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.cluster import open_identity
+from kproxy.virtual.partitioner import name_fault, shard_of
+from tests.fakes import MemoryShard, memory_worker
+
+
+def test_creations_on_their_way_are_shared() -> None:
+    class Slow:
+        done = False
+
+    from kproxy.metadata.catalogue import Catalogue
+
+    appended: list[object] = []
+
+    def append(envelopes: list[object]) -> Slow:
+        appended.extend(envelopes)
+        return Slow()
+
+    catalogue: Catalogue[Slow] = Catalogue(MemoryShard().state, append, 1)  # type: ignore[arg-type]
+    first = catalogue.create("q")
+    assert catalogue.create("q") == first
+    assert catalogue.exists("q")
+    assert catalogue.find("q") is None
+    assert len(appended) == 1
+    for i in range(3000):
+        catalogue.create(f"q{i}")
+    assert len(appended) == 3001
+
+
+def test_a_bad_name_is_not_created() -> None:
+    with pytest.raises(KafkaError) as refused:
+        memory_worker().catalogue.create("a/b")
+    assert refused.value.code == Code.INVALID_TOPIC_EXCEPTION
+
+
+def test_ids_are_unlike() -> None:
+    assert len({new_queue_id() for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {}),
+        ({"retention.ms": "5"}, {"retention.ms": "5"}),
+        ({"retention.ms": None}, {}),
+    ],
+)
+def test_settings_kept(given: dict[str, str | None], kept: dict[str, str]) -> None:
+    assert configs.check(given) == kept
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"no.such": "1"}, {"retention.ms": "soon"}, {"cleanup.policy": "compact"},
+     {"max.message.bytes": "-1"}, {"compression.type": "gzip"}],
+)  # fmt: skip
+def test_settings_refused_with_a_line(given: dict[str, str | None]) -> None:
+    with pytest.raises(KafkaError) as refused:
+        configs.check(given)
+    assert refused.value.code == Code.INVALID_CONFIG
+    assert next(iter(given)) in str(refused.value)
+
+
+def test_the_identity_is_made_once_and_checked(tmp_path: Path) -> None:
+    first = open_identity(tmp_path)
+    assert len(first) == 22
+    assert open_identity(tmp_path) == first
+    (tmp_path / "meta.json").write_text('{"format": 99, "cluster_id": "x"}')
+    with pytest.raises(ValueError, match="format 99"):
+        open_identity(tmp_path)
+
+
+def test_shards_are_murmur_of_the_name_and_stable() -> None:
+    assert shard_of("user-42", 64) == mmh3.hash("user-42", 0x9747B28C, signed=False) % 64
+    assert shard_of("user-42", 64, 3) == (shard_of("user-42", 64) + 3) % 64
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-1", "x" * 249, "..."])
+def test_legal_names(name: str) -> None:
+    assert name_fault(name) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "x" * 250, "a\n", "ａ"])
+def test_illegal_names(name: str) -> None:
+    assert name_fault(name)
