@@ -49,18 +49,26 @@ class Keeper:
     async def run(self) -> None:
         while True:
             await anyio.sleep(self._period_s)
-            self._shard.room.tend()
-            swept = await self._sweep()
-            old = time.monotonic() - self._flushed_at > self._flush_s
-            grown = self._shard.kv.unflushed_bytes() > self._flush_bytes
-            if self._mostly_dead(self._shard.segments.active):
-                await self._shard.log.roll()
-            dead = [segment for segment in self._sealed() if not self._state.live_bytes(segment)]
-            behind = self._shard.applied_through != self._durable
-            if grown or (behind and (old or dead)) or (swept and dead):
-                await self.flush()
-            self._reclaim(dead)
-            await self._copy_forward()
+            await self.round()
+
+    async def round(self) -> None:
+        """One round of all there is to do."""
+        self._shard.room.tend()
+        swept = await self._sweep()
+        if self._mostly_dead(self._shard.segments.active):
+            await self._shard.log.roll()
+        dead = [segment for segment in self._sealed() if not self._state.live_bytes(segment)]
+        if self._flush_due(swept, bool(dead)):
+            await self.flush()
+        self._reclaim(dead)
+        await self._copy_forward()
+
+    def _flush_due(self, swept: bool, dead: bool) -> bool:
+        if self._shard.kv.unflushed_bytes() > self._flush_bytes:
+            return True
+        old = time.monotonic() - self._flushed_at > self._flush_s
+        behind = self._shard.applied_through != self._durable
+        return (behind and (old or dead)) or (swept and dead)
 
     async def flush(self) -> None:
         """Put log and then rows on disk: recovery starts here from now on.
