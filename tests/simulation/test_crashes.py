@@ -5,6 +5,7 @@ the acknowledged records, byte for byte; repetitions of the last batches are ans
 """
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ class Simulation:
         shard = open_local(self.directory, self.config)
         self.check(shard)
         before = set(shard.segments.ids)
+        # Now and then the disk has no room for a flush.
+        shard.room.fits = lambda wanted: self.rng.random() < 0.6  # type: ignore[method-assign]
         keeper = Keeper(shard, self.config)
         with anyio.CancelScope() as crash:
             async with anyio.create_task_group() as tasks:
@@ -55,10 +58,15 @@ class Simulation:
                 self.check(shard)
                 self.dropped += len(before - set(shard.segments.ids))
                 crash.cancel()
-        shard.kv.close()  # no flush: memory is lost, what was written stays
+        # RocksDB flushes at a close: what a kill leaves is a copy of the files as they are now.
+        active = shard.segments.path(shard.segments.active).name
+        survived = self.directory.with_name(f"{self.directory.name}-")
+        shutil.copytree(self.directory, survived)
+        shard.kv.close()
         shard.segments.close()
+        self.directory = survived
         if self.rng.random() < 0.5:  # a commit that was under way
-            with shard.segments.path(shard.segments.active).open("ab") as file:
+            with (survived / "log" / active).open("ab") as file:
                 file.write(self.rng.randbytes(self.rng.randrange(1, 80)))
 
     async def step(self, shard: Shard, keeper: Keeper) -> None:
