@@ -25,7 +25,11 @@ _SEND_BYTES = 1 << 18
 
 
 class RequestMemory:
-    """Bytes of unanswered requests over all connections; readers pause above the limit."""
+    """Bytes of unanswered and unfinished requests over all connections.
+
+    Above the limit no new request is begun; at twice the limit, which only unfinished ones can
+    reach, whoever sends more is disconnected.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -34,6 +38,10 @@ class RequestMemory:
 
     def take(self, count: int) -> None:
         self.used += count
+
+    @property
+    def exhausted(self) -> bool:
+        return self.used > 2 * self._bytes_max
 
     def give_back(self, count: int) -> None:
         self.used -= count
@@ -44,6 +52,17 @@ class RequestMemory:
         while self.used > self._bytes_max:
             self._room = anyio.Event()
             await self._room.wait()
+
+
+def _pause(stream: SocketStream) -> None:
+    """Read from the socket only while `receive` waits.
+
+    anyio (4.16) leaves the stream of an accepted connection reading into a queue without a bound
+    until a first `receive` has waited; it offers no public way to stop that.
+    """
+    transport = getattr(stream, "_transport", None)
+    if transport is not None:
+        transport.pause_reading()
 
 
 class Connection:
@@ -58,6 +77,7 @@ class Connection:
         self._memory = memory
         self._peer = peer
         self._line: deque[tuple[Accepted, int]] = deque()
+        self._unfinished = 0  # bytes of a request that is not whole yet
         self._serial = 0  # of the line, those that do not overlap
         self._more = anyio.Event()
         self._less = anyio.Event()
@@ -68,6 +88,7 @@ class Connection:
         self._sending_since: float | None = None
 
     async def run(self) -> None:
+        _pause(self._stream)
         with self._whole:
             async with self._stream, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write)
@@ -75,8 +96,7 @@ class Connection:
                     await self._guard(self._read)
                 self._ended = True
                 self._more.set()
-        for _, size in self._line:
-            self._memory.give_back(size)
+        self._memory.give_back(self._unfinished + sum(size for _, size in self._line))
         self._line.clear()
 
     def stop_reading(self) -> None:
@@ -98,11 +118,21 @@ class Connection:
     async def _read(self) -> None:
         frames = FrameAssembler(self._config.frame_bytes_max)
         while True:
-            await self._memory.wait_for_room()
+            if not frames.buffered_bytes:
+                await self._memory.wait_for_room()
             data = await self._stream.receive(_RECEIVE_BYTES)
             self.active_at = anyio.current_time()
-            for frame in frames.feed(data):
+            complete = frames.feed(data)
+            self._note_unfinished(frames.buffered_bytes)
+            for frame in complete:
                 await self._take(frame)
+
+    def _note_unfinished(self, count: int) -> None:
+        self._memory.give_back(self._unfinished)
+        self._memory.take(count)
+        self._unfinished = count
+        if count and self._memory.exhausted:
+            raise Malformed("request memory is used up (request_bytes_buffered_max)")
 
     async def _take(self, frame: bytes) -> None:
         while len(self._line) >= self._config.in_flight_requests_max:

@@ -4,6 +4,8 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,39 @@ def test_a_too_new_api_versions_is_answered_in_version_0(server: Served) -> None
         assert answer.error_code == 35
         assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(18, 0, 4)]
         assert wire.call(18, 0, {}).error_code == 0
+
+
+def test_unfinished_requests_of_many_connections_are_bounded(data_dir: Path) -> None:
+    with served(data_dir, "--request-bytes-buffered-max", "20MiB") as server:
+        before = server.rss()
+        wires = [Wire(server.host, server.port, seconds=0.5) for _ in range(12)]
+        for wire in wires:  # all begin while there is room
+            wire.socket.sendall(struct.pack(">i", 30 * MIB) + bytes(MIB))
+        time.sleep(0.2)
+        for wire in wires:
+            with suppress(OSError):
+                for _ in range(20):
+                    wire.socket.sendall(bytes(MIB))
+        assert server.rss() - before < 100 * MIB
+        eventually(lambda: any("request memory" in e.get("reason", "") for e in server.events))
+        for wire in wires:
+            wire.socket.close()
+        with Wire(server.host, server.port) as wire:
+            assert wire.produce("q", batch(b"v")).error_code == 0
+
+
+def test_a_connection_that_waits_for_room_is_not_read_ahead(data_dir: Path) -> None:
+    """anyio would queue what an accepted connection sends without a bound."""
+    with served(data_dir, "--request-bytes-buffered-max", "1MiB") as server:
+        first = raw(server, struct.pack(">i", 3 * MIB) + bytes(int(1.5 * MIB)))
+        time.sleep(0.2)
+        before = server.rss()
+        with Wire(server.host, server.port, seconds=0.5) as second:
+            with suppress(OSError):
+                for _ in range(200):
+                    second.socket.sendall(bytes(MIB))
+            assert server.rss() - before < 50 * MIB
+        first.socket.close()
 
 
 def test_a_truncated_frame_is_waited_for_and_dropped(server: Served) -> None:
@@ -183,8 +218,8 @@ def test_a_slow_writer_is_served_byte_by_byte(server: Served, queue: str) -> Non
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-def test_a_client_that_never_reads_is_disconnected(data_dir: object) -> None:
-    with served(data_dir, "--send-stalled-ms-max", "1000") as server:  # type: ignore[arg-type]
+def test_a_client_that_never_reads_is_disconnected(data_dir: Path) -> None:
+    with served(data_dir, "--send-stalled-ms-max", "1000") as server:
         with Wire(server.host, server.port) as wire:
             for _ in range(20):
                 wire.produce("big", batch(b"x" * 900_000))
@@ -200,8 +235,8 @@ def test_a_client_that_never_reads_is_disconnected(data_dir: object) -> None:
             assert wire.fetch("big", 0).error_code == 0
 
 
-def test_an_idle_connection_is_closed_after_a_setting(data_dir: object) -> None:
-    with served(data_dir, "--connection-idle-ms-max", "700") as server:  # type: ignore[arg-type]
+def test_an_idle_connection_is_closed_after_a_setting(data_dir: Path) -> None:
+    with served(data_dir, "--connection-idle-ms-max", "700") as server:
         with Wire(server.host, server.port) as wire:
             wire.produce("q", batch(b"v"))
             started = time.monotonic()
@@ -211,8 +246,8 @@ def test_an_idle_connection_is_closed_after_a_setting(data_dir: object) -> None:
             assert wire.fetch("q", 1, wait_ms=2500).error_code == 0
 
 
-def test_connections_are_bounded(data_dir: object) -> None:
-    with served(data_dir, "--connections-max", "3") as server:  # type: ignore[arg-type]
+def test_connections_are_bounded(data_dir: Path) -> None:
+    with served(data_dir, "--connections-max", "3") as server:
         wires = [Wire(server.host, server.port) for _ in range(3)]
         for wire in wires:
             wire.produce("q", batch(b"v"))
