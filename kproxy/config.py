@@ -82,13 +82,22 @@ class Config(BaseModel):
         1_000_000, description="partitions kept in all fetch sessions together"
     )
     frame_bytes_max: Bytes = Field(ByteSize(100 * MIB), description="largest request accepted")
+    request_elements_max: PositiveInt = Field(
+        1_000_000, description="topics, partitions and the like in one request"
+    )
     request_bytes_buffered_max: Bytes = Field(
         ByteSize(512 * MIB), description="requests held in memory, over all connections"
+    )
+    answer_bytes_buffered_max: Bytes = Field(
+        ByteSize(512 * MIB), description="answers held in memory, over all connections"
     )
     connections_max: PositiveInt = Field(10_000, description="connections open at a time")
     connections_per_ip_max: PositiveInt = Field(10_000, description="of them, from one address")
     connection_idle_ms_max: PositiveInt = Field(600_000, description="closed after this silence")
     in_flight_requests_max: PositiveInt = Field(64, description="unanswered ones per connection")
+    receive_stalled_ms_max: PositiveInt = Field(
+        30_000, description="a client that stops inside a request for so long is disconnected"
+    )
     send_stalled_ms_max: PositiveInt = Field(
         30_000, description="a client that reads nothing for so long is disconnected"
     )

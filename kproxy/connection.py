@@ -24,36 +24,6 @@ _RECEIVE_BYTES = 1 << 18
 _SEND_BYTES = 1 << 18
 
 
-class RequestMemory:
-    """Bytes of unanswered and unfinished requests over all connections.
-
-    Above the limit no new request is begun; at twice the limit, which only unfinished ones can
-    reach, whoever sends more is disconnected.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._room = anyio.Event()
-        self.used = 0
-
-    def take(self, count: int) -> None:
-        self.used += count
-
-    @property
-    def exhausted(self) -> bool:
-        return self.used > 2 * self._bytes_max
-
-    def give_back(self, count: int) -> None:
-        self.used -= count
-        if self.used <= self._bytes_max:
-            self._room.set()
-
-    async def wait_for_room(self) -> None:
-        while self.used > self._bytes_max:
-            self._room = anyio.Event()
-            await self._room.wait()
-
-
 def _pause(stream: SocketStream) -> None:
     """Read from the socket only while `receive` waits.
 
@@ -68,13 +38,11 @@ def _pause(stream: SocketStream) -> None:
 class Connection:
     """Serves one client until it leaves, misbehaves, falls silent or the server stops."""
 
-    def __init__(
-        self, stream: SocketStream, worker: Worker, memory: RequestMemory, peer: str
-    ) -> None:
+    def __init__(self, stream: SocketStream, worker: Worker, peer: str) -> None:
         self._stream = stream
         self._worker = worker
         self._config: Config = worker.config
-        self._memory = memory
+        self._memory = worker.request_memory
         self._peer = peer
         self._line: deque[tuple[Accepted, int]] = deque()
         self._unfinished = 0  # bytes of a request that is not whole yet
@@ -108,6 +76,10 @@ class Connection:
         if self._sending_since is not None:
             if (now - self._sending_since) * 1000 > self._config.send_stalled_ms_max:
                 _log.warning("client_does_not_read", peer=self._peer)
+                self._whole.cancel()
+        elif self._unfinished:
+            if (now - self.active_at) * 1000 > self._config.receive_stalled_ms_max:
+                _log.warning("client_stopped_inside_a_request", peer=self._peer)
                 self._whole.cancel()
         elif not self._line and (now - self.active_at) * 1000 > self._config.connection_idle_ms_max:
             _log.debug("connection_idle", peer=self._peer)
@@ -178,6 +150,14 @@ class Connection:
             self._less.set()
 
     async def _send(self, answer: bytes | bytearray) -> None:
+        self._worker.answer_memory.take(len(answer))
+        try:
+            await self._send_slices(answer)
+        finally:
+            self._worker.answer_memory.give_back(len(answer))
+            self._sending_since = None
+
+    async def _send_slices(self, answer: bytes | bytearray) -> None:
         self._sending_since = anyio.current_time()
         if len(answer) <= _SEND_BYTES:
             await self._stream.send(answer)  # type: ignore[arg-type]  # any buffer will do
@@ -186,7 +166,6 @@ class Connection:
             for start in range(0, len(view), _SEND_BYTES):
                 await self._stream.send(view[start : start + _SEND_BYTES])  # type: ignore[arg-type]
                 self._sending_since = anyio.current_time()
-        self._sending_since = None
 
     # -- the boundary
 

@@ -99,7 +99,9 @@ def accept(worker: Worker, frame: bytes) -> Accepted:
                 api_key=header.api_key, pipelined=False, answer=partial(_too_new, header)
             )
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
-    request = Request(header=header, body=decode_body(frame, header))
+    request = Request(
+        header=header, body=decode_body(frame, header, worker.config.request_elements_max)
+    )
     if header.api_key == PRODUCE_KEY:
         finish = produce.start(worker, request)
         return Accepted(

@@ -13,7 +13,7 @@ import structlog
 from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 
 from kproxy.config import Config
-from kproxy.connection import Connection, RequestMemory
+from kproxy.connection import Connection
 from kproxy.keeper import Keeper
 from kproxy.metadata.cluster import Cluster, open_identity
 from kproxy.protocol.answers import Broker
@@ -70,7 +70,6 @@ class Server:
         self._config = config
         self._connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
-        self._memory = RequestMemory(config.request_bytes_buffered_max)
         self._stop = anyio.Event()
         self._fewer = anyio.Event()
         self.port = 0
@@ -159,7 +158,7 @@ class Server:
             _log.warning("connection_refused", peer=ip, connections=len(self._connections))
             await stream.aclose()
             return
-        connection = Connection(stream, worker, self._memory, f"{ip}:{address[1]}")
+        connection = Connection(stream, worker, f"{ip}:{address[1]}")
         self._connections.add(connection)
         self._by_ip[ip] += 1
         try:

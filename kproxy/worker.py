@@ -10,6 +10,7 @@ import anyio
 from kproxy.config import Config
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.log.base import Ticket
+from kproxy.memory import Memory
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.cluster import Cluster
@@ -53,6 +54,8 @@ class Worker:
         self.sessions = FetchSessions(
             config.fetch_sessions_max, config.fetch_session_partitions_max
         )
+        self.request_memory = Memory(config.request_bytes_buffered_max)
+        self.answer_memory = Memory(config.answer_bytes_buffered_max)
         self.now_ms = now_ms
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()

@@ -9,16 +9,11 @@ from uuid import UUID
 from crc32c import crc32c
 
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.protocol.varint import uvarint
 
 
 def varlong(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return uvarint((value << 1) ^ (value >> 63))
 
 
 def record(delta: int, value: bytes, key: bytes | None = None, time_delta: int = 0) -> bytes:

@@ -59,6 +59,12 @@ class FetchSessions:
         self._sessions[session_id] = session
         return session
 
+    def check_room(self, session: Session, partitions: int) -> None:
+        """Where a session grows past the limit, end it: its client begins again. KafkaError."""
+        if self._followed() + partitions > self._partitions_max:
+            self.close(session.session_id)
+            raise KafkaError(Code.FETCH_SESSION_ID_NOT_FOUND)
+
     def close(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:

@@ -34,6 +34,7 @@ async def handle(worker: Worker, request: Request) -> bytes | bytearray:
             session.busy = True
         found = await _wait(worker, interest, body, full)
         session_id = session.session_id if session is not None else 0
+        await worker.answer_memory.wait_for_room()
         return await _answer(request, found, session_id)
     finally:
         if session is not None:
@@ -58,13 +59,15 @@ def _interest(
     body = request.body
     session_id = getattr(body, "session_id", 0)
     epoch = getattr(body, "session_epoch", -1)
+    wanted = sum(len(topic.partitions) for topic in body.topics)
     if epoch > 0:
         session = worker.sessions.use(session_id, epoch, by_id)
+        if wanted:
+            worker.sessions.check_room(session, wanted)
         _update(session, body, by_id)
         return session, session, False
     if session_id:
         worker.sessions.close(session_id)
-    wanted = sum(len(topic.partitions) for topic in body.topics)
     if epoch == 0 and wanted:
         opened = worker.sessions.open(by_id, wanted)
         if opened is not None:

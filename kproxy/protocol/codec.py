@@ -90,10 +90,13 @@ def request_schema(key: int, version: int) -> Any:
     return _loaded(load_request_schema, key, version)
 
 
-def decode_body(frame: bytes, header: RequestHeader) -> Any:
+ELEMENTS_MAX = 1_000_000
+
+
+def decode_body(frame: bytes, header: RequestHeader, elements_max: int = ELEMENTS_MAX) -> Any:
     """Read a request body into kio's value for that version. Raises Malformed."""
     schema = request_schema(header.api_key, header.api_version)
-    data, position = admit(schema, frame, header.body_at)
+    data, position = admit(schema, frame, header.body_at, elements_max)
     try:
         return _reader(schema)(data, position)[0]
     except (SerialError, ValueError, LookupError, TypeError, OverflowError) as error:

@@ -15,9 +15,19 @@ from typing import Any, Union, get_args, get_origin
 
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
 
-Cuts = list[tuple[int, int, bytes]]
-Walker = Callable[[bytes, int, int, Cuts], int]
-"""walk(data, position, end, cuts) -> next position; appends (start, end, replacement) to cuts."""
+
+class Walk:
+    """One walk: (start, end, replacement) of what is cut out, and how many elements may follow."""
+
+    __slots__ = ("cuts", "elements_left")
+
+    def __init__(self, elements_max: int) -> None:
+        self.cuts: list[tuple[int, int, bytes]] = []
+        self.elements_left = elements_max
+
+
+Walker = Callable[[bytes, int, int, Walk], int]
+"""walker(data, position, end, walk) -> next position. Raises Malformed."""
 
 _FIXED_BYTES = {
     "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4,
@@ -26,14 +36,14 @@ _FIXED_BYTES = {
 }  # fmt: skip
 
 
-def admit(schema: Any, data: bytes, position: int) -> tuple[bytes, int]:
+def admit(schema: Any, data: bytes, position: int, elements_max: int) -> tuple[bytes, int]:
     """Return (bytes, position) that kio may decode as `schema`. Raises Malformed."""
-    cuts: Cuts = []
-    _struct_walker(schema)(data, position, len(data), cuts)
-    if not cuts:
+    walk = Walk(elements_max)
+    _struct_walker(schema)(data, position, len(data), walk)
+    if not walk.cuts:
         return data, position
     pieces: list[bytes] = []
-    for start, end, replacement in cuts:
+    for start, end, replacement in walk.cuts:
         pieces += (data[position:start], replacement)
         position = end
     pieces.append(data[position:])
@@ -42,7 +52,7 @@ def admit(schema: Any, data: bytes, position: int) -> tuple[bytes, int]:
 
 def skip_tags(data: bytes, position: int, end: int) -> int:
     """Walk over a tagged-field section of which no field is of interest. Raises Malformed."""
-    return _tags_walker({})(data, position, end, [])
+    return _tags_walker({})(data, position, end, Walk(0))
 
 
 @cache
@@ -67,12 +77,12 @@ def _struct_walker(schema: Any) -> Walker:
     if schema.__flexible__:
         steps.append(_tags_walker(tagged))
 
-    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
-        for step in steps:
-            position = step(data, position, end, cuts)
+    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
+        for part in steps:
+            position = part(data, position, end, walk)
         return position
 
-    return walk
+    return step
 
 
 def _is_array(field: Field[Any]) -> bool:
@@ -94,13 +104,13 @@ def _fixed_size(field: Field[Any]) -> int | None:
 
 
 def _fixed_walker(size: int) -> Walker:
-    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
         position += size
         if position > end:
             raise Malformed("the request ends inside a field")
         return position
 
-    return walk
+    return step
 
 
 def _field_walker(field: Field[Any], flexible: bool) -> Walker:
@@ -120,14 +130,14 @@ def _nested_walker(schema: Any, nullable: bool) -> Walker:
     if not nullable:
         return inner
 
-    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
         if position >= end:
             raise Malformed("the request ends inside a structure")
         if data[position] == 0xFF:
             return position + 1
-        return inner(data, position + 1, end, cuts)
+        return inner(data, position + 1, end, walk)
 
-    return walk
+    return step
 
 
 def _length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
@@ -154,7 +164,7 @@ def _length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
 def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
     read_length = _length_reader(0 if flexible else 2 if kind == "string" else 4)
 
-    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
         length, position = read_length(data, position, end)
         if length < 0:
             if length == -1 and nullable:
@@ -164,7 +174,7 @@ def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
             raise Malformed(f"a {kind} of {length} bytes is longer than the request")
         return position + length
 
-    return walk
+    return step
 
 
 def _array_walker(field: Field[Any], flexible: bool) -> Walker:
@@ -182,7 +192,7 @@ def _array_walker(field: Field[Any], flexible: bool) -> Walker:
     least = fixed or 1
     nullable = _is_nullable(field.type) or _is_nullable(inner_type)
 
-    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
         count, position = read_count(data, position, end)
         if count < 0:
             if count == -1 and nullable:
@@ -190,17 +200,20 @@ def _array_walker(field: Field[Any], flexible: bool) -> Walker:
             raise Malformed(f"an array has {count} elements")
         if count * least > end - position:
             raise Malformed(f"an array of {count} elements is longer than the request")
+        walk.elements_left -= count
+        if walk.elements_left < 0:
+            raise Malformed("the request has more elements than request_elements_max")
         if fixed:
             return position + count * fixed
         for _ in range(count):
-            position = element(data, position, end, cuts)
+            position = element(data, position, end, walk)
         return position
 
-    return walk
+    return step
 
 
 def _tags_walker(known: dict[int, Walker]) -> Walker:
-    def walk(data: bytes, position: int, end: int, cuts: Cuts) -> int:
+    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
         if position < end and data[position] == 0:
             return position + 1
         start = position
@@ -215,14 +228,15 @@ def _tags_walker(known: dict[int, Walker]) -> Walker:
             if size > end - position:
                 raise Malformed("a tagged field is longer than the request")
             if (walker := known.get(tag)) is not None:
-                nested_cuts: Cuts = []
-                walker(data, position, position + size, nested_cuts)
-                if nested_cuts:
+                nested = Walk(walk.elements_left)
+                walker(data, position, position + size, nested)
+                walk.elements_left = nested.elements_left
+                if nested.cuts:
                     raise Malformed("an unknown tagged field inside a tagged field")
                 kept.append(data[field_start : position + size])
             position += size
         if len(kept) < count:
-            cuts.append((start, position, uvarint(len(kept)) + b"".join(kept)))
+            walk.cuts.append((start, position, uvarint(len(kept)) + b"".join(kept)))
         return position
 
-    return walk
+    return step

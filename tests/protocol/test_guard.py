@@ -64,6 +64,15 @@ def test_impossible_counts_and_lengths_are_refused_without_allocating(
     assert peak < 1_000_000
 
 
+def test_elements_are_bounded_over_the_whole_request() -> None:
+    values = fetch_values({(f"q{i % 3}", i): 0 for i in range(30)})
+    data = encode_request(1, 12, 1, values)[4:]
+    header = decode_header(data)
+    assert len(decode_body(data, header, 33).topics) == 3
+    with pytest.raises(Malformed, match="more elements"):
+        decode_body(data, header, 32)
+
+
 def test_unknown_tagged_fields_are_ignored_as_kafka_does() -> None:
     plain = encode_request(18, 3, 7, {"client_software_name": "a", "client_software_version": "1"})
     data = plain[4:]
@@ -82,7 +91,7 @@ def test_known_tagged_fields_are_kept() -> None:
     data = encode_request(1, 12, 1, values)[4:]
     assert decode(data).cluster_id == "here"
     with_unknown = data[:-1] if data.endswith(b"\0") else data
-    assert admit(request_schema(1, 12), data, decode_header(data).body_at)[0] is data
+    assert admit(request_schema(1, 12), data, decode_header(data).body_at, 100)[0] is data
     assert with_unknown is not None
 
 

@@ -17,6 +17,7 @@ from kproxy.config import Config
 from kproxy.keeper import Keeper
 from kproxy.protocol.batch import read_header
 from kproxy.shard import Shard, open_local
+from kproxy.store import rocks as rocks_module
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.types import QueueId
 from tests.virtual.model import Model
@@ -154,12 +155,23 @@ class Simulation:
         assert (committed.offset if committed else None) == wanted
 
 
+def still_options(cache_bytes: int) -> Any:
+    """RocksDB without compactions, which would delete files while a crash copies them."""
+    options = real_options(cache_bytes)
+    options.set_disable_auto_compactions(True)
+    return options
+
+
+real_options = rocks_module._options
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nothing_is_lost_or_changed_by_crashes(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
     monkeypatch.setattr(keeper_module, "_COPY_BYTES", 5000)
+    monkeypatch.setattr(rocks_module, "_options", still_options)
     simulation = Simulation(tmp_path, seed)
     for _ in range(LIVES):
         anyio.run(simulation.live)
