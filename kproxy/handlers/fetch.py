@@ -34,7 +34,6 @@ async def handle(worker: Worker, request: Request) -> bytes | bytearray:
             session.busy = True
         found = await _wait(worker, interest, body, full)
         session_id = session.session_id if session is not None else 0
-        await worker.answer_memory.wait_for_room()
         return await _answer(request, found, session_id)
     finally:
         if session is not None:
@@ -128,6 +127,8 @@ async def _wait(worker: Worker, interest: Interest, body: Any, full: bool) -> li
     """Look until there are `min_bytes`, an error, or `max_wait` is over."""
     deadline = anyio.current_time() + body.max_wait.total_seconds()
     while True:
+        # No await between this and the reading: what was found is not yet there to be deleted.
+        await worker.answer_memory.wait_for_room()
         changed = interest.expect_change()
         found = _look_at_all(worker, interest, body, full)
         enough = sum(part.size for part in found) >= body.min_bytes

@@ -4,15 +4,17 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from tests.harness import Served, free_port, served
 from tests.wire import Wire, batch, batches
 
-ROUNDS = 20
+ROUNDS, ROUNDS_LONG = 20, 200
 
 
-def test_twenty_kills_under_an_idempotent_producer(data_dir: Path) -> None:
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(ROUNDS_LONG, marks=pytest.mark.long)])
+def test_kills_under_an_idempotent_producer(data_dir: Path, rounds: int) -> None:
     port = free_port()
     rng = random.Random(4)
     delivered: dict[str, list[tuple[int, int]]] = {"a": [], "b": [], "c": []}
@@ -31,12 +33,12 @@ def test_twenty_kills_under_an_idempotent_producer(data_dir: Path) -> None:
         {
             "bootstrap.servers": f"127.0.0.1:{port}", "enable.idempotence": True, "linger.ms": 1,
             "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10,
-            "message.timeout.ms": 120_000, "batch.num.messages": 20,
+            "message.timeout.ms": 600_000, "batch.num.messages": 20,
             "topic.metadata.refresh.interval.ms": 1000, "log_level": 0,
         }
     )  # fmt: skip
     number = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         flags = ("--segment-bytes", "65536", "--rows-flush-ms-max", "100", "--keeper-period-ms",
                  "30")  # fmt: skip
         server = Served(data_dir, *flags, port=port).wait_ready()

@@ -23,7 +23,7 @@ from kproxy.virtual.types import QueueId
 from tests.virtual.model import Model
 from tests.wire import batch
 
-SEEDS = 40
+SEEDS, SEEDS_LONG = 40, 1000
 LIVES = 4
 STEPS = 120
 
@@ -165,7 +165,10 @@ def still_options(cache_bytes: int) -> Any:
 real_options = rocks_module._options
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
+
+
+@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
 def test_nothing_is_lost_or_changed_by_crashes(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,49 @@
+"""Many queues: what they cost in memory, and that a start does not depend on their number."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from kproxy.protocol.codec import encode_request
+from tests.harness import Served, served
+from tests.wire import Wire, batch
+
+MIB = 1 << 20
+PER_REQUEST = 1000
+
+
+def write_to_each(server: Served, count: int, value: bytes) -> None:
+    data = batch(value)
+    with Wire(server.host, server.port, seconds=60) as wire:
+        for start in range(0, count, PER_REQUEST):
+            topics = [
+                {"name": f"user-{i}", "partition_data": [{"index": 0, "records": data}]}
+                for i in range(start, start + PER_REQUEST)
+            ]
+            values = {"transactional_id": None, "acks": -1, "timeout": 30_000}
+            wire.socket.sendall(encode_request(0, 9, 1, values | {"topic_data": topics}))
+            answer = wire.receive(0, 9)[1]
+            assert all(t.partition_responses[0].error_code == 0 for t in answer.responses)
+
+
+@pytest.mark.parametrize("count", [50_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_memory_and_start_do_not_grow_with_the_queues(data_dir: Path, count: int) -> None:
+    with served(data_dir) as server:
+        write_to_each(server, count, b"x" * 100)
+        write_to_each(server, count, b"y" * 100)
+        print(f"{count} queues: {server.rss() / MIB:.0f} MB resident")  # noqa: T201
+        assert server.rss() < 280 * MIB
+        with Wire(server.host, server.port) as wire:
+            assert wire.list_offset(f"user-{count - 1}", -1).offset == 2
+        server.kill()
+    started = time.monotonic()
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        print(f"after a kill ready in {time.monotonic() - started:.2f} s")  # noqa: T201
+        assert wire.list_offset("user-7", -1).offset == 2
+        assert wire.fetch("user-7", 1).records
+    started = time.monotonic()
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        print(f"after a stop ready in {time.monotonic() - started:.2f} s")  # noqa: T201
+        assert again.rss() < 120 * MIB
+        assert wire.list_offset("user-7", -1).offset == 2
