@@ -44,7 +44,7 @@ spark-jars: .tools/spark-jars/.done
 	touch $@
 
 $(VENV)/.made:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kproxy needs Python 3.11 or later; name one with: make run PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kproxy needs Python 3.11 or later; name one with: make run PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 

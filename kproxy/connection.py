@@ -77,7 +77,7 @@ class Connection:
             if (now - self._sending_since) * 1000 > self._config.send_stalled_ms_max:
                 _log.warning("client_does_not_read", peer=self._peer)
                 self._whole.cancel()
-        elif self._unfinished:
+        elif self._unfinished and not self._line:
             if (now - self.active_at) * 1000 > self._config.receive_stalled_ms_max:
                 _log.warning("client_stopped_inside_a_request", peer=self._peer)
                 self._whole.cancel()
