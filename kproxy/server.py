@@ -83,7 +83,7 @@ class Server:
                 shard = await anyio.to_thread.run_sync(
                     open_local, config.data_dir / "shard-0", config
                 )
-            except (DamagedLog, ValueError, OSError) as error:
+            except (DamagedLog, RowsFailed, ValueError, OSError) as error:
                 raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
             try:
                 await self._serve(shard, cluster_id, task_status)

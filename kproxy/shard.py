@@ -89,7 +89,8 @@ class Shard:
                 raise DamagedLog("the log's segment files are missing, but its rows are there")
             segments.start(0)
         if segment not in segments.ids:
-            raise DamagedLog(f"segment {segments.path(segment).name} is missing")
+            hint = "" if data else ", and without rows the log is needed from its start"
+            raise DamagedLog(f"segment {segments.path(segment).name} is missing{hint}")
         if segments.size(segment) < position:
             raise DamagedLog(
                 f"{segments.path(segment).name} ends before position {position}, which was synced"

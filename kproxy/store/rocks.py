@@ -57,14 +57,17 @@ def _options(cache_bytes: int) -> Options:
 
 
 class RowsFailed(Exception):
-    """RocksDB takes no more writes; the log holds all that was acknowledged."""
+    """RocksDB does not open, or takes no more writes; the log holds all that was acknowledged."""
 
 
 class RocksKv:
     """`virtual.state.Kv` on disk. Calls from the event loop touch memory and the page cache."""
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
-        self._db = Rdict(str(path), _options(cache_bytes))
+        try:
+            self._db = Rdict(str(path), _options(cache_bytes))
+        except Exception as error:  # rocksdict raises nothing more precise
+            raise RowsFailed(f"the rows in {path} do not open: {error}") from error
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
 

@@ -15,6 +15,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.keeper import Keeper
 from kproxy.shard import Shard, open_local
 from kproxy.store import segments as segments_module
+from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
@@ -128,6 +129,47 @@ def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
         for path in (tmp_path / "log").iterdir():
             path.unlink()
         with pytest.raises(DamagedLog, match="missing"):
+            open_local(tmp_path, config())
+
+    run(test)
+
+
+def test_lost_rows_are_folded_again_from_a_whole_log(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, segment_bytes=2000) as shard:
+            await create(shard, QUEUES[0])
+            for i in range(50):
+                await put(shard, QUEUES[0], b"%d" % i)
+            before = read(shard, QUEUES[0])
+        shutil.rmtree(tmp_path / "rows")
+        again = open_local(tmp_path, config())
+        assert read(again, QUEUES[0]) == before
+        again.close()
+
+    run(test)
+
+
+def test_lost_rows_are_refused_where_the_log_was_trimmed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, segment_bytes=1_000_000) as shard:
+            await create(shard, QUEUES[0])
+            for _ in range(20):
+                await put(shard, QUEUES[0], b"x" * 200_000)
+            await shard.append([command(Kind.TRIM, QUEUES[0], number=20)]).wait()
+            await keep(shard, lambda: 0 not in shard.segments.ids)
+        shutil.rmtree(tmp_path / "rows")
+        with pytest.raises(DamagedLog, match="from its start"):
+            open_local(tmp_path, config())
+
+    run(test)
+
+
+def test_damaged_rows_are_refused_with_a_line(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as shard:
+            await create(shard, QUEUES[0])
+        (tmp_path / "rows" / "CURRENT").write_text("nonsense")
+        with pytest.raises(RowsFailed, match="do not open"):
             open_local(tmp_path, config())
 
     run(test)
