@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from kproxy.store import files
 from kproxy.virtual.envelope import Kind
 
 _log = structlog.get_logger()
@@ -61,15 +62,8 @@ class DiskRoom:
             self._hold()
 
     def _hold(self) -> None:
-        if not self._reserve_bytes:
-            return
-        with self._reserve.open("wb") as file:
-            try:
-                os.posix_fallocate(file.fileno(), 0, self._reserve_bytes)
-            except OSError:
-                self._reserve.unlink()
-                return
-        self._held = True
+        if self._reserve_bytes:
+            self._held = files.reserve(self._reserve, self._reserve_bytes)
 
     def _release(self) -> None:
         if self._held:

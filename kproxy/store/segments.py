@@ -16,6 +16,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from kproxy.store import files
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Place
@@ -25,7 +26,6 @@ _CRC_FROM = 8
 _BODY_AT = _FRAME.size + envelopes.HEAD_BYTES
 _HEAD = struct.Struct(">QBB16siqq")
 _LENGTH_CRC = struct.Struct(">II")
-_IOV_MAX = 1024
 _OPEN_FILES_MAX = 512
 SUFFIX = ".log"
 
@@ -121,11 +121,10 @@ class Segments:
         """
         fd, position = self._fd(self.active), self.end
         try:
-            for start in range(0, len(buffers), _IOV_MAX):
-                position = _pwrite_all(fd, buffers[start : start + _IOV_MAX], position)
+            position = files.write_all(fd, buffers, position)
             assert position == self.end + total
             if sync:
-                os.fdatasync(fd)
+                files.sync_data(fd)
         except OSError as error:
             try:
                 os.ftruncate(fd, self.end)
@@ -136,7 +135,7 @@ class Segments:
         self.end = position
 
     def sync(self) -> None:
-        os.fdatasync(self._fd(self.active))
+        files.sync_data(self._fd(self.active))
 
     # -- reading
 
@@ -146,18 +145,12 @@ class Segments:
         Raises EOFError where the file is shorter than the index says.
         """
         fd = self._fd(segment)
-        flags = 0 if wait else os.RWF_NOWAIT
         done = 0
         while done < len(buffer):
-            try:
-                count = os.preadv(fd, [buffer[done:]], position + done, flags)
-            except (BlockingIOError, OSError):
-                if wait:
-                    raise
-                return False
+            count = files.read_into(fd, buffer[done:], position + done, wait)
             if count == 0:
                 raise EOFError(f"segment {segment} ends before position {position + done}")
-            if count < len(buffer) - done and not wait:
+            if count < 0 or (count < len(buffer) - done and not wait):
                 return False
             done += count
         return True
@@ -239,15 +232,3 @@ class Segments:
         self._doomed.discard(segment)
         if (fd := self._fds.pop(segment, None)) is not None:
             os.close(fd)
-
-
-def _pwrite_all(fd: int, buffers: list[bytes], position: int) -> int:
-    wanted = sum(map(len, buffers))
-    count = os.pwritev(fd, buffers, position)
-    if count < wanted:  # rare: a signal, or the disk filled up; the next call says which
-        rest = memoryview(b"".join(buffers))[count:]
-        while rest:
-            more = os.pwrite(fd, rest, position + count)
-            count += more
-            rest = rest[more:]
-    return position + wanted

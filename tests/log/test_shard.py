@@ -14,7 +14,7 @@ from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.keeper import Keeper
 from kproxy.shard import Shard, open_local
-from kproxy.store import segments as segments_module
+from kproxy.store import files
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual import rows
@@ -81,7 +81,7 @@ def test_many_appends_share_a_commit_and_keep_their_order(tmp_path: Path) -> Non
                 real(fd)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(segments_module.os, "fdatasync", counted)
+                patch.setattr(files.os, "fdatasync", counted)
                 envelopes = [
                     Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"%d" % i)) for i in range(500)
                 ]
@@ -196,7 +196,7 @@ def test_a_failed_commit_is_answered_and_forgotten(tmp_path: Path) -> None:
                 def fail(fd: int) -> None:
                     raise OSError(28, "No space left on device")
 
-                patch.setattr(segments_module.os, "fdatasync", fail)
+                patch.setattr(files.os, "fdatasync", fail)
                 ticket = shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"lost"))])
                 with pytest.raises(KafkaError) as refused:
                     await ticket.wait()

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.store import files
 from kproxy.store import segments as segments_module
 from kproxy.store.segments import LogFailed, Segments
 from kproxy.virtual.envelope import Envelope, Kind
@@ -56,9 +57,29 @@ def test_a_short_write_is_finished(segments: Segments, monkeypatch: pytest.Monke
     def short(fd: int, buffers: list[bytes], position: int) -> int:
         return real(fd, [b"".join(buffers)[:10]], position)
 
-    monkeypatch.setattr(segments_module.os, "pwritev", short)
+    monkeypatch.setattr(files.os, "pwritev", short)
     write(segments, 0, b"a" * 100, b"b" * 100)
     assert replayed(segments) == [(0, b"a" * 100), (1, b"b" * 100)]
+
+
+@pytest.mark.parametrize(
+    "lacking", [("RWF_NOWAIT",), ("preadv", "pwritev"), ("fdatasync",), ("posix_fallocate",)]
+)
+def test_platforms_that_lack_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: tuple[str, ...]
+) -> None:
+    for name in lacking:
+        monkeypatch.delattr(files.os, name)
+    monkeypatch.setattr(files, "_NOWAIT", getattr(os, "RWF_NOWAIT", None))
+    segments = Segments(tmp_path)
+    segments.start(0)
+    ((segment, position, length),) = write(segments, 0, b"body" * 1000)
+    for wait in (True, False):
+        buffer = bytearray(length)
+        assert segments.read_into(memoryview(buffer), segment, position, wait)
+        assert buffer == b"body" * 1000
+    assert files.reserve(tmp_path / "reserve", 100_000)
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 100_000
 
 
 def test_replay_stops_at_every_torn_length_and_at_every_flipped_byte(tmp_path: Path) -> None:
@@ -87,7 +108,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(
     def fail(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(segments_module.os, "fdatasync", fail)
+    monkeypatch.setattr(files.os, "fdatasync", fail)
     with pytest.raises(OSError, match="No space"):
         write(segments, 1, b"lost")
     monkeypatch.undo()
@@ -102,8 +123,8 @@ def test_a_write_that_cannot_be_undone_ends_the_log(
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(segments_module.os, "fdatasync", fail)
-    monkeypatch.setattr(segments_module.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fdatasync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(LogFailed):
         write(segments, 0, b"x")
 

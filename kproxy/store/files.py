@@ -1,0 +1,60 @@
+"""File calls that not every platform has, each with what serves instead."""
+
+import os
+
+_IOV_MAX = 1024
+_NOWAIT = getattr(os, "RWF_NOWAIT", None)
+
+
+def sync_data(fd: int) -> None:
+    """Force a file's data to disk; its metadata too where the platform knows no difference."""
+    getattr(os, "fdatasync", os.fsync)(fd)
+
+
+def read_into(fd: int, buffer: memoryview, position: int, wait: bool) -> int:
+    """Read once into `buffer`; the bytes read, 0 at the file's end.
+
+    With `wait` false only what the page cache holds, where the platform can tell; -1: not there.
+    """
+    if not hasattr(os, "preadv"):
+        data = os.pread(fd, len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+    if wait or _NOWAIT is None:
+        return os.preadv(fd, [buffer], position)
+    try:
+        return os.preadv(fd, [buffer], position, _NOWAIT)
+    except OSError:  # not in the page cache, or a file system that cannot tell
+        return -1
+
+
+def write_all(fd: int, buffers: list[bytes], position: int) -> int:
+    """Write all buffers in order; the position behind them. Raises OSError."""
+    for start in range(0, len(buffers), _IOV_MAX):
+        part = buffers[start : start + _IOV_MAX]
+        wanted = sum(map(len, part))
+        count = os.pwritev(fd, part, position) if hasattr(os, "pwritev") else 0
+        if count < wanted:  # a signal, or the disk filled up: the next call says which
+            rest = memoryview(b"".join(part))[count:]
+            while rest:
+                written = os.pwrite(fd, rest, position + count)
+                count += written
+                rest = rest[written:]
+        position += wanted
+    return position
+
+
+def reserve(path: str | os.PathLike[str], count: int) -> bool:
+    """Make a file that takes up `count` bytes of disk; False where there is no room."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, count)
+        else:
+            write_all(fd, [bytes(count)], 0)
+    except OSError:
+        os.unlink(path)
+        return False
+    finally:
+        os.close(fd)
+    return True
