@@ -42,7 +42,6 @@ class Keeper:
         self._flush_bytes = config.rows_flush_bytes
         self._flush_s = config.rows_flush_ms_max / 1000
         self._period_s = config.keeper_period_ms / 1000
-        self._durable = shard.applied_through
         self._uncopied: set[int] = set()
         self._flushed_at = time.monotonic()
 
@@ -67,7 +66,7 @@ class Keeper:
         if self._shard.kv.unflushed_bytes() > self._flush_bytes:
             return True
         old = time.monotonic() - self._flushed_at > self._flush_s
-        behind = self._shard.applied_through != self._durable
+        behind = self._shard.applied_through != self._shard.durable_through
         return (behind and (old or dead)) or (swept and dead)
 
     async def flush(self) -> None:
@@ -80,7 +79,7 @@ class Keeper:
             return
         await self._shard.log.sync()
         await to_thread.run_sync(self._shard.kv.flush)
-        self._durable = through
+        self._shard.durable_through = through
         self._flushed_at = time.monotonic()
 
     def _sealed(self) -> list[int]:
@@ -91,7 +90,7 @@ class Keeper:
         """Delete segments that hold nothing live and lie before the checkpoint."""
         segments = self._shard.segments
         for segment in dead:
-            if segment >= self._durable[1]:
+            if segment >= self._shard.durable_through[1]:
                 continue
             freed = segments.drop(segment)
             self._shard.kv.write({rows.segment_key(segment): None})

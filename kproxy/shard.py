@@ -51,7 +51,8 @@ class Shard:
             commit_bytes_max=config.commit_bytes_max,
             room=room,
         )
-        self.applied_through = (0, 0, 0)  # next log offset, and the segment and position of it
+        # Next log offset, and the segment and position of it: of the rows, and of those on disk.
+        self.applied_through = self.durable_through = (0, 0, 0)
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         return self.log.append(envelopes)
@@ -96,7 +97,7 @@ class Shard:
                 f"{segments.path(segment).name} ends before position {position}, which was synced"
             )
         first = next_offset
-        self.applied_through = (next_offset, segment, position)
+        self.applied_through = self.durable_through = (next_offset, segment, position)
         while True:
             next_offset, position = self._replay(segment, position, next_offset)
             later = [other for other in segments.ids if other > segment]

@@ -271,6 +271,30 @@ def test_a_small_long_lived_queue_does_not_pin_its_siblings(tmp_path: Path) -> N
     run(test)
 
 
+def test_what_recovery_folded_is_not_on_disk_yet(tmp_path: Path) -> None:
+    """Found by simulation seed 87: the log before it was deleted, and the next crash was fatal."""
+
+    async def test() -> None:
+        async with running(tmp_path, segment_bytes=2_000_000) as shard:
+            await create(shard, QUEUES[0])
+            for _ in range(20):
+                await put(shard, QUEUES[0], b"x" * 300_000)
+            await shard.append([command(Kind.TRIM, QUEUES[0], number=20)]).wait()
+            shutil.copytree(tmp_path, tmp_path / "first")
+        async with running(tmp_path / "first", segment_bytes=2_000_000) as shard:
+            assert shard.durable_through == (0, 0, 0)
+            shard.room.fits = lambda wanted: False  # type: ignore[method-assign]
+            await Keeper(shard, config()).round()
+            shutil.copytree(tmp_path / "first", tmp_path / "second")
+        again = open_local(tmp_path / "second", config())
+        row = again.state.partition((QUEUES[0], 0))
+        assert row is not None
+        assert row.next_offset == 20
+        again.close()
+
+    run(test)
+
+
 def test_live_bytes_are_counted_exactly(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, segment_bytes=500_000) as shard:

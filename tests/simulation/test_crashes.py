@@ -23,7 +23,7 @@ from kproxy.virtual.types import QueueId
 from tests.virtual.model import Model
 from tests.wire import batch
 
-SEEDS, SEEDS_LONG = 40, 1000
+SEEDS, SEEDS_LONG = 100, 1000
 LIVES = 4
 STEPS = 120
 
