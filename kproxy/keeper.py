@@ -60,7 +60,8 @@ class Keeper:
         if self._flush_due(swept, bool(dead)):
             await self.flush()
         self._reclaim(dead)
-        await self._copy_forward()
+        if not swept:  # else what is dead may still count as alive
+            await self._copy_forward()
 
     def _flush_due(self, swept: bool, dead: bool) -> bool:
         if self._shard.kv.unflushed_bytes() > self._flush_bytes:
