@@ -7,7 +7,7 @@ next, all from this one list (pydantic checks); names end in their unit.
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     PositiveInt,
     ValidationError,
+    model_validator,
 )
 
 from kproxy.log.local import Sync
@@ -120,6 +121,15 @@ class Config(BaseModel):
         "auto", description="auto: console on a terminal, JSON lines otherwise"
     )
 
+    @model_validator(mode="after")
+    def _advertisable(self) -> Self:
+        if self.advertised_address[0] in ("0.0.0.0", "::"):
+            raise ValueError(
+                f"clients cannot connect to {self.advertised_address[0]}: say where they can with"
+                " --advertise HOST:PORT"
+            )
+        return self
+
     @property
     def sync_policy(self) -> Sync:
         word, _, number = self.sync.partition(":")
@@ -179,6 +189,8 @@ def _known(name: str, where: str) -> None:
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors()[0]
-    name = "--" + str(first["loc"][0]).replace("_", "-")
     problem = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return problem
+    name = "--" + str(first["loc"][0]).replace("_", "-")
     return f"{name} {first['input']!s}: {problem}"

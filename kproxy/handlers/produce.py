@@ -23,6 +23,8 @@ from kproxy.worker import Request, Worker
 Finish = Callable[[], Coroutine[Any, Any, bytes | None]]
 
 _LOG_APPEND_TIME = "LogAppendTime"
+_AFTER_MAX = "message.timestamp.after.max.ms"
+_AFTER_MAX_DEFAULT = int(configs.SETTINGS[_AFTER_MAX].default)
 
 
 class Appending:
@@ -31,6 +33,7 @@ class Appending:
     def __init__(self, worker: Worker, request: Request) -> None:
         self._worker = worker
         self._version = request.version
+        self._now_ms = worker.now_ms()
         self._acks: int = request.body.acks
         self._by_id = request.version >= PRODUCE_TOPIC_IDS
         self._topics: list[tuple[str | bytes, list[Produced]]] = []
@@ -104,9 +107,15 @@ class Appending:
             raise BadBatch(
                 Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
             )
-        given = queue.configs
+        given, now_ms = queue.configs, self._now_ms
         if given and configs.effective("message.timestamp.type", given) == _LOG_APPEND_TIME:
-            return stamped(records, self._worker.now_ms())
+            return stamped(records, now_ms)
+        ahead_ms = int(given.get(_AFTER_MAX, _AFTER_MAX_DEFAULT)) if given else _AFTER_MAX_DEFAULT
+        if header.max_timestamp - now_ms > ahead_ms:
+            raise BadBatch(
+                Code.INVALID_TIMESTAMP,
+                f"a timestamp lies more than {ahead_ms} ms in the future ({_AFTER_MAX})",
+            )
         return stamped(records, None) if header.is_log_append_time else records
 
     async def finish(self) -> bytes | None:

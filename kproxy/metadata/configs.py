@@ -52,6 +52,11 @@ SETTINGS = {
             documentation="The largest record batch accepted, after compression, in bytes.",
         ),
         Setting(
+            name="message.timestamp.after.max.ms", default="3600000", kind=LONG,
+            fault=_number(0, 2**63 - 1),
+            documentation="How far a producer's timestamp may lie in the future, in milliseconds.",
+        ),
+        Setting(
             name="message.timestamp.type", default="CreateTime", kind=STRING,
             fault=_one_of("CreateTime", "LogAppendTime"),
             documentation="Whether a record's timestamp is the producer's or the server's.",

@@ -4,6 +4,7 @@ What may differ is named: ids, timestamps of now, text of messages, leader epoch
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -479,6 +480,22 @@ def test_log_append_time(kafka: Kafka, server: Served) -> None:
         return [done.base_offset, again.offset, again.timestamp > 1_000_000, stored[22]]
 
     alike(kafka, server, script, "log-append-time")
+
+
+def test_timestamps_of_the_future(kafka: Kafka, server: Served) -> None:
+    now = int(time.time() * 1000)
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        made(wire, queue + "-set", message_timestamp_after_max_ms="5000")
+        made(wire, queue + "-stamped", message_timestamp_type="LogAppendTime")
+        return [
+            (name, ahead, wire.produce(queue + name, batch(b"v", times=(now + ahead,))).error_code)
+            for name in ("", "-set", "-stamped")
+            for ahead in (-(10**12), 0, 100_000, 3_000_000, 4_000_000, 10**12)
+        ]
+
+    alike(kafka, server, script, "future")
 
 
 def test_describe_configs(kafka: Kafka, server: Served) -> None:
