@@ -12,11 +12,11 @@ from functools import partial
 
 import anyio
 import structlog
-from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Ticket
 from kproxy.log.room import DiskRoom
+from kproxy.log.thread import LogThread
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope
 
@@ -56,6 +56,7 @@ class LocalLog:
         self._segment_bytes = segment_bytes
         self._commit_bytes_max = commit_bytes_max
         self._room = room
+        self._thread: LogThread
         self._waiting: deque[Ticket] = deque()
         self._work = anyio.Event()
         self._rolled = anyio.Event()
@@ -76,21 +77,28 @@ class LocalLog:
 
     async def run(self) -> None:
         """Commit what is in line until `close`; raises LogFailed if the disk cannot be trusted."""
-        async with anyio.create_task_group() as tasks:
-            if self._sync.interval_ms is not None:
-                tasks.start_soon(self._sync_now_and_then, self._sync.interval_ms / 1000)
-            while not (self._closing and not self._waiting):
-                self._busy = False
-                if not self._waiting and self._rolled.is_set():
-                    await self._work.wait()
-                self._work = anyio.Event()
-                self._busy = True
-                if not self._rolled.is_set():
-                    await self._roll()
-                while self._waiting:
-                    await self._commit(self._take())
-            tasks.cancel_scope.cancel()
-        await to_thread.run_sync(self._segments.sync)
+        self._thread = LogThread("log")
+        try:
+            async with anyio.create_task_group() as tasks:
+                if self._sync.interval_ms is not None:
+                    tasks.start_soon(self._sync_now_and_then, self._sync.interval_ms / 1000)
+                await self._commit_all()
+                tasks.cancel_scope.cancel()
+            await self._thread.run(self._segments.sync)
+        finally:
+            self._thread.close()
+
+    async def _commit_all(self) -> None:
+        while not (self._closing and not self._waiting):
+            self._busy = False
+            if not self._waiting and self._rolled.is_set():
+                await self._work.wait()
+            self._work = anyio.Event()
+            self._busy = True
+            if not self._rolled.is_set():
+                await self._roll()
+            while self._waiting:
+                await self._commit(self._take())
 
     def close(self) -> None:
         """Refuse new appends and let `run` return when the line is empty."""
@@ -101,7 +109,7 @@ class LocalLog:
         """Force all that was committed to disk."""
         if self._unsynced:
             self._unsynced = False
-            await to_thread.run_sync(self._segments.sync)
+            await self._thread.run(self._segments.sync)
 
     async def _sync_now_and_then(self, seconds: float) -> None:
         while True:
@@ -144,8 +152,7 @@ class LocalLog:
     async def _write(self, buffers: list[bytes], total: int) -> None:
         write = partial(self._segments.write, buffers, total, self._sync.always)
         if self._sync.always or total >= _THREAD_FROM_BYTES:
-            with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(write)
+            await self._thread.run(write)
         else:
             write()
         self._unsynced = not self._sync.always
@@ -159,8 +166,8 @@ class LocalLog:
 
     async def _roll(self) -> None:
         try:
-            await to_thread.run_sync(self._segments.sync)
-            await to_thread.run_sync(self._segments.start, self.next_offset)
+            await self._thread.run(self._segments.sync)
+            await self._thread.run(partial(self._segments.start, self.next_offset))
             self._deliver(self.next_offset, [], [], (self._segments.active, 0))
         finally:
             self._rolled.set()

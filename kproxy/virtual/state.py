@@ -53,14 +53,11 @@ class State:
         self._changes[key] = value
 
     def partition(self, key: PartitionKey) -> Partition | None:
-        try:
-            return self._partitions[key]
-        except KeyError:
-            data = self.get(rows.partition_key(*key))
-            row = None if data is None else rows.decode_partition(data)
-            if row is not None:
-                self._cache(self._partitions, key, row)
-            return row
+        row = self._partitions.get(key)
+        if row is None and (data := self.get(rows.partition_key(*key))) is not None:
+            row = rows.decode_partition(data)
+            self._cache(self._partitions, key, row)
+        return row
 
     def put_partition(self, key: PartitionKey, row: Partition) -> None:
         self._dirty_partitions[key] = row
@@ -75,24 +72,18 @@ class State:
         self.put(rows.partition_key(*key), None)
 
     def queue(self, name: str) -> Queue | None:
-        try:
-            return self._queues[name]
-        except KeyError:
-            data = self.get(rows.queue_key(name))
-            row = None if data is None else rows.decode_queue(name, data)
-            if row is not None:
-                self._cache(self._queues, name, row)
-            return row
+        row = self._queues.get(name)
+        if row is None and (data := self.get(rows.queue_key(name))) is not None:
+            row = rows.decode_queue(name, data)
+            self._cache(self._queues, name, row)
+        return row
 
     def name(self, queue_id: QueueId) -> str | None:
-        try:
-            return self._names[queue_id]
-        except KeyError:
-            data = self.get(rows.name_key(queue_id))
-            name = None if data is None else data.decode()
-            if name is not None:
-                self._cache(self._names, queue_id, name)
-            return name
+        name = self._names.get(queue_id)
+        if name is None and (data := self.get(rows.name_key(queue_id))) is not None:
+            name = data.decode()
+            self._cache(self._names, queue_id, name)
+        return name
 
     def put_queue(self, queue: Queue) -> None:
         self._cache(self._queues, queue.name, queue)
