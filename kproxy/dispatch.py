@@ -26,7 +26,6 @@ from kproxy.protocol.codec import (
     decode_body,
     decode_header,
     encode,
-    request_schema,
     response_prefix,
 )
 from kproxy.protocol.varint import Malformed
@@ -138,11 +137,3 @@ async def _answer(api: Api, worker: Worker, request: Request) -> bytes | bytearr
     return (
         response_prefix(header.api_key, header.api_version, header.correlation_id, len(body)) + body
     )
-
-
-def check_table() -> None:
-    """Every advertised version has a schema; called by the tests."""
-    for api in _APIS:
-        low = 3 if api.key == PRODUCE_KEY else api.low
-        for version in range(low, api.high + 1):
-            assert request_schema(api.key, version) is not None, (api.key, version)

@@ -14,7 +14,7 @@ import anyio
 import structlog
 
 from kproxy.errors import Code, KafkaError
-from kproxy.log.base import Deliver, Ticket
+from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.room import DiskRoom
 from kproxy.log.thread import LogThread
 from kproxy.store.segments import Segments
@@ -35,7 +35,7 @@ class Sync:
     interval_ms: int | None
 
 
-class LocalLog:
+class LocalLog(Log):
     """Group commit over `Segments`. One task runs it; anything may append."""
 
     def __init__(

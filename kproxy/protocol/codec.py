@@ -137,7 +137,7 @@ def encode_body(key: int, version: int, values: Mapping[str, Any]) -> bytes:
 
 
 def encode_request(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
-    """A whole request frame; what our own command-line tools and tests send."""
+    """A whole request frame, for clients of ours: so far the tests'."""
     schema = _loaded(load_request_schema, key, version)
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, _builder(schema)(values))

@@ -24,7 +24,7 @@ from kproxy.virtual.fold import Place
 _FRAME = struct.Struct(">IIQ")
 _CRC_FROM = 8
 _BODY_AT = _FRAME.size + envelopes.HEAD_BYTES
-_HEAD = struct.Struct(">QBB16siqq")
+_HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
 _LENGTH_CRC = struct.Struct(">II")
 _OPEN_FILES_MAX = 512
 SUFFIX = ".log"

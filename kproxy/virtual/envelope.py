@@ -78,18 +78,6 @@ def command(
     return Envelope(kind, queue_id, partition, number=number, time_ms=time_ms, body=body)
 
 
-def encode_head(envelope: Envelope) -> bytes:
-    """The fixed part in front of the body."""
-    return HEAD.pack(
-        envelope.kind,
-        FORM,
-        envelope.queue_id,
-        envelope.partition,
-        envelope.number,
-        envelope.time_ms,
-    )
-
-
 def decode(data: bytes | memoryview, position: int = 0) -> Envelope:
     """Read an envelope that fills `data` from `position` on. Raises ValueError."""
     if len(data) - position < HEAD_BYTES:
