@@ -1,7 +1,10 @@
 """Metadata (key 3, versions 0 to 13) and DescribeCluster (key 60, versions 0 to 2)."""
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
+
+from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
@@ -15,6 +18,7 @@ from kproxy.worker import Request, Worker
 _TOPIC_OPERATIONS = 0b1101_1111_1000
 _CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _BROKERS = 1
+_PIECE = 500
 _ZERO_ID = bytes(16)
 
 
@@ -24,15 +28,17 @@ async def handle(worker: Worker, request: Request) -> bytes:
     operations = _TOPIC_OPERATIONS if _asked(body, "topic") else UNKNOWN_OPERATIONS
     topics = body.topics
     if topics is None or (version == 0 and not topics):
-        encoded = [_topic(worker, version, queue, operations) for queue in worker.catalogue.all()]
+        encoded, topic_count = await _all(worker, version, operations)
     else:
         encoded = await _some(worker, request, topics, operations)
+        topic_count = len(encoded)
     return metadata_body(
         version,
         worker.cluster.brokers,
         worker.cluster.cluster_id,
         worker.cluster.controller_id,
         encoded,
+        topic_count,
         _CLUSTER_OPERATIONS if _asked(body, "cluster") else UNKNOWN_OPERATIONS,
     )
 
@@ -44,6 +50,17 @@ def _asked(body: Any, what: str) -> bool:
 def _topic(worker: Worker, version: int, queue: Queue, operations: int) -> bytes:
     leaders = worker.cluster.leaders(queue.partitions)
     return metadata_topic(version, Code.NONE, queue.name, queue.queue_id, leaders, operations)
+
+
+async def _all(worker: Worker, version: int, operations: int) -> tuple[list[bytes], int]:
+    """Every queue, in pieces of many, and how many; others are served between two pieces."""
+    pieces, topic_count = [], 0
+    queues = worker.catalogue.all()
+    while piece := [_topic(worker, version, q, operations) for q in islice(queues, _PIECE)]:
+        pieces.append(b"".join(piece))
+        topic_count += len(piece)
+        await checkpoint()
+    return pieces, topic_count
 
 
 async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:

@@ -22,6 +22,7 @@ from kproxy.virtual.envelope import Envelope
 
 _log = structlog.get_logger()
 
+_COMMIT_ENVELOPES = 2000  # tens of milliseconds of the loop
 _FRAME_BYTES = 128  # about what an envelope takes besides its body
 _FULL = "the disk is nearly full: delete queues or add space"
 _THREAD_FROM_BYTES = 256 * 1024  # below, an unsynced write is a copy into the page cache
@@ -117,10 +118,12 @@ class LocalLog(Log):
             await self.sync()
 
     def _take(self) -> list[Ticket]:
-        taken, total = [], 0
-        while self._waiting and total < self._commit_bytes_max:
+        """What the next commit holds: bounded in bytes, and in the time that applying it takes."""
+        taken, total, count = [], 0, 0
+        while self._waiting and total < self._commit_bytes_max and count < _COMMIT_ENVELOPES:
             ticket = self._waiting.popleft()
             total += sum(len(envelope.body) for envelope in ticket.envelopes)
+            count += len(ticket.envelopes)
             taken.append(ticket)
         return taken
 

@@ -186,9 +186,10 @@ def metadata_body(
     cluster_id: str,
     controller_id: int,
     topics: Sequence[bytes],
+    topic_count: int,
     operations: int = UNKNOWN_OPERATIONS,
 ) -> bytes:
-    """A MetadataResponse body around encoded topics."""
+    """A MetadataResponse body around encoded topics, of which one piece may hold many."""
     flexible = version >= METADATA_FLEXIBLE
     parts = [b"\0\0\0\0" if version >= 3 else b"", count(len(brokers), flexible)]
     for broker in brokers:
@@ -201,7 +202,7 @@ def metadata_body(
         parts.append(nullable_string(cluster_id, flexible))
     if version >= 1:
         parts.append(_I32.pack(controller_id))
-    parts.append(count(len(topics), flexible))
+    parts.append(count(topic_count, flexible))
     parts += topics
     if 8 <= version <= 10:
         parts.append(_I32.pack(operations))

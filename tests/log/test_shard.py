@@ -93,6 +93,23 @@ def test_many_appends_share_a_commit_and_keep_their_order(tmp_path: Path) -> Non
     run(test)
 
 
+def test_a_long_line_is_committed_in_parts_between_which_others_run(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as shard:
+            await create(shard, QUEUES[0])
+            body = batch(b"v")
+            tickets = [
+                shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)] * 1000)
+                for _ in range(10)
+            ]
+            await tickets[1].wait()
+            assert not tickets[-1].done
+            outcomes = await tickets[-1].wait()
+            assert outcomes[-1].number == 9999
+
+    run(test)
+
+
 @pytest.mark.parametrize("flush", [False, True])
 def test_everything_is_there_after_reopening_without_a_close(tmp_path: Path, flush: bool) -> None:
     async def test() -> None:

@@ -94,7 +94,7 @@ def test_metadata(version: int) -> None:
         answers.metadata_topic(version, 3, "none", bytes(16), ()),
     ]
     brokers = [Broker(1, "localhost", 9092), Broker(2, "host", 19092)]
-    body = answers.metadata_body(version, brokers, "the-cluster", 2, topics)
+    body = answers.metadata_body(version, brokers, "the-cluster", 2, topics, 2)
     partitions = [
         {"error_code": 0, "partition_index": i, "leader_id": leader, "leader_epoch": 0,
          "replica_nodes": (leader,), "isr_nodes": (leader,), "offline_replicas": ()}
@@ -119,7 +119,7 @@ def test_metadata(version: int) -> None:
 
 def test_metadata_of_an_unknown_id_has_no_name() -> None:
     topic = answers.metadata_topic(12, 100, None, ID.bytes, ())
-    body = answers.metadata_body(12, [], "c", 1, [topic])
+    body = answers.metadata_body(12, [], "c", 1, [topic], 1)
     expected = {
         "brokers": (), "cluster_id": "c", "controller_id": 1,
         "topics": [{"error_code": 100, "name": None, "topic_id": ID, "is_internal": False,
