@@ -13,6 +13,7 @@ from kproxy.errors import Code
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
@@ -110,6 +111,8 @@ async def _append(
 
 def _group_fault(body: Any) -> Code:
     """As Kafka's coordinator for a group without members: only a generation gives one away."""
+    if group_is_too_long(body.group_id):
+        return Code.INVALID_GROUP_ID
     return Code.UNKNOWN_MEMBER_ID if body.generation_id_or_member_epoch >= 0 else Code.NONE
 
 
@@ -118,19 +121,17 @@ async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     by_id = request.version >= _FETCH_BY_ID
     if request.version < 8:
-        return {
-            "topics": _committed(worker, body.group_id, body.topics, by_id),
-            "error_code": Code.NONE,
-        }
-    groups = [
-        {
-            "group_id": group.group_id,
-            "topics": _committed(worker, group.group_id, group.topics, by_id),
-            "error_code": Code.NONE,
-        }
-        for group in body.groups
-    ]
-    return {"groups": groups}
+        return _fetched(worker, body, by_id)
+    return {"groups": [_fetched(worker, group, by_id) for group in body.groups]}
+
+
+def _fetched(worker: Worker, group: Any, by_id: bool) -> dict[str, Any]:
+    too_long = group_is_too_long(group.group_id)
+    return {
+        "group_id": group.group_id,
+        "topics": () if too_long else _committed(worker, group.group_id, group.topics, by_id),
+        "error_code": Code.INVALID_GROUP_ID if too_long else Code.NONE,
+    }
 
 
 def _committed(worker: Worker, group: str, topics: Any, by_id: bool) -> list[dict[str, Any]]:
@@ -142,7 +143,9 @@ def _committed(worker: Worker, group: str, topics: Any, by_id: bool) -> list[dic
         queue = _queue(worker, topic, by_id)
         parts = []
         for index in topic.partition_indexes:
-            row = None if queue is None else state.committed(group, (queue.queue_id, index))
+            row = None
+            if queue is not None and 0 <= index < queue.partitions:
+                row = state.committed(group, (queue.queue_id, index))
             code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
             parts.append(_offset(index, row, code))
         answer.append(_labelled(topic, by_id, parts))
@@ -178,6 +181,8 @@ def _all_committed(worker: Worker, group: str) -> list[dict[str, Any]]:
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetDeleteResponse (KIP-496)."""
     body = request.body
+    if group_is_too_long(body.group_id):
+        return {"error_code": Code.INVALID_GROUP_ID, "topics": ()}
     shard = worker.shard(body.group_id)
     prefix = rows.offset_prefix(body.group_id)
     known = next(shard.state.kv.scan(prefix, prefix + b"\xff" * 21), None)

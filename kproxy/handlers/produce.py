@@ -13,6 +13,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
+from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Outcome
 from kproxy.virtual.producers import judge
@@ -49,15 +50,18 @@ class Appending:
 
     def _refuse_all(self, request: Request, code: Code) -> None:
         for topic in request.body.topic_data:
-            name = topic.topic_id.bytes if self._by_id else topic.name
+            name = self._id_of(topic) if self._by_id else topic.name
             refused = [Produced(part.index, code) for part in topic.partition_data]
             self._topics.append((name, refused))
+
+    def _id_of(self, topic: Any) -> QueueId:
+        return QueueId((topic.topic_id or ZERO_UUID).bytes)
 
     def _take_topic(self, topic: Any) -> None:
         answers: list[Produced] = []
         queue: Queue | None
         if self._by_id:
-            topic_id = QueueId(topic.topic_id.bytes if topic.topic_id else bytes(16))
+            topic_id = self._id_of(topic)
             self._topics.append((topic_id, answers))
             queue = self._worker.catalogue.find_id(topic_id)
             absent = Code.UNKNOWN_TOPIC_ID

@@ -16,6 +16,13 @@ def shard_of(name: str, shards: int, partition: int = 0) -> ShardId:
     return ShardId((mmh3.hash(name, _SEED, signed=False) + partition) % shards)
 
 
+GROUP_BYTES_MAX = 32_767  # a Kafka STRING; the rows' keys are made for it
+
+
+def group_is_too_long(group: str) -> bool:
+    return len(group.encode()) > GROUP_BYTES_MAX
+
+
 def name_fault(name: str) -> str | None:
     """Why Kafka would refuse this queue name (`Topic.validate`), or None."""
     if not name:
