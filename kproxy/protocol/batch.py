@@ -15,6 +15,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 LOG_OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
 CRC_FROM = 21  # the CRC covers the attributes and all that follows
+RECORD_BYTES_MIN = 7  # length, attributes, time and offset deltas, key, value, header count
 MAGIC = 2
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CODEC_ZSTD = 4
@@ -129,6 +130,14 @@ def _check_counts(header: BatchHeader) -> None:
             Code.INVALID_RECORD,
             f"{header.record_count} records do not fit a last offset delta of"
             f" {header.last_offset_delta}",
+        )
+    if (
+        header.codec == 0
+        and header.record_count * RECORD_BYTES_MIN
+        > header.length + LOG_OVERHEAD_BYTES - HEADER_BYTES
+    ):
+        raise BadBatch(
+            Code.INVALID_RECORD, f"there is no room for {header.record_count} records in the batch"
         )
     if header.is_control:
         raise BadBatch(Code.INVALID_RECORD, "clients may not write control batches")

@@ -61,6 +61,7 @@ BAD = {
     "empty": b"",
     "crc": batch(b"a", crc=7),
     "count": batch(b"a", count=5),
+    "over": batch(b"a", count=5, last_delta=4),
     "none": batch(count=0, last_delta=-1),
     "delta": batch(b"a", last_delta=3),
     "magic": batch(b"a", magic=1),

@@ -38,6 +38,8 @@ def test_a_sound_batch_is_accepted() -> None:
         (batch(b"a", crc=1), Code.CORRUPT_MESSAGE),
         (batch(b"a", count=2), Code.INVALID_RECORD),
         (batch(b"a", count=0), Code.INVALID_RECORD),
+        (batch(b"a", count=5, last_delta=4), Code.INVALID_RECORD),
+        (batch(b"", count=2, last_delta=1), Code.INVALID_RECORD),
         (batch(b"a", last_delta=7), Code.INVALID_RECORD),
         (batch(b"a", last_delta=-1), Code.INVALID_RECORD),
         (batch(b"a", magic=1), Code.INVALID_RECORD),
