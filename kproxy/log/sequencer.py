@@ -1,0 +1,95 @@
+"""Putting a shared log's envelopes in order: ours from memory, others' as they are read.
+
+For a log that many workers append to (a partition of a real Kafka topic). What we sent is known
+before it has landed; a delivery report says where it did. Where that is exactly the next offset it
+is applied at once; where it is further on, another worker wrote in between, and the gap is read
+first. An envelope's own id, writer and counter, says which of ours a read one is, so it does not
+matter whether the report or the reader brings it first. No I/O.
+"""
+
+from typing import NamedTuple
+
+from kproxy.virtual.envelope import Envelope
+
+
+class EnvelopeId(NamedTuple):
+    """Who appended it, in which life, as its how-manieth."""
+
+    writer: bytes
+    counter: int
+
+
+class Applied(NamedTuple):
+    """One envelope whose turn it is. `counter`: ours, with someone waiting for its outcome."""
+
+    offset: int
+    envelope: Envelope
+    counter: int | None
+
+
+class LogChanged(Exception):
+    """The log does not go on from what was applied: it was truncated, or has a gap. Rebuild."""
+
+
+class Sequencer:
+    """The order of one shard's log, from `next_offset` on."""
+
+    def __init__(self, writer: bytes, next_offset: int) -> None:
+        self._writer = writer
+        self.next_offset = next_offset
+        self._sent: dict[int, Envelope] = {}
+        self._landed: dict[int, int] = {}  # offset -> counter, beyond next_offset
+
+    def sent(self, counter: int, envelope: Envelope) -> EnvelopeId:
+        """Note an envelope on its way; the id to send with it."""
+        self._sent[counter] = envelope
+        return EnvelopeId(self._writer, counter)
+
+    def reported(self, counter: int, offset: int) -> list[Applied]:
+        """A delivery report: what may be applied now. Raises LogChanged."""
+        if counter not in self._sent:
+            return []  # the reader was first, or nobody waits for it any more
+        if offset < self.next_offset:
+            raise LogChanged(
+                f"an envelope landed at {offset}, where another was already applied:"
+                " the log was truncated"
+            )
+        self._landed[offset] = counter
+        return self._take_landed()
+
+    def unreported(self, counter: int) -> None:
+        """Its fate is not known and nobody waits any more; if it landed, the reader brings it."""
+        self._sent.pop(counter, None)
+        self._landed = {o: c for o, c in self._landed.items() if c != counter}
+
+    def read(self, offset: int, id_: EnvelopeId, envelope: Envelope) -> list[Applied]:
+        """An envelope as the log has it: what may be applied now. Raises LogChanged."""
+        if offset < self.next_offset:
+            return []  # applied from memory before
+        if offset > self.next_offset:
+            raise LogChanged(f"the log goes on at {offset}, {self.next_offset} is missing")
+        landed = self._landed.pop(offset, None)
+        if landed is not None and EnvelopeId(self._writer, landed) != id_:
+            raise LogChanged(f"offset {offset} holds another envelope than was reported there")
+        mine = id_.counter if id_.writer == self._writer and id_.counter in self._sent else None
+        if mine is not None:
+            del self._sent[mine]
+        self.next_offset += 1
+        return [Applied(offset, envelope, mine), *self._take_landed()]
+
+    def _take_landed(self) -> list[Applied]:
+        taken = []
+        while (counter := self._landed.pop(self.next_offset, None)) is not None:
+            taken.append(Applied(self.next_offset, self._sent.pop(counter), counter))
+            self.next_offset += 1
+        return taken
+
+    @property
+    def gap(self) -> bool:
+        """Whether something of ours landed beyond what is applied: the log must be read now."""
+        return bool(self._landed)
+
+    @property
+    def waiting(self) -> int:
+        """How many of ours are on their way."""
+        return len(self._sent)

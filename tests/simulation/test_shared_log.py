@@ -1,0 +1,157 @@
+"""Seeded: several workers append to one shard's log at once, over a network that does anything.
+
+Appends are delayed, reordered between workers and lost; reports are delayed and lost; readers lag;
+workers die and come back with nothing. Whatever happens, every worker's rows must be the fold of
+the log, byte for byte, and every outcome that was answered must be that of the envelope's place.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kproxy.errors import Code
+from kproxy.log.sequencer import Applied, EnvelopeId, Sequencer
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.types import QueueId
+from tests.fakes import MemoryShard
+from tests.wire import batch
+
+SEEDS = 1000
+STEPS = 150
+WORKERS = 3
+QUEUES = [QueueId(bytes([i]) * 16) for i in range(1, 4)]
+
+
+@dataclass
+class Worker:
+    """A worker's copy of the shard, and what it answered."""
+
+    life: bytes
+    counter: int = 0
+    read_to: int = 0
+    shard: MemoryShard = field(default_factory=MemoryShard)
+    reports: list[tuple[int, int]] = field(default_factory=list)
+    answers: dict[EnvelopeId, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sequencer = Sequencer(self.life, 0)
+
+    def apply(self, ready: list[Applied]) -> None:
+        for offset, envelope, counter in ready:
+            assert offset == len(self.shard.log)
+            outcome = self.shard.apply(envelope)
+            if counter is not None:
+                self.answers[EnvelopeId(self.life, counter)] = (offset, outcome)
+
+
+class Simulation:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.log: list[tuple[EnvelopeId, Envelope]] = []
+        self.flying: list[tuple[Worker, EnvelopeId, Envelope]] = []
+        self.lives = 0
+        self.workers = [self.born() for _ in range(WORKERS)]
+        self.sequences = dict.fromkeys(QUEUES, 0)
+        self.answered = 0
+
+    def born(self) -> Worker:
+        self.lives += 1
+        return Worker(b"life-%d" % self.lives)
+
+    def run(self) -> None:
+        for _ in range(STEPS):
+            worker = self.rng.choice(self.workers)
+            self.rng.choices(
+                (self.send, self.land, self.report, self.read, self.give_up, self.die),
+                (6, 6, 5, 6, 0.4, 0.15),
+            )[0](worker)
+        while self.flying:
+            self.land(self.workers[0])
+        for worker in self.workers:
+            self.read(worker, everything=True)
+        self.check()
+
+    def send(self, worker: Worker) -> None:
+        envelope = self.envelope()
+        id_ = worker.sequencer.sent(worker.counter, envelope)
+        worker.counter += 1
+        self.flying.append((worker, id_, envelope))
+
+    def land(self, _: Worker) -> None:
+        """The earliest of some worker's appends reaches the log, or is lost on the way."""
+        if not self.flying:
+            return
+        owner = self.rng.choice(self.flying)[0]
+        at = next(i for i, flight in enumerate(self.flying) if flight[0] is owner)
+        _, id_, envelope = self.flying.pop(at)
+        if self.rng.random() < 0.05:
+            owner.sequencer.unreported(id_.counter)
+            return
+        if self.rng.random() < 0.95:  # else the report is lost: the reader will bring it
+            owner.reports.append((id_.counter, len(self.log)))
+        self.log.append((id_, envelope))
+
+    def report(self, worker: Worker) -> None:
+        if worker.reports:
+            worker.apply(worker.sequencer.reported(*worker.reports.pop(0)))
+
+    def read(self, worker: Worker, everything: bool = False) -> None:
+        end = len(self.log)
+        if not everything:
+            end = min(end, worker.read_to + self.rng.randrange(1, 6))
+        for offset in range(worker.read_to, end):
+            worker.apply(worker.sequencer.read(offset, *self.log[offset]))
+        worker.read_to = end
+
+    def give_up(self, worker: Worker) -> None:
+        if worker.counter:
+            worker.sequencer.unreported(self.rng.randrange(worker.counter))
+
+    def die(self, worker: Worker) -> None:
+        """Its appends may still land; it comes back as another writer, and knows nothing."""
+        self.workers[self.workers.index(worker)] = self.born()
+
+    def envelope(self) -> Envelope:
+        queue = self.rng.choice(QUEUES)
+        dice = self.rng.random()
+        if dice < 0.1:
+            name = f"q{queue[0]}"
+            values = {"name": name, "partitions": 1, "configs": {}}
+            return command(Kind.CREATE, queue, values=values)
+        if dice < 0.14:
+            return command(Kind.TRIM, queue, 0, number=self.rng.randrange(-1, 9))
+        if dice < 0.2:
+            offsets = [[queue.hex(), 0, self.rng.randrange(9), -1, ""]]
+            return command(Kind.COMMIT, values={"group": "g", "offsets": offsets})
+        if dice < 0.22:
+            return command(Kind.DELETE, queue)
+        sequence = max(0, self.sequences[queue] - self.rng.choice((0, 0, 0, 1)))
+        self.sequences[queue] = sequence + 1
+        body = batch(b"v", producer_id=self.rng.randrange(-1, 2), epoch=0, sequence=sequence)
+        return Envelope(Kind.APPEND, queue, 0, body=body)
+
+    def check(self) -> None:
+        truth = MemoryShard()
+        outcomes = [truth.apply(envelope) for _, envelope in self.log]
+        for worker in self.workers:
+            assert worker.sequencer.next_offset == len(self.log)
+            assert not worker.sequencer.gap
+            assert worker.shard.kv.rows == truth.kv.rows
+            for id_, (offset, outcome) in worker.answers.items():
+                assert self.log[offset][0] == id_
+                assert outcome == outcomes[offset]
+            self.answered += sum(
+                outcome.code == Code.NONE for _, outcome in worker.answers.values()
+            )
+
+
+@pytest.mark.parametrize("tens", range(SEEDS // 10))
+def test_all_workers_agree_with_the_log(tens: int) -> None:
+    answered = 0
+    for seed in range(tens * 10, tens * 10 + 10):
+        simulation = Simulation(seed)
+        simulation.run()
+        answered += simulation.answered
+    assert answered > 20
