@@ -156,13 +156,13 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     else:
         wanted = [(name, None) for name in body.topic_names]
     for name, topic_id in wanted:
-        answer: dict[str, Any] = {"name": name, "topic_id": topic_id or ZERO_UUID}
-        answers.append(answer | {"error_code": Code.NONE})
         queue, code = _wanted(worker, name, topic_id)
-        answers[-1]["error_code"] = code
+        answer: dict[str, Any] = {"name": name, "topic_id": topic_id or ZERO_UUID}
+        answer["error_code"] = code
         if queue is not None:
-            answers[-1] |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
-            doomed.append((answers[-1], queue))
+            answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
+            doomed.append((answer, queue))
+        answers.append(answer)
     outcomes = await append_all(
         (worker.shard(queue.name), command(Kind.DELETE, queue.queue_id)) for _, queue in doomed
     )
