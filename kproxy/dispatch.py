@@ -120,11 +120,7 @@ async def _produced(header: RequestHeader, finish: produce.Finish) -> bytes | No
         body = await finish()
     except KafkaError as error:
         raise Malformed(f"{error.code.name}: {error}") from error
-    if body is None:
-        return None
-    return (
-        response_prefix(header.api_key, header.api_version, header.correlation_id, len(body)) + body
-    )
+    return None if body is None else _framed(header, body)
 
 
 async def _answer(api: Api, worker: Worker, request: Request) -> bytes | bytearray:
@@ -132,8 +128,10 @@ async def _answer(api: Api, worker: Worker, request: Request) -> bytes | bytearr
     body = await api.handle(worker, request)
     if isinstance(body, Mapping):
         return encode(header.api_key, header.api_version, header.correlation_id, body)
-    if api.framed:
-        return body
+    return body if api.framed else _framed(header, body)
+
+
+def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:
     return (
         response_prefix(header.api_key, header.api_version, header.correlation_id, len(body)) + body
     )

@@ -29,5 +29,6 @@ class Memory:
 
     async def wait_for_room(self) -> None:
         while self.used > self._bytes_max:
-            self._room = anyio.Event()
+            if self._room.is_set():  # else others wait for it already
+                self._room = anyio.Event()
             await self._room.wait()

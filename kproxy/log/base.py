@@ -19,10 +19,11 @@ Called once for each envelope, in log order, only with what is durable.
 class Ticket:
     """Envelopes on their way: `wait` gives their outcomes once they are durable and applied."""
 
-    __slots__ = ("_error", "_event", "_outcomes", "envelopes")
+    __slots__ = ("_error", "_event", "_outcomes", "envelopes", "size")
 
     def __init__(self, envelopes: list[Envelope]) -> None:
         self.envelopes = envelopes
+        self.size = sum(len(envelope.body) for envelope in envelopes)  # bytes
         self._outcomes: list[Outcome] | None = None
         self._error: KafkaError | None = None
         self._event: anyio.Event | None = None

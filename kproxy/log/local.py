@@ -97,7 +97,7 @@ class LocalLog(Log):
             self._work = anyio.Event()
             self._busy = True
             if not self._rolled.is_set():
-                await self._roll()
+                await self._roll_if_possible()
             while self._waiting:
                 await self._commit(self._take())
 
@@ -122,7 +122,7 @@ class LocalLog(Log):
         taken, total, count = [], 0, 0
         while self._waiting and total < self._commit_bytes_max and count < _COMMIT_ENVELOPES:
             ticket = self._waiting.popleft()
-            total += sum(len(envelope.body) for envelope in ticket.envelopes)
+            total += ticket.size
             count += len(ticket.envelopes)
             taken.append(ticket)
         return taken
@@ -167,6 +167,12 @@ class LocalLog(Log):
             self._work.set()
         await self._rolled.wait()
 
+    async def _roll_if_possible(self) -> None:
+        try:
+            await self._roll()
+        except OSError as error:
+            _log.warning("segment_not_begun", error=str(error))  # the active one goes on
+
     async def _roll(self) -> None:
         try:
             await self._thread.run(self._segments.sync)
@@ -177,7 +183,7 @@ class LocalLog(Log):
 
     def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
         """Refuse what the disk has no room for; see `DiskRoom`."""
-        wanted = sum(len(e.body) + _FRAME_BYTES for ticket in tickets for e in ticket.envelopes)
+        wanted = sum(t.size + _FRAME_BYTES * len(t.envelopes) for t in tickets)
         allowed = self._room.allowed(wanted)
         kept = []
         for ticket in tickets:

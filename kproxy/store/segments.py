@@ -135,6 +135,13 @@ class Segments:
         self.end = position
 
     def sync(self) -> None:
+        """Force all that was written to disk. Raises LogFailed: what is there is not known then."""
+        try:
+            self._sync()
+        except OSError as error:
+            raise LogFailed(f"the log could not be forced to disk: {error}") from error
+
+    def _sync(self) -> None:
         files.sync_data(self._fd(self.active))
 
     # -- reading

@@ -223,6 +223,23 @@ def test_a_failed_commit_is_answered_and_forgotten(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_segment_that_cannot_be_begun_leaves_the_active_one_going(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as shard:
+            await create(shard, QUEUES[0])
+
+            def fail(segment: int) -> None:
+                raise OSError(28, "No space left on device")
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(shard.segments, "start", fail)
+                await shard.log.roll()
+            assert shard.segments.ids == [0]
+            assert await put(shard, QUEUES[0], b"on") == 0
+
+    run(test)
+
+
 async def keep(shard: Shard, until: Callable[[], bool], **settings: Any) -> None:
     """Run the keeper until something holds."""
     with anyio.fail_after(10):
