@@ -20,7 +20,8 @@ from kproxy.errors import KafkaError
 from kproxy.protocol.batch import read_header
 from kproxy.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.fold import Place, copied_place
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
@@ -94,7 +95,7 @@ class Keeper:
             if segment >= self._shard.durable_through[1]:
                 continue
             freed = segments.drop(segment)
-            self._shard.kv.write({rows.segment_key(segment): None})
+            self._shard.commit({rows.segment_key(segment): None})
             _log.info("segment_deleted", segment=segment, bytes=freed)
 
     def _mostly_dead(self, segment: int) -> bool:
@@ -106,7 +107,7 @@ class Keeper:
     async def _sweep(self) -> bool:
         """Work through the notes that deletions and trims left."""
         swept = False
-        for key, note in list(islice(self._shard.kv.scan(b"x", b"y"), _SLICE)):
+        for key, note in list(islice(self._shard.kv.scan(b"x", b"z"), _SLICE)):
             queue_hex, partition = json.loads(note)
             queue_id = QueueId(bytes.fromhex(queue_hex))
             if partition == -1:
@@ -122,7 +123,7 @@ class Keeper:
                         rows.batch_key(queue_id, partition, 0),
                         rows.batch_key(queue_id, partition, row.log_start),
                     )
-            self._shard.kv.write({key: None})
+            self._shard.commit({key: None})
             swept = True
         return swept
 
@@ -134,8 +135,7 @@ class Keeper:
                 self._state.add_live_bytes(batch.segment, -batch.length)
                 changes[key] = None
             # One write for the rows and the counts: a crash between would count bytes off twice.
-            changes.update(self._state.drain())
-            self._shard.kv.write(changes)
+            self._shard.commit(changes)
             await checkpoint()
 
     async def _sweep_commits(self, queue_id: QueueId) -> None:
@@ -146,7 +146,7 @@ class Keeper:
                 index = int.from_bytes(key[17:21], "big")
                 changes[key] = None
                 changes[rows.offset_key(key[21:].decode(), queue_id, index)] = None
-            self._shard.kv.write(changes)
+            self._shard.commit(changes)
             await checkpoint()
 
     # -- copying forward
@@ -169,11 +169,11 @@ class Keeper:
             if envelope.kind not in (Kind.APPEND, Kind.COPY):
                 continue
             key: PartitionKey = (envelope.queue_id, envelope.partition)
-            base_offset = self._live_base_offset(key, envelope, log_offset, place.position, segment)
-            if base_offset is None:
+            copy = self._copy_of(key, envelope, log_offset, place)
+            if copy is None:
                 continue
-            pending.append(Envelope(Kind.COPY, *key, number=base_offset, body=envelope.body))
-            pending_bytes += len(envelope.body)
+            pending.append(copy)
+            pending_bytes += len(copy.body)
             if pending_bytes >= _COPY_BYTES:
                 if not await self._append(pending):
                     return copied
@@ -190,21 +190,22 @@ class Keeper:
             return False
         return True
 
-    def _live_base_offset(
-        self, key: PartitionKey, envelope: Envelope, log_offset: int, position: int, segment: int
-    ) -> int | None:
-        """The base offset of the batch at this place, or None where it is dead or elsewhere."""
+    def _copy_of(
+        self, key: PartitionKey, envelope: Envelope, log_offset: int, place: Place
+    ) -> Envelope | None:
+        """A COPY of the batch at this place, or None where it is dead or lies elsewhere by now."""
         row = self._state.partition(key)
         if row is None:
             return None
+        records = envelope.body
         if envelope.kind == Kind.COPY:
-            last = envelope.number + read_header(envelope.body).last_offset_delta
+            place, records = copied_place(place), records[COPIED.size :]
+            last = envelope.number + read_header(records).last_offset_delta
             batch = self._state.batch_at(key, last)
         else:
             found = self._state.first_batch(key, lambda b: b.log_offset >= log_offset)
             last, batch = found if found is not None else (-1, None)
-        if batch is None or last < row.log_start:
+        if batch is None or last < row.log_start or batch[:2] != place[:2]:
             return None
-        if (batch.segment, batch.position) != (segment, position):
-            return None
-        return last - batch.last_delta
+        head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
+        return Envelope(Kind.COPY, *key, number=last - batch.last_delta, body=head + records)

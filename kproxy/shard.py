@@ -71,6 +71,12 @@ class Shard:
         self.watchers.wake(self.state.take_touched())
         return outcomes
 
+    def commit(self, changes: dict[bytes, bytes | None]) -> None:
+        """Write housekeeping's changes, which no answer depends on, in one piece."""
+        for key, value in changes.items():
+            self.state.put(key, value)
+        self._write(*self.applied_through)
+
     def _write(self, next_offset: int, segment: int, position: int) -> None:
         self.applied_through = (next_offset, segment, position)
         changes = self.state.drain()

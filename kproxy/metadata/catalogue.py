@@ -86,7 +86,9 @@ class Catalogue(Generic[Ticket]):
             name=name,
             queue_id=new_queue_id(),
             partitions=partitions or self._partitions_default,
+            wanted=partitions or self._partitions_default,
             created_at=LogOffset(0),
+            changed_at=LogOffset(0),
             configs=configs or {},
         )
         values = {"name": name, "partitions": queue.partitions, "configs": queue.configs}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kproxy.protocol.answers import Broker
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

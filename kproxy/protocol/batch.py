@@ -68,9 +68,9 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
-def read_header(batch: bytes | memoryview) -> BatchHeader:
+def read_header(batch: bytes | memoryview, position: int = 0) -> BatchHeader:
     """Read the header of a batch already known to be long enough."""
-    return BatchHeader._make(HEADER.unpack_from(batch))
+    return BatchHeader._make(HEADER.unpack_from(batch, position))
 
 
 class BadBatch(ValueError):

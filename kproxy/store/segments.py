@@ -94,9 +94,10 @@ class Segments:
         places: list[Place] = []
         position, segment = self.end, self.active
         log_offset = first_log_offset
+        pack = _HEAD.pack
         for envelope in batch:
             body = envelope.body
-            head = _HEAD.pack(
+            head = pack(
                 log_offset,
                 envelope.kind,
                 envelopes.FORM,
@@ -104,6 +105,8 @@ class Segments:
                 envelope.partition,
                 envelope.number,
                 envelope.time_ms,
+                envelope.writer,
+                envelope.counter,
             )
             crc = crc32c(body, crc32c(head))
             buffers.append(_LENGTH_CRC.pack(len(head) + len(body), crc) + head)

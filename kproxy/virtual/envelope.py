@@ -1,8 +1,9 @@
 """An envelope: one record of a log, a client's batch or a command, and its fixed binary form.
 
 Form: kind (1 byte), form version (1), queue id (16), partition (int32), number (int64; its meaning
-depends on the kind), time (int64, milliseconds since the epoch), then the body. Kinds are written
-to disk: a number is never given a second meaning.
+depends on the kind), time (int64, milliseconds since the epoch), writer and counter (uint64 each:
+who appended it, in which life, as its how-manieth), then the body. Kinds are written to disk: a
+number is never given a second meaning.
 """
 
 import json
@@ -10,17 +11,21 @@ import struct
 from enum import IntEnum
 from typing import Any
 
+from crc32c import crc32c
+
 from kproxy.virtual.types import QueueId
 
 NO_QUEUE = QueueId(bytes(16))
-HEAD = struct.Struct(">BB16siqq")
+HEAD = struct.Struct(">BB16siqqQQ")
 HEAD_BYTES = HEAD.size
-FORM = 1
+FORM = 2
+_CRC = struct.Struct(">I")
 
 
 class Kind(IntEnum):
-    """What an envelope asks for; 20 and up are kept for claims, groups, transactions, shares."""
+    """What an envelope asks for; 24 and up are kept for groups, transactions, shares."""
 
+    VOID = 0  # in the place of a record that is not ours
     APPEND = 1  # body: a record batch
     CREATE = 2  # body: {name, partitions, configs}
     GROW = 3  # number: the new partition count
@@ -29,13 +34,21 @@ class Kind(IntEnum):
     COMMIT = 6  # body: {group, offsets}
     FORGET = 7  # body: {group, partitions}
     PRODUCER_ID = 8
-    COPY = 9  # number: the base offset; body: the record batch
+    COPY = 9  # number: the base offset; body: what `COPIED` says, the record batch
+    CLAIM = 20  # its writer serves the shard from now on
+    SPREAD = 21  # number: log offset in the queue's home shard; body: {name, partitions}
+    LANDED = 22  # in the home shard. number: the same, all other shards have it
+
+
+COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it
 
 
 class Envelope:
     """One record of a log. A plain class: one is made per batch on the hot path."""
 
-    __slots__ = ("body", "kind", "number", "partition", "queue_id", "time_ms")
+    __slots__ = (
+        "body", "counter", "kind", "number", "partition", "queue_id", "time_ms", "writer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +59,8 @@ class Envelope:
         number: int = 0,
         time_ms: int = 0,
         body: bytes = b"",
+        writer: int = 0,
+        counter: int = 0,
     ) -> None:
         self.kind = kind
         self.queue_id = queue_id
@@ -53,6 +68,20 @@ class Envelope:
         self.number = number
         self.time_ms = time_ms
         self.body = body
+        self.writer = writer
+        self.counter = counter
+
+    def head(self) -> bytes:
+        return HEAD.pack(
+            self.kind,
+            FORM,
+            self.queue_id,
+            self.partition,
+            self.number,
+            self.time_ms,
+            self.writer,
+            self.counter,
+        )
 
     def __repr__(self) -> str:
         return f"Envelope({Kind(self.kind).name}, {self.queue_id.hex()}-{self.partition})"
@@ -82,8 +111,37 @@ def decode(data: bytes | memoryview, position: int = 0) -> Envelope:
     """Read an envelope that fills `data` from `position` on. Raises ValueError."""
     if len(data) - position < HEAD_BYTES:
         raise ValueError("an envelope is shorter than its head")
-    kind, form, queue_id, partition, number, time_ms = HEAD.unpack_from(data, position)
+    kind, form, queue_id, partition, number, time_ms, writer, counter = HEAD.unpack_from(
+        data, position
+    )
     if form != FORM:
         raise ValueError(f"an envelope has form {form}; this kproxy reads form {FORM}")
-    body = bytes(data[position + HEAD_BYTES :])
-    return Envelope(kind, QueueId(queue_id), partition, number=number, time_ms=time_ms, body=body)
+    return Envelope(
+        kind,
+        QueueId(queue_id),
+        partition,
+        number=number,
+        time_ms=time_ms,
+        body=bytes(data[position + HEAD_BYTES :]),
+        writer=writer,
+        counter=counter,
+    )
+
+
+def record_key(envelope: Envelope) -> bytes:
+    """The key of the Kafka record that carries an envelope; the value is its body."""
+    head = envelope.head()
+    return head + _CRC.pack(crc32c(envelope.body, crc32c(head)))
+
+
+def from_record(key: bytes | None, value: bytes | None) -> Envelope:
+    """The envelope of a Kafka record; VOID where someone else wrote it."""
+    body = value or b""
+    if key is not None and len(key) == HEAD_BYTES + _CRC.size:
+        head = key[:HEAD_BYTES]
+        (crc,) = _CRC.unpack_from(key, HEAD_BYTES)
+        if crc32c(body, crc32c(head)) == crc:
+            envelope = decode(head)
+            envelope.body = body
+            return envelope
+    return Envelope(Kind.VOID)

@@ -6,12 +6,13 @@ same code runs, so what was answered and what is rebuilt cannot differ.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from kproxy.errors import Code
-from kproxy.protocol.batch import read_header
+from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.virtual import producers, rows
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Batch, Committed, Partition, Queue
 from kproxy.virtual.state import State
@@ -38,14 +39,26 @@ class Outcome(NamedTuple):
     codes: tuple[Code, ...] = ()  # one for each item of a command that has several
 
 
+def copied_header(envelope: Envelope) -> BatchHeader:
+    """The header of the batch that a COPY carries."""
+    return read_header(envelope.body, COPIED.size)
+
+
+def copied_place(place: Place) -> Place:
+    """Where the batch itself lies in a COPY's body."""
+    return Place(place.segment, place.position + COPIED.size, place.length - COPIED.size)
+
+
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
 
 
 class Fold:
     """Applies envelopes of one shard's log to its state."""
 
-    def __init__(self, state: State, shard: ShardId, shards: int) -> None:
+    def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool = False) -> None:
+        """`shared`: others learn of this shard by what is published; note what that needs."""
         self.state = state
+        self._shared = shared
         self._shard = shard
         self._shards = shards
         self._by_kind: dict[int, Callable[[int, Envelope, Place], Outcome]] = {
@@ -58,6 +71,10 @@ class Fold:
             Kind.FORGET: self._forget,
             Kind.PRODUCER_ID: self._producer_id,
             Kind.COPY: self._copy,
+            Kind.VOID: self._void,
+            Kind.CLAIM: self._claim,
+            Kind.SPREAD: self._spread,
+            Kind.LANDED: self._landed,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
@@ -81,9 +98,11 @@ class Fold:
         header = read_header(envelope.body)
         if header.producer_id >= 0:
             verdict = producers.judge(row, header)
-            if isinstance(verdict, Code):
-                return Outcome(verdict, log_start=row.log_start)
             if verdict is not None:
+                if self._shared:
+                    self.state.put(rows.void_key(log_offset), b"")
+                if isinstance(verdict, Code):
+                    return Outcome(verdict, log_start=row.log_start)
                 return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
         base_offset = row.next_offset
         if header.producer_id >= 0:
@@ -113,15 +132,17 @@ class Fold:
     def _copy(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """A live batch was written again further on, so that the old place can be freed."""
         key = (envelope.queue_id, envelope.partition)
-        last_offset = envelope.number + read_header(envelope.body).last_offset_delta
+        place = copied_place(place)
+        last_offset = envelope.number + copied_header(envelope).last_offset_delta
         row = self.state.partition(key)
         batch = self.state.batch_at(key, last_offset)
         if row is None or batch is None or last_offset < row.log_start:
             return _NO_QUEUE
         self.state.add_live_bytes(batch.segment, -batch.length)
         self.state.add_live_bytes(place.segment, place.length)
-        moved = Batch(*place, *batch[3:])
+        moved = Batch(*place, *batch[3:-1], copied=True)
         self.state.put(rows.batch_key(*key, last_offset), moved.encode())
+        self.state.put_partition(key, row)  # what is published with it has changed
         return Outcome(Code.NONE, envelope.number)
 
     def _trim(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
@@ -141,14 +162,37 @@ class Fold:
     def _sweep_later(self, log_offset: int, queue_id: QueueId, partition: int) -> None:
         """Leave a note for the sweeper: partition -1 is a whole queue that is gone."""
         note = json.dumps([queue_id.hex(), partition]).encode()
-        self.state.put(rows.sweep_key(log_offset), note)
+        key = rows.sweep_key(log_offset) if partition == -1 else rows.trimmed_key(log_offset)
+        self.state.put(key, note)
 
     # -- the life of a queue
 
     def _mine(self, name: str, partitions: range) -> list[int]:
+        """Those of these partitions of a queue that live in this shard."""
         if self._shards == 1:
             return list(partitions)
-        return [i for i in partitions if shard_of(name, self._shards, i) == self._shard]
+        home, shards = shard_of(name, self._shards), self._shards
+        return [i for i in partitions if (home + i) % shards == self._shard]
+
+    def _add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
+        for index in indices:
+            self.state.put_partition((queue_id, index), Partition())
+
+    def _put_queue(self, log_offset: int, queue: Queue) -> Outcome:
+        """Note a new or changed queue; other shards that hold parts of it are to be told."""
+        if queue.wanted > queue.partitions:
+            self._spread_later(log_offset, queue, queue.wanted)
+        self.state.put_queue(queue)
+        self._announce_later(queue.name)
+        return Outcome(Code.NONE, queue.partitions, queue=queue)
+
+    def _announce_later(self, name: str) -> None:
+        if self._shared:
+            self.state.put(rows.announce_key(name), b"")
+
+    def _spread_later(self, log_offset: int, queue: Queue, partitions: int) -> None:
+        work = {"name": queue.name, "as_of": log_offset, "partitions": partitions}
+        self.state.put(rows.work_key(queue.queue_id), json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         values = envelope.values()
@@ -156,17 +200,19 @@ class Fold:
         existing = self.state.queue(name)
         if existing is not None:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
+        wanted: int = values["partitions"]
+        mine = self._mine(name, range(wanted))
+        self._add_partitions(envelope.queue_id, mine)
         queue = Queue(
             name=name,
             queue_id=envelope.queue_id,
-            partitions=values["partitions"],
+            partitions=wanted if len(mine) == wanted else 0,
+            wanted=wanted,
             created_at=LogOffset(log_offset),
+            changed_at=LogOffset(log_offset),
             configs=values["configs"],
         )
-        self.state.put_queue(queue)
-        for index in self._mine(name, range(queue.partitions)):
-            self.state.put_partition((queue.queue_id, index), Partition())
-        return Outcome(Code.NONE, queue.partitions, queue=queue)
+        return self._put_queue(log_offset, queue)
 
     def _known(self, queue_id: QueueId) -> Queue | None:
         name = self.state.name(queue_id)
@@ -176,33 +222,77 @@ class Fold:
         queue = self._known(envelope.queue_id)
         if queue is None:
             return _NO_QUEUE
-        if envelope.number <= queue.partitions:
+        wanted = envelope.number
+        if wanted <= queue.wanted:
             return Outcome(
                 Code.INVALID_PARTITIONS,
-                message=f"the queue has {queue.partitions} partitions already",
+                message=f"the queue has {queue.wanted} partitions already",
                 queue=queue,
             )
-        grown = Queue(
-            name=queue.name,
-            queue_id=queue.queue_id,
-            partitions=envelope.number,
-            created_at=queue.created_at,
-            configs=queue.configs,
+        added = self._mine(queue.name, range(queue.wanted, wanted))
+        self._add_partitions(queue.queue_id, added)
+        whole = queue.partitions == queue.wanted and len(added) == wanted - queue.wanted
+        grown = replace(
+            queue,
+            partitions=wanted if whole else queue.partitions,
+            wanted=wanted,
+            changed_at=LogOffset(log_offset),
         )
-        self.state.put_queue(grown)
-        for index in self._mine(queue.name, range(queue.partitions, grown.partitions)):
-            self.state.put_partition((queue.queue_id, index), Partition())
-        return Outcome(Code.NONE, grown.partitions, queue=grown)
+        return self._put_queue(log_offset, grown)
+
+    def _landed(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """All other shards have been told what this home shard decided at `number`."""
+        work = self.state.get(rows.work_key(envelope.queue_id))
+        if work is None or json.loads(work)["as_of"] != envelope.number:
+            return Outcome(Code.NONE)
+        self.state.put(rows.work_key(envelope.queue_id), None)
+        queue = self._known(envelope.queue_id)
+        if queue is None:
+            return Outcome(Code.NONE)
+        usable = replace(queue, partitions=queue.wanted, changed_at=LogOffset(log_offset))
+        return self._put_queue(log_offset, usable)
 
     def _delete(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         queue = self._known(envelope.queue_id)
         if queue is None:
             return _NO_QUEUE
         self.state.drop_queue(queue)
-        for index in self._mine(queue.name, range(queue.partitions)):
+        self._announce_later(queue.name)
+        mine = self._mine(queue.name, range(queue.wanted))
+        for index in mine:
             self.state.drop_partition((queue.queue_id, index))
         self._sweep_later(log_offset, queue.queue_id, -1)
+        if len(mine) < queue.wanted:
+            self._spread_later(log_offset, queue, 0)
         return Outcome(Code.NONE, queue=queue)
+
+    def _spread(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """Another home shard's queue has so many partitions, or 0: it is gone."""
+        key, queue_id = rows.spread_key(envelope.queue_id), envelope.queue_id
+        data = self.state.get(key)
+        as_of, known = (-1, 0) if data is None else rows.decode_spread(data)
+        if envelope.number <= as_of:
+            return Outcome(Code.NONE)  # told before, or a late one
+        values = envelope.values()
+        name: str = values["name"]
+        partitions: int = values["partitions"]
+        if partitions:
+            self._add_partitions(queue_id, self._mine(name, range(known, partitions)))
+        else:
+            for index in self._mine(name, range(known)):
+                self.state.drop_partition((queue_id, index))
+            self._sweep_later(log_offset, queue_id, -1)
+        self.state.put(key, rows.encode_spread(envelope.number, partitions))
+        return Outcome(Code.NONE)
+
+    # -- the shard
+
+    def _void(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        return Outcome(Code.INVALID_RECORD)
+
+    def _claim(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        self.state.put(rows.CLAIM_KEY, rows.encode_claim(log_offset, envelope.writer))
+        return Outcome(Code.NONE, log_offset)
 
     # -- committed offsets
 

@@ -2,7 +2,10 @@
 
 Keys begin with a letter for the kind of row, so that each kind is one range of the store:
 `q` queue by name, `i` name by id, `p` queue partition, `b` batch index, `o` committed offset,
-`r` groups by queue, `x` ranges to sweep, `s` live bytes by segment, `m` the checkpoint.
+`r` groups by queue, `x` deleted queues and `y` trimmed ones to sweep, `s` live bytes by segment,
+`m` the checkpoint; on a shared log `c` the last claim, `w` what a home shard has to spread, `h`
+what another home shard spread here, `v` appends without effect, `a` queues to announce, `d` rows to
+publish, `t` counters of a rebuild.
 """
 
 import json
@@ -12,14 +15,16 @@ from typing import NamedTuple
 
 from kproxy.virtual.types import LogOffset, QueueId
 
-_QUEUE = struct.Struct(">16siQ")
+_QUEUE = struct.Struct(">16siiQQ")
 _PARTITION_KEY = struct.Struct(">c16sI")
 _BATCH_KEY = struct.Struct(">c16sIQ")
 _PARTITION = struct.Struct(">QQQqQH")
 _PRODUCER = struct.Struct(">qhB")
 _SENT = struct.Struct(">iiqq")
-_BATCH = struct.Struct(">QIIiQQqq")
+_BATCH = struct.Struct(">QIIiQQqq?")
 _OFFSET = struct.Struct(">qiq")
+_SPREAD = struct.Struct(">qi")
+_CLAIM = struct.Struct(">QQ")
 
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 PRODUCERS_REMEMBERED = 1000  # per partition; past that the one idle longest is forgotten
@@ -63,38 +68,96 @@ def sweep_key(log_offset: int) -> bytes:
     return b"x" + log_offset.to_bytes(8, "big")
 
 
+def trimmed_key(log_offset: int) -> bytes:
+    return b"y" + log_offset.to_bytes(8, "big")
+
+
 def segment_key(segment: int) -> bytes:
     return b"s" + segment.to_bytes(8, "big")
 
 
+def void_key(log_offset: int) -> bytes:
+    """Without a value: the append at this log offset had no effect."""
+    return b"v" + log_offset.to_bytes(8, "big")
+
+
+def work_key(queue_id: QueueId) -> bytes:
+    return b"w" + queue_id
+
+
+def spread_key(queue_id: QueueId) -> bytes:
+    return b"h" + queue_id
+
+
+def announce_key(name: str) -> bytes:
+    return b"a" + name.encode()
+
+
+def unpublished_key(key: bytes) -> bytes:
+    return b"d" + key
+
+
+PUBLISHED_KINDS = frozenset(b"qpoxvhwc")
 CHECKPOINT_KEY = b"m"
+CLAIM_KEY = b"c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A queue's home row; `created_at` is the log offset of its CREATE."""
+    """A queue's home row.
+
+    `created_at` and `changed_at` are log offsets of its home shard. `partitions` can be used;
+    `wanted` is more while other shards are still told of new ones.
+    """
 
     name: str
     queue_id: QueueId
     partitions: int
+    wanted: int
     created_at: LogOffset
+    changed_at: LogOffset
     configs: dict[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         configs = json.dumps(self.configs).encode() if self.configs else b""
-        return _QUEUE.pack(self.queue_id, self.partitions, self.created_at) + configs
+        return (
+            _QUEUE.pack(
+                self.queue_id, self.partitions, self.wanted, self.created_at, self.changed_at
+            )
+            + configs
+        )
 
 
 def decode_queue(name: str, data: bytes) -> Queue:
-    queue_id, partitions, created_at = _QUEUE.unpack_from(data)
+    queue_id, partitions, wanted, created_at, changed_at = _QUEUE.unpack_from(data)
     configs = json.loads(data[_QUEUE.size :]) if len(data) > _QUEUE.size else {}
     return Queue(
         name=name,
         queue_id=QueueId(queue_id),
         partitions=partitions,
+        wanted=wanted,
         created_at=LogOffset(created_at),
+        changed_at=LogOffset(changed_at),
         configs=configs,
     )
+
+
+def encode_spread(as_of: int, partitions: int) -> bytes:
+    """The `h` row: log offset in the home shard, and the queue's partitions as of it."""
+    return _SPREAD.pack(as_of, partitions)
+
+
+def decode_spread(data: bytes) -> tuple[int, int]:
+    return _SPREAD.unpack(data)
+
+
+def encode_claim(log_offset: int, writer: int) -> bytes:
+    """The `c` row: the last claim's log offset, and whose it is."""
+    return _CLAIM.pack(log_offset, writer)
+
+
+def decode_claim(data: bytes) -> tuple[int, int]:
+    return _CLAIM.unpack(data)
 
 
 class Sent(NamedTuple):
@@ -178,6 +241,7 @@ class Batch(NamedTuple):
     size_through: int  # the partition's size with this batch
     max_time_ms: int
     max_time_through_ms: int  # over this batch and all before it
+    copied: bool = False  # it lies further on than where it was appended
 
     def encode(self) -> bytes:
         return _BATCH.pack(*self)

@@ -41,6 +41,7 @@ class State:
         self._names: dict[QueueId, str] = {}
         self._segments: dict[int, int] = {}
         self.touched: set[PartitionKey] = set()
+        self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
 
     # -- reading and changing single rows
 
@@ -155,7 +156,15 @@ class State:
         self._changes = {}
         self._dirty_partitions = {}
         self._segments = {}
+        if self.unpublished is not None:
+            self._note_unpublished(changes, self.unpublished)
         return changes
+
+    def _note_unpublished(self, changes: dict[bytes, bytes | None], noted: set[bytes]) -> None:
+        for key in list(changes):
+            if key[0] in rows.PUBLISHED_KINDS and key not in noted:
+                noted.add(key)
+                changes[rows.unpublished_key(key)] = b""
 
     def take_touched(self) -> set[PartitionKey]:
         """Partitions whose readers may have something new since the last call."""

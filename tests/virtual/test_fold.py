@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kproxy.errors import Code
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import NO_QUEUE, Envelope, Kind, command
+from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind, command
 from kproxy.virtual.fold import Fold, Place
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import PRODUCERS_REMEMBERED
@@ -228,12 +228,15 @@ def test_a_copy_moves_a_live_batch_and_nothing_else() -> None:
     key = (IDS[0], 0)
     before = shard.state.batch_at(key, 1)
     assert before is not None
-    body = batch(b"v", producer_id=7, epoch=0, sequence=1)
+    head = COPIED.pack(before.log_offset, before.size_through, before.max_time_through_ms)
+    body = head + batch(b"v", producer_id=7, epoch=0, sequence=1)
     shard.apply(Envelope(Kind.COPY, *key, number=1, body=body))
     after = shard.state.batch_at(key, 1)
     assert after is not None
     assert after.position > before.position
-    assert after[3:] == before[3:]
+    assert after[3:-1] == before[3:-1]
+    assert after.copied
+    assert not before.copied
     shard.apply(command(Kind.TRIM, *key, number=3))
     assert shard.apply(Envelope(Kind.COPY, *key, number=1, body=body)).code
     assert shard.apply(Envelope(Kind.COPY, NO_QUEUE, 0, number=1, body=body)).code

@@ -1,0 +1,171 @@
+"""Rows as an owner publishes them, and a shard's state made from them again.
+
+All of a shard's published rows stand for one log offset, X: together they are the state there. What
+is not published is the index of batches: it is read from the log, which still holds every live
+batch. Below X an append is not judged again, for the state that judged it is gone; its place is
+counted on from the partition's `Anchor`, past those that have a `v` row. From X on the fold goes on
+as always.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kproxy.errors import Code
+from kproxy.protocol.batch import read_header
+from kproxy.virtual import rows
+from kproxy.virtual.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.fold import Outcome, Place, copied_header, copied_place
+from kproxy.virtual.rows import Batch
+from kproxy.virtual.state import Kv, State
+from kproxy.virtual.types import PartitionKey, QueueId
+
+AS_OF_KEY = b"m"
+"""The published row that says X."""
+
+_ANCHOR = struct.Struct(">qqqq")
+_AS_OF = struct.Struct(">BQ")
+_FORM = 1
+_OFFSET_END = (1 << 63) - 1
+
+
+class Anchor(NamedTuple):
+    """The oldest live batch that still lies where it was appended, and what comes before it."""
+
+    log_offset: int
+    base_offset: int
+    size_before: int
+    max_time_through_ms: int
+
+
+class RowsDisagree(Exception):
+    """The published rows and the log do not fit together: something was lost."""
+
+
+def encode_as_of(log_offset: int) -> bytes:
+    return _AS_OF.pack(_FORM, log_offset)
+
+
+def decode_as_of(data: bytes) -> int:
+    """Raises ValueError for rows of a later kproxy."""
+    form, log_offset = _AS_OF.unpack(data)
+    if form != _FORM:
+        raise ValueError(f"the published rows have form {form}; this kproxy reads form {_FORM}")
+    return int(log_offset)
+
+
+def encode(kv: Kv, key: bytes, value: bytes) -> bytes:
+    """A row's published form; `kv` is the state as of X."""
+    if key[0] != ord("p"):
+        return value
+    anchor = _anchor(kv, key, rows.decode_partition(value).log_start)
+    return _ANCHOR.pack(*(anchor or Anchor(-1, 0, 0, 0))) + value
+
+
+def _anchor(kv: Kv, key: bytes, log_start: int) -> Anchor | None:
+    queue_id, index = QueueId(key[1:17]), int.from_bytes(key[17:], "big")
+    start, end = (rows.batch_key(queue_id, index, o) for o in (log_start, _OFFSET_END))
+    for found, data in kv.scan(start, end):
+        batch = rows.decode_batch(data)
+        if not batch.copied:
+            base_offset = rows.batch_key_offset(found) - batch.last_delta
+            size_before = batch.size_through - batch.length
+            return Anchor(batch.log_offset, base_offset, size_before, batch.max_time_through_ms)
+    return None
+
+
+def decode(key: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The local rows that a published one stands for."""
+    if key[0] == ord("p"):
+        if any(anchor := data[: _ANCHOR.size]) and Anchor(*_ANCHOR.unpack(anchor)).log_offset >= 0:
+            yield _counter_key(key), anchor
+        yield key, data[_ANCHOR.size :]
+        return
+    yield key, data
+    if key[0] == ord("q"):
+        name = key[1:].decode()
+        yield rows.name_key(rows.decode_queue(name, data).queue_id), name.encode()
+    elif key[0] == ord("o"):
+        length = int.from_bytes(key[1:3], "big")
+        group, partition = key[3 : 3 + length], key[3 + length :]
+        yield b"r" + partition + group, b""
+
+
+def _counter_key(partition_key: bytes) -> bytes:
+    return b"t" + partition_key[1:]
+
+
+class Reindex:
+    """Finds the live batches of the log below X again."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def apply(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """Note where a live batch lies; an outcome with an error: nothing of it is needed."""
+        key = (envelope.queue_id, envelope.partition)
+        if envelope.kind == Kind.APPEND:
+            return self._append(key, log_offset, envelope, place)
+        if envelope.kind == Kind.COPY:
+            return self._copy(key, envelope, place)
+        return Outcome(Code.INVALID_RECORD)
+
+    def _append(
+        self, key: PartitionKey, log_offset: int, envelope: Envelope, place: Place
+    ) -> Outcome:
+        counter_key = _counter_key(rows.partition_key(*key))
+        data = self._state.get(counter_key)
+        if data is None:
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        counter = Anchor._make(_ANCHOR.unpack(data))
+        if log_offset < counter.log_offset or self._void(log_offset):
+            return Outcome(Code.INVALID_RECORD)
+        header = read_header(envelope.body)
+        last_offset = counter.base_offset + header.last_offset_delta
+        size = counter.size_before + place.length
+        through_ms = max(counter.max_time_through_ms, header.max_timestamp)
+        batch = Batch(
+            *place, header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms
+        )
+        self._note(key, last_offset, batch)
+        counted = Anchor(log_offset + 1, last_offset + 1, size, through_ms)
+        self._state.put(counter_key, _ANCHOR.pack(*counted))
+        return Outcome(Code.NONE)
+
+    def _void(self, log_offset: int) -> bool:
+        return self._state.get(rows.void_key(log_offset)) is not None
+
+    def _copy(self, key: PartitionKey, envelope: Envelope, place: Place) -> Outcome:
+        header = copied_header(envelope)
+        last_offset = envelope.number + header.last_offset_delta
+        row = self._state.partition(key)
+        if row is None or not row.log_start <= last_offset < row.next_offset:
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        log_offset, size, through_ms = COPIED.unpack_from(envelope.body)
+        batch = Batch(
+            *copied_place(place),
+            header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms,
+            copied=True,
+        )  # fmt: skip
+        self._note(key, last_offset, batch)
+        return Outcome(Code.NONE)
+
+    def _note(self, key: PartitionKey, last_offset: int, batch: Batch) -> None:
+        before = self._state.batch_at(key, last_offset)
+        if before is not None:
+            self._state.add_live_bytes(before.segment, -before.length)
+        self._state.add_live_bytes(batch.segment, batch.length)
+        self._state.put(rows.batch_key(*key, last_offset), batch.encode())
+
+    def finish(self) -> None:
+        """All of the log below X was seen. Raises RowsDisagree."""
+        for key, data in self._state.kv.scan(b"t", b"u"):
+            counter = Anchor._make(_ANCHOR.unpack(data))
+            partition: PartitionKey = (QueueId(key[1:17]), int.from_bytes(key[17:], "big"))
+            row = self._state.partition(partition)
+            if row is None or counter.base_offset != row.next_offset:
+                raise RowsDisagree(
+                    f"partition {partition[1]} of queue {partition[0].hex()} ends at"
+                    f" {counter.base_offset} in the log, at {row and row.next_offset} in its row"
+                )
+            self._state.put(key, None)

@@ -1,0 +1,284 @@
+"""Seeded: a shard publishes its rows now and then, its log is trimmed behind them, and at any time
+another worker with an empty disk makes the state from the rows and what is left of the log.
+
+It must be the owner's state: the same rows, the same batches in the same places of the log.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.config import Config
+from kproxy.errors import Code
+from kproxy.keeper import Keeper
+from kproxy.virtual import published, rows
+from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
+from kproxy.virtual.fold import Fold, Outcome, Place
+from kproxy.virtual.published import Reindex
+from kproxy.virtual.state import State
+from kproxy.virtual.types import QueueId, ShardId
+from tests.fakes import DictKv
+from tests.wire import batch
+
+SEEDS = 1000
+STEPS = 120
+SEGMENT = 8  # envelopes
+SHARD, SHARDS = ShardId(1), 3
+
+
+def place_of(log_offset: int, envelope: Envelope) -> Place:
+    """Where a body lies: in the log itself, so that the places of two workers can be compared."""
+    return Place(log_offset // SEGMENT, log_offset, len(envelope.body))
+
+
+class Owner:
+    """Stands in for the shard that a Keeper keeps."""
+
+    def __init__(self) -> None:
+        self.kv = DictKv()
+        self.state = State(self.kv, 8)
+        self.state.unpublished = set()
+        self.fold = Fold(self.state, SHARD, SHARDS, shared=True)
+        self.log: list[Envelope] = []
+
+    def apply(self, envelope: Envelope) -> Outcome:
+        place = place_of(len(self.log), envelope)
+        outcome = self.fold.apply(len(self.log), envelope, place)
+        self.log.append(envelope)
+        self.commit({})
+        return outcome
+
+    def commit(self, changes: dict[bytes, bytes | None]) -> None:
+        for key, value in changes.items():
+            self.state.put(key, value)
+        self.kv.write(self.state.drain())
+
+
+class Simulation:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.owner: Any = Owner()
+        self.keeper = Keeper(self.owner, Config())
+        self.topic: dict[bytes, bytes] = {}  # the offset topic, compacted
+        self.as_of = 0
+        self.log_start = self.may_trim_to = 0
+        self.names = 0
+        self.queues: list[tuple[QueueId, int]] = []  # and partitions
+        self.spread_here: dict[QueueId, str] = {}
+        self.sequences: dict[tuple[QueueId, int], int] = {}
+        self.to_sweep: set[str] = set()
+        self.rebuilt = self.trimmed = self.copied = 0
+
+    async def run(self) -> None:
+        for _ in range(STEPS):
+            dice = self.rng.random()
+            if dice < 0.05:
+                self.publish()
+            elif dice < 0.09:
+                await self.keeper._sweep()
+            elif dice < 0.13:
+                self.trim_log()
+            elif dice < 0.17:
+                self.copy_forward()
+            elif dice < 0.20:
+                self.rebuild()
+            else:
+                self.owner.apply(self.envelope())
+        self.rebuild()
+
+    # -- what an owner does beside its work
+
+    def publish(self) -> None:
+        """All rows changed since the last time, in one transaction."""
+        state, kv = self.owner.state, self.owner.kv
+        keys, state.unpublished = state.unpublished, set()
+        for key in keys:
+            assert kv.get(rows.unpublished_key(key)) is not None
+            value = kv.get(key)
+            if value is None:
+                self.topic.pop(key, None)
+            else:
+                self.topic[key] = published.encode(kv, key, value)
+        self.owner.kv.write(dict.fromkeys(map(rows.unpublished_key, keys)))
+        self.as_of = len(self.owner.log)
+        self.may_trim_to = self.first_live()
+
+    def first_live(self) -> int:
+        segment = self.log_start // SEGMENT
+        while (segment + 1) * SEGMENT <= self.as_of and not self.owner.state.live_bytes(segment):
+            segment += 1
+        return segment * SEGMENT
+
+    def trim_log(self) -> None:
+        """To the oldest segment that held anything live when the rows were published.
+
+        Not now: a batch copied since is counted on from where it was, if the copy is not published.
+        """
+        if self.may_trim_to > self.log_start:
+            self.log_start = self.may_trim_to
+            self.trimmed += 1
+            voids = self.owner.kv.scan(b"v", rows.void_key(self.log_start))
+            self.owner.commit(dict.fromkeys(key for key, _ in voids))
+
+    def copy_forward(self) -> None:
+        """Free the oldest segment, or another by mistake, wholly or in part."""
+        first = self.log_start // SEGMENT
+        segment = self.rng.choice((first, first, first + self.rng.randrange(4)))
+        for log_offset in range(segment * SEGMENT, (segment + 1) * SEGMENT):
+            if log_offset >= len(self.owner.log) or self.rng.random() < 0.05:
+                return
+            envelope = self.owner.log[log_offset]
+            if envelope.kind in (Kind.APPEND, Kind.COPY) and log_offset >= self.log_start:
+                key = (envelope.queue_id, envelope.partition)
+                place = place_of(log_offset, envelope)
+                copy = self.keeper._copy_of(key, envelope, log_offset, place)
+                if copy is not None:
+                    for _ in range(self.rng.choice((1, 1, 1, 2))):  # a zombie copies it as well
+                        self.owner.apply(copy)
+                        self.copied += 1
+
+    # -- a worker with an empty disk
+
+    def rebuild(self) -> None:
+        state = State(DictKv(), 8)
+        for key, value in self.topic.items():
+            for local, data in published.decode(key, value):
+                state.put(local, data)
+        state.kv.write(state.drain())
+        reindex, fold = Reindex(state), Fold(state, SHARD, SHARDS, shared=True)
+        for log_offset in range(self.log_start, len(self.owner.log)):
+            if log_offset == self.as_of:
+                self.finish(state, reindex)
+            envelope = self.owner.log[log_offset]
+            step = reindex if log_offset < self.as_of else fold
+            step.apply(log_offset, envelope, place_of(log_offset, envelope))
+            if self.rng.random() < 0.3:
+                state.kv.write(state.drain())
+        if self.as_of == len(self.owner.log):
+            self.finish(state, reindex)
+        state.kv.write(state.drain())
+        self.to_sweep = self.notes(state) | self.notes(self.owner.state)
+        assert dict(self.comparable(state)) == dict(self.comparable(self.owner.state))
+        self.rebuilt += 1
+
+    def finish(self, state: State, reindex: Reindex) -> None:
+        state.kv.write(state.drain())
+        reindex.finish()
+
+    def notes(self, state: State) -> set[str]:
+        """Deleted queues whose commits are still to be swept."""
+        return {json.loads(note)[0] for _, note in state.kv.scan(b"x", b"y")}
+
+    def comparable(self, state: State) -> Iterator[tuple[bytes, bytes]]:
+        """Rows that answers come from. Notes of housekeeping, and what it has still to sweep, may
+        differ: a rebuilt state never had the dead batches."""
+        for key, value in state.kv.scan(b"", b"\xff"):
+            if key[:1] == b"o" and key[4:20].hex() in self.to_sweep:
+                continue
+            if key[0] in b"qipohwc" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
+                yield key, value
+            elif key[:1] == b"b":
+                row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
+                if row is not None and rows.batch_key_offset(key) >= row.log_start:
+                    yield key, value
+
+    # -- work
+
+    def envelope(self) -> Envelope:
+        dice = self.rng.random()
+        if not self.queues or dice < 0.07:
+            return self.create()
+        queue, partitions = self.rng.choice(self.queues)
+        index = self.rng.randrange(partitions)
+        if dice < 0.09:
+            return command(Kind.DELETE, queue)
+        if dice < 0.11 and queue in self.spread_here:
+            return self.spread(queue)
+        if dice < 0.25:
+            row = self.owner.state.partition((queue, index))
+            end = row.next_offset if row else 3
+            return command(Kind.TRIM, queue, index, number=self.rng.randrange(-1, end + 2))
+        if dice < 0.30:
+            offsets = [[queue.hex(), index, self.rng.randrange(9), -1, ""]]
+            return command(Kind.COMMIT, values={"group": "g", "offsets": offsets})
+        if dice < 0.32:
+            return command(Kind.FORGET, values={"group": "g", "partitions": [[queue.hex(), index]]})
+        if dice < 0.34:
+            return command(Kind.LANDED, queue, number=self.rng.randrange(len(self.owner.log) + 1))
+        if dice < 0.36:
+            return self.rng.choice((Envelope(Kind.VOID), Envelope(Kind.CLAIM, writer=7)))
+        return self.append(queue, index)
+
+    def create(self) -> Envelope:
+        self.names += 1
+        queue = QueueId(bytes([self.names]) * 16)
+        partitions = self.rng.choice((1, 3, 5))
+        self.queues.append((queue, partitions))
+        name = f"q{self.rng.randrange(self.names) + 1}"  # now and then one that there is
+        if self.rng.random() < 0.3:
+            self.spread_here[queue] = name
+            return self.spread(queue)
+        return command(
+            Kind.CREATE, queue, values={"name": name, "partitions": partitions, "configs": {}}
+        )
+
+    def spread(self, queue: QueueId) -> Envelope:
+        """News of a queue whose home is elsewhere, perhaps late; that it is gone is the last."""
+        name = self.spread_here.setdefault(queue, f"other-{queue[0]}")
+        number = self.rng.choice((10, 50, 100, 150, 1000))
+        partitions = 4 if number < 100 else 7 if number < 1000 else 0
+        values = {"name": name, "partitions": partitions}
+        return command(Kind.SPREAD, queue, number=number, values=values)
+
+    def append(self, queue: QueueId, index: int) -> Envelope:
+        sequence = max(0, self.sequences.get((queue, index), 0) + self.rng.choice((0, 0, 0, -1, 1)))
+        count = self.rng.randrange(1, 4)
+        producer_id = self.rng.randrange(-1, 2)
+        times = tuple(self.rng.randrange(1000) for _ in range(count))
+        body = batch(
+            *[b"v"] * count, producer_id=producer_id, epoch=0, sequence=sequence, times=times
+        )
+        self.sequences[queue, index] = sequence + count
+        return Envelope(Kind.APPEND, queue, index, body=body)
+
+
+@pytest.mark.parametrize("tens", range(SEEDS // 10))
+def test_a_rebuilt_shard_is_the_owners(tens: int) -> None:
+    rebuilt = trimmed = copied = 0
+    for seed in range(tens * 10, tens * 10 + 10):
+        simulation = Simulation(seed)
+        anyio.run(simulation.run)
+        rebuilt += simulation.rebuilt
+        trimmed += simulation.trimmed
+        copied += simulation.copied
+    assert min(rebuilt, trimmed, copied) > 2
+
+
+def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
+    owner = Owner()
+    queue = QueueId(bytes([1]) * 16)
+    values = {"name": "q", "partitions": 3, "configs": {}}
+    owner.apply(command(Kind.CREATE, queue, values=values))
+    index = next(i for i in range(3) if owner.state.partition((queue, i)) is not None)
+    for _ in range(2):
+        outcome = owner.apply(Envelope(Kind.APPEND, queue, index, body=batch(b"v")))
+        assert outcome.code == Code.NONE
+    state = State(DictKv(), 8)
+    for key, data in owner.kv.rows.items():
+        if key[0] in rows.PUBLISHED_KINDS:
+            for local, value in published.decode(key, published.encode(owner.kv, key, data)):
+                state.put(local, value)
+    state.kv.write(state.drain())
+    reindex = Reindex(state)
+    reindex.apply(1, owner.log[1], place_of(1, owner.log[1]))  # and the last is missing
+    state.kv.write(state.drain())
+    with pytest.raises(published.RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
+        reindex.finish()
+
+
+def test_a_copy_carries_what_its_row_is_made_of() -> None:
+    assert COPIED.size == 24
