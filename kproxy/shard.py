@@ -1,17 +1,18 @@
 """A shard: its log, the state folded from it, and who waits for changes. Opened from its disk."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
+from crc32c import crc32c
 
 from kproxy.config import Config
-from kproxy.log.base import Ticket
+from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.local import LocalLog
 from kproxy.log.room import DiskRoom
-from kproxy.store.rocks import RocksKv, RowsFailed, decode_checkpoint, encode_checkpoint
+from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import DamagedLog, Segments
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold, Outcome, Place
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.state import State
@@ -24,7 +25,7 @@ _REPLAY_BATCH = 500
 
 
 class Shard:
-    """One shard of an embedded worker. Everything happens on the event loop's thread."""
+    """One shard of a worker. Everything happens on the event loop's thread."""
 
     def __init__(
         self,
@@ -35,24 +36,21 @@ class Shard:
         segments: Segments,
         room: DiskRoom,
         config: Config,
+        log: Callable[[Deliver], Log],
+        shared: bool,
     ) -> None:
+        self.shard = shard
         self.kv = kv
         self.segments = segments
         self.room = room
         self.state = State(kv, config.rows_cached_max)
         self.watchers = Watchers()
-        self._fold = Fold(self.state, shard, shards)
-        self.log = LocalLog(
-            segments,
-            self._deliver,
-            next_offset=0,
-            sync=config.sync_policy,
-            segment_bytes=config.segment_bytes,
-            commit_bytes_max=config.commit_bytes_max,
-            room=room,
-        )
-        # Next log offset, and the segment and position of it: of the rows, and of those on disk.
-        self.applied_through = self.durable_through = (0, 0, 0)
+        self.fold = Fold(self.state, shard, shards, shared=shared)
+        self.log = log(self._deliver)
+        # Of the rows, and of those on disk.
+        self.applied_through = self.durable_through = Checkpoint()
+        self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
+        """Told of every envelope applied that is not a client's batch."""
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         return self.log.append(envelopes)
@@ -60,27 +58,36 @@ class Shard:
     def _deliver(
         self, first: int, batch: list[Envelope], places: list[Place], end: tuple[int, int]
     ) -> list[Outcome]:
-        apply = self._fold.apply
-        outcomes = [
-            apply(log_offset, envelope, place)
-            for log_offset, envelope, place in zip(
-                range(first, first + len(batch)), batch, places, strict=True
-            )
-        ]
-        self._write(first + len(batch), *end)
+        apply = self.fold.apply
+        outcomes = []
+        for log_offset, envelope, place in zip(
+            range(first, first + len(batch)), batch, places, strict=True
+        ):
+            outcome = apply(log_offset, envelope, place)
+            outcomes.append(outcome)
+            if envelope.kind != Kind.APPEND:
+                self.on_command(log_offset, envelope, outcome)
+        self._write(self._checkpoint(first + len(batch), end, batch[-1] if batch else None))
         self.watchers.wake(self.state.take_touched())
         return outcomes
+
+    def _checkpoint(
+        self, next_offset: int, end: tuple[int, int], last: Envelope | None
+    ) -> Checkpoint:
+        if last is None:
+            return Checkpoint(next_offset, *end, *self.applied_through[3:])
+        return Checkpoint(next_offset, *end, last.writer, last.counter, crc32c(last.body))
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         """Write housekeeping's changes, which no answer depends on, in one piece."""
         for key, value in changes.items():
             self.state.put(key, value)
-        self._write(*self.applied_through)
+        self._write(self.applied_through)
 
-    def _write(self, next_offset: int, segment: int, position: int) -> None:
-        self.applied_through = (next_offset, segment, position)
+    def _write(self, checkpoint: Checkpoint) -> None:
+        self.applied_through = checkpoint
         changes = self.state.drain()
-        changes[CHECKPOINT_KEY] = encode_checkpoint(next_offset, segment, position)
+        changes[CHECKPOINT_KEY] = checkpoint.encode()
         self.kv.write(changes)
 
     def recover(self) -> int:
@@ -90,7 +97,8 @@ class Shard:
         """
         segments = self.segments
         data = self.kv.get(CHECKPOINT_KEY)
-        next_offset, segment, position = decode_checkpoint(data) if data else (0, 0, 0)
+        checkpoint = decode_checkpoint(data) if data else Checkpoint()
+        first, segment, position = checkpoint[:3]
         if not segments.ids:
             if data:
                 raise DamagedLog("the log's segment files are missing, but its rows are there")
@@ -102,14 +110,15 @@ class Shard:
             raise DamagedLog(
                 f"{segments.path(segment).name} ends before position {position}, which was synced"
             )
-        first = next_offset
-        self.applied_through = self.durable_through = (next_offset, segment, position)
+        self.applied_through = self.durable_through = checkpoint
         while True:
-            next_offset, position = self._replay(segment, position, next_offset)
+            self._replay(segment, position)
+            next_offset, _, position = self.applied_through[:3]
             later = [other for other in segments.ids if other > segment]
             if not later or segments.size(segment) > position or next_offset not in later:
                 break
             segment, position = next_offset, 0
+            self.applied_through = Checkpoint(next_offset, segment, 0, *self.applied_through[3:])
         for other in [other for other in segments.ids if other > segment]:
             if segments.size(other):
                 raise DamagedLog(
@@ -122,27 +131,26 @@ class Shard:
             _log.warning("log_tail_cut", segment=segment, bytes=torn)
         segments.resume(segment, position)
         self.log.next_offset = next_offset
-        self.applied_through = (next_offset, segment, position)
         self.state.take_touched()
         return next_offset - first
 
-    def _replay(self, segment: int, position: int, next_offset: int) -> tuple[int, int]:
-        pending = 0
+    def _replay(self, segment: int, position: int) -> None:
+        next_offset, pending = self.applied_through.next_offset, 0
+        last: Envelope | None = None
         for log_offset, envelope, place, after in self.segments.replay(segment, position):
             if log_offset != next_offset:
                 raise DamagedLog(
                     f"{self.segments.path(segment).name} holds log offset {log_offset}"
                     f" at position {position} where {next_offset} belongs"
                 )
-            self._fold.apply(log_offset, envelope, place)
-            next_offset, position = next_offset + 1, after
+            self.fold.apply(log_offset, envelope, place)
+            next_offset, position, last = next_offset + 1, after, envelope
             pending += 1
             if pending == _REPLAY_BATCH:
-                self._write(next_offset, segment, position)
+                self._write(self._checkpoint(next_offset, (segment, position), last))
                 pending = 0
         if pending:
-            self._write(next_offset, segment, position)
-        return next_offset, position
+            self._write(self._checkpoint(next_offset, (segment, position), last))
 
     def close(self) -> None:
         """Flush the rows and close the files; the log must have been closed before."""
@@ -154,16 +162,36 @@ class Shard:
         self.segments.close()
 
 
+def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+    pass
+
+
 def open_local(directory: Path, config: Config) -> Shard:
     """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog."""
+
+    def log(deliver: Deliver) -> LocalLog:
+        return LocalLog(
+            segments,
+            deliver,
+            next_offset=0,
+            sync=config.sync_policy,
+            segment_bytes=config.segment_bytes,
+            commit_bytes_max=config.commit_bytes_max,
+            room=room,
+        )
+
     directory.mkdir(parents=True, exist_ok=True)
+    segments = Segments(directory / "log")
+    room = DiskRoom(directory, config.disk_free_bytes_min)
     shard = Shard(
         shard=ShardId(0),
         shards=1,
         kv=RocksKv(directory / "rows", config.rows_cache_bytes),
-        segments=Segments(directory / "log"),
-        room=DiskRoom(directory, config.disk_free_bytes_min),
+        segments=segments,
+        room=room,
         config=config,
+        log=log,
+        shared=False,
     )
     recovered = shard.recover()
     if recovered:

@@ -56,10 +56,25 @@ class Ticket:
 class Log(Protocol):
     """One shard's log."""
 
+    next_offset: int
+    """Of the next envelope to be applied; set at a start, once the local copy was folded."""
+
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         """Put envelopes in line, in this order, behind all that were put there before."""
         ...
 
     async def run(self) -> None:
         """Serve appends until cancelled or closed."""
+        ...
+
+    def close(self) -> None:
+        """Refuse new appends and let `run` return."""
+        ...
+
+    async def sync(self) -> None:
+        """Force the local copy of all that was applied to disk."""
+        ...
+
+    async def roll(self) -> None:
+        """Let the next envelope begin a new segment, so that the active one can be freed."""
         ...

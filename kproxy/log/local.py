@@ -15,7 +15,7 @@ import structlog
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
-from kproxy.log.room import DiskRoom
+from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.thread import LogThread
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope
@@ -23,8 +23,6 @@ from kproxy.virtual.envelope import Envelope
 _log = structlog.get_logger()
 
 _COMMIT_ENVELOPES = 2000  # tens of milliseconds of the loop
-_FRAME_BYTES = 128  # about what an envelope takes besides its body
-_FULL = "the disk is nearly full: delete queues or add space"
 _THREAD_FROM_BYTES = 256 * 1024  # below, an unsynced write is a copy into the page cache
 
 
@@ -183,12 +181,12 @@ class LocalLog(Log):
 
     def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
         """Refuse what the disk has no room for; see `DiskRoom`."""
-        wanted = sum(t.size + _FRAME_BYTES * len(t.envelopes) for t in tickets)
+        wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
         allowed = self._room.allowed(wanted)
         kept = []
         for ticket in tickets:
             if all(envelope.kind in allowed for envelope in ticket.envelopes):
                 kept.append(ticket)
             else:
-                ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, _FULL))
+                ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, FULL))
         return kept

@@ -15,9 +15,11 @@ from kproxy.virtual.envelope import Kind
 
 _log = structlog.get_logger()
 
+FRAME_BYTES = 128  # about what an envelope takes besides its body
+FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
 _FREEING = frozenset({Kind.DELETE, Kind.TRIM, Kind.FORGET})
-_MODEST = _FREEING | {Kind.COMMIT, Kind.COPY}
+_MODEST = _FREEING | {Kind.COMMIT, Kind.COPY, Kind.CLAIM, Kind.SPREAD, Kind.LANDED}
 _ALL = frozenset(Kind)
 
 

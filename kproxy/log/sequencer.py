@@ -3,20 +3,13 @@
 For a log that many workers append to (a partition of a real Kafka topic). What we sent is known
 before it has landed; a delivery report says where it did. Where that is exactly the next offset it
 is applied at once; where it is further on, another worker wrote in between, and the gap is read
-first. An envelope's own id, writer and counter, says which of ours a read one is, so it does not
+first. An envelope's own id (writer and counter) says which of ours a read one is, so it does not
 matter whether the report or the reader brings it first. No I/O.
 """
 
 from typing import NamedTuple
 
 from kproxy.virtual.envelope import Envelope
-
-
-class EnvelopeId(NamedTuple):
-    """Who appended it, in which life, as its how-manieth."""
-
-    writer: bytes
-    counter: int
 
 
 class Applied(NamedTuple):
@@ -34,16 +27,15 @@ class LogChanged(Exception):
 class Sequencer:
     """The order of one shard's log, from `next_offset` on."""
 
-    def __init__(self, writer: bytes, next_offset: int) -> None:
+    def __init__(self, writer: int, next_offset: int) -> None:
         self._writer = writer
         self.next_offset = next_offset
         self._sent: dict[int, Envelope] = {}
         self._landed: dict[int, int] = {}  # offset -> counter, beyond next_offset
 
-    def sent(self, counter: int, envelope: Envelope) -> EnvelopeId:
-        """Note an envelope on its way; the id to send with it."""
-        self._sent[counter] = envelope
-        return EnvelopeId(self._writer, counter)
+    def sent(self, envelope: Envelope) -> None:
+        """Note an envelope on its way, with our writer id and its counter in it."""
+        self._sent[envelope.counter] = envelope
 
     def reported(self, counter: int, offset: int) -> list[Applied]:
         """A delivery report: what may be applied now. Raises LogChanged."""
@@ -62,16 +54,16 @@ class Sequencer:
         self._sent.pop(counter, None)
         self._landed = {o: c for o, c in self._landed.items() if c != counter}
 
-    def read(self, offset: int, id_: EnvelopeId, envelope: Envelope) -> list[Applied]:
+    def read(self, offset: int, envelope: Envelope) -> list[Applied]:
         """An envelope as the log has it: what may be applied now. Raises LogChanged."""
         if offset < self.next_offset:
             return []  # applied from memory before
         if offset > self.next_offset:
             raise LogChanged(f"the log goes on at {offset}, {self.next_offset} is missing")
-        landed = self._landed.pop(offset, None)
-        if landed is not None and EnvelopeId(self._writer, landed) != id_:
+        landed, ours = self._landed.pop(offset, None), envelope.writer == self._writer
+        if landed is not None and not (ours and envelope.counter == landed):
             raise LogChanged(f"offset {offset} holds another envelope than was reported there")
-        mine = id_.counter if id_.writer == self._writer and id_.counter in self._sent else None
+        mine = envelope.counter if ours and envelope.counter in self._sent else None
         if mine is not None:
             del self._sent[mine]
         self.next_offset += 1
@@ -88,6 +80,11 @@ class Sequencer:
     def gap(self) -> bool:
         """Whether something of ours landed beyond what is applied: the log must be read now."""
         return bool(self._landed)
+
+    @property
+    def landed_through(self) -> int:
+        """The offset behind the first of ours that waits for a gap to be read."""
+        return min(self._landed, default=self.next_offset)
 
     @property
     def waiting(self) -> int:

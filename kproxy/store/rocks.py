@@ -8,6 +8,7 @@ it is some earlier state, and the log from there on gives the rest.
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from rocksdict import (
     BlockBasedIndexType,
@@ -24,7 +25,7 @@ _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
 # for it; the keeper flushes long before this size.
 _MEMTABLE_BYTES_MAX = 512 * _MIB
-_CHECKPOINT = struct.Struct(">QQQ")
+_CHECKPOINT = struct.Struct(">QQQQQI")
 
 
 def _options(cache_bytes: int) -> Options:
@@ -109,10 +110,19 @@ class RocksKv:
         self._db.close()
 
 
-def encode_checkpoint(next_log_offset: int, segment: int, position: int) -> bytes:
-    """The `m` row: what the rows stand for, and where the log goes on."""
-    return _CHECKPOINT.pack(next_log_offset, segment, position)
+class Checkpoint(NamedTuple):
+    """The `m` row: what the rows stand for, where the log goes on, and which envelope was last."""
+
+    next_offset: int = 0
+    segment: int = 0
+    position: int = 0
+    writer: int = 0
+    counter: int = 0
+    crc: int = 0  # CRC-32C of its body
+
+    def encode(self) -> bytes:
+        return _CHECKPOINT.pack(*self)
 
 
-def decode_checkpoint(data: bytes) -> tuple[int, int, int]:
-    return _CHECKPOINT.unpack(data)
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    return Checkpoint._make(_CHECKPOINT.unpack(data))

@@ -15,7 +15,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.keeper import Keeper
 from kproxy.shard import Shard, open_local
 from kproxy.store import files
-from kproxy.store.rocks import RowsFailed
+from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
@@ -316,7 +316,7 @@ def test_what_recovery_folded_is_not_on_disk_yet(tmp_path: Path) -> None:
             await shard.append([command(Kind.TRIM, QUEUES[0], number=20)]).wait()
             shutil.copytree(tmp_path, tmp_path / "first")
         async with running(tmp_path / "first", segment_bytes=2_000_000) as shard:
-            assert shard.durable_through == (0, 0, 0)
+            assert shard.durable_through == Checkpoint()
             shard.room.fits = lambda wanted: False  # type: ignore[method-assign]
             await Keeper(shard, config()).round()
             shutil.copytree(tmp_path / "first", tmp_path / "second")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kproxy.errors import Code
-from kproxy.log.sequencer import Applied, EnvelopeId, Sequencer
+from kproxy.log.sequencer import Applied, Sequencer
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
@@ -28,12 +28,12 @@ QUEUES = [QueueId(bytes([i]) * 16) for i in range(1, 4)]
 class Worker:
     """A worker's copy of the shard, and what it answered."""
 
-    life: bytes
+    life: int
     counter: int = 0
     read_to: int = 0
     shard: MemoryShard = field(default_factory=MemoryShard)
     reports: list[tuple[int, int]] = field(default_factory=list)
-    answers: dict[EnvelopeId, Any] = field(default_factory=dict)
+    answers: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sequencer = Sequencer(self.life, 0)
@@ -43,14 +43,14 @@ class Worker:
             assert offset == len(self.shard.log)
             outcome = self.shard.apply(envelope)
             if counter is not None:
-                self.answers[EnvelopeId(self.life, counter)] = (offset, outcome)
+                self.answers[counter] = (offset, outcome)
 
 
 class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.log: list[tuple[EnvelopeId, Envelope]] = []
-        self.flying: list[tuple[Worker, EnvelopeId, Envelope]] = []
+        self.log: list[Envelope] = []
+        self.flying: list[tuple[Worker, Envelope]] = []
         self.lives = 0
         self.workers = [self.born() for _ in range(WORKERS)]
         self.sequences = dict.fromkeys(QUEUES, 0)
@@ -58,7 +58,7 @@ class Simulation:
 
     def born(self) -> Worker:
         self.lives += 1
-        return Worker(b"life-%d" % self.lives)
+        return Worker(self.lives)
 
     def run(self) -> None:
         for _ in range(STEPS):
@@ -75,9 +75,10 @@ class Simulation:
 
     def send(self, worker: Worker) -> None:
         envelope = self.envelope()
-        id_ = worker.sequencer.sent(worker.counter, envelope)
+        envelope.writer, envelope.counter = worker.life, worker.counter
+        worker.sequencer.sent(envelope)
         worker.counter += 1
-        self.flying.append((worker, id_, envelope))
+        self.flying.append((worker, envelope))
 
     def land(self, _: Worker) -> None:
         """The earliest of some worker's appends reaches the log, or is lost on the way."""
@@ -85,13 +86,13 @@ class Simulation:
             return
         owner = self.rng.choice(self.flying)[0]
         at = next(i for i, flight in enumerate(self.flying) if flight[0] is owner)
-        _, id_, envelope = self.flying.pop(at)
+        _, envelope = self.flying.pop(at)
         if self.rng.random() < 0.05:
-            owner.sequencer.unreported(id_.counter)
+            owner.sequencer.unreported(envelope.counter)
             return
         if self.rng.random() < 0.95:  # else the report is lost: the reader will bring it
-            owner.reports.append((id_.counter, len(self.log)))
-        self.log.append((id_, envelope))
+            owner.reports.append((envelope.counter, len(self.log)))
+        self.log.append(envelope)
 
     def report(self, worker: Worker) -> None:
         if worker.reports:
@@ -102,7 +103,7 @@ class Simulation:
         if not everything:
             end = min(end, worker.read_to + self.rng.randrange(1, 6))
         for offset in range(worker.read_to, end):
-            worker.apply(worker.sequencer.read(offset, *self.log[offset]))
+            worker.apply(worker.sequencer.read(offset, self.log[offset]))
         worker.read_to = end
 
     def give_up(self, worker: Worker) -> None:
@@ -134,13 +135,14 @@ class Simulation:
 
     def check(self) -> None:
         truth = MemoryShard()
-        outcomes = [truth.apply(envelope) for _, envelope in self.log]
+        outcomes = [truth.apply(envelope) for envelope in self.log]
         for worker in self.workers:
             assert worker.sequencer.next_offset == len(self.log)
             assert not worker.sequencer.gap
             assert worker.shard.kv.rows == truth.kv.rows
-            for id_, (offset, outcome) in worker.answers.items():
-                assert self.log[offset][0] == id_
+            for counter, (offset, outcome) in worker.answers.items():
+                landed = self.log[offset]
+                assert (landed.writer, landed.counter) == (worker.life, counter)
                 assert outcome == outcomes[offset]
             self.answered += sum(
                 outcome.code == Code.NONE for _, outcome in worker.answers.values()

@@ -1,0 +1,279 @@
+"""A shard's log on a partition of a real Kafka's data topic, which other workers may write as well.
+
+What we append is applied when its delivery report says where it landed; what others wrote is read.
+Applied envelopes go to the local copy, unsynced: it can be made again from the log.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Deliver, Log, Ticket
+from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
+from kproxy.log.sequencer import Applied, LogChanged, Sequencer
+from kproxy.store.segments import Segments
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.fold import Outcome
+
+_log = structlog.get_logger()
+
+_APPLY_ENVELOPES = 1000  # at a time: some ten milliseconds of the loop
+_APPLY_BYTES = 4 << 20
+_RETRY_S = 1.0
+_UNKNOWN_FATE = Outcome(
+    Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
+)
+
+
+class Link(Protocol):
+    """The way to the cluster, one for all shards of a worker."""
+
+    writer: int
+
+    def next_counter(self) -> int:
+        """A number for an envelope of ours, never given twice."""
+        ...
+
+    def send(self, partition: int, envelope: Envelope) -> None:
+        """Send an envelope; its report comes to the log. Raises KafkaError: no room."""
+        ...
+
+    def read(self, partition: int, start: int, end: int) -> None:
+        """Ask for the records from `start` to before `end`; they come to the log."""
+        ...
+
+    async def end(self, partition: int) -> int:
+        """The offset behind the last record there is now. Raises KafkaError."""
+        ...
+
+
+class _Shares(Ticket):
+    """A ticket whose envelopes land one by one."""
+
+    __slots__ = ("_left", "_parts")
+
+    def __init__(self, envelopes: list[Envelope]) -> None:
+        super().__init__(envelopes)
+        self._parts = [_UNKNOWN_FATE] * len(envelopes)
+        self._left = len(envelopes)
+
+    def settle_one(self, slot: int, outcome: Outcome) -> None:
+        self._parts[slot] = outcome
+        self._left -= 1
+        if not self._left:
+            self.settle(self._parts)
+
+
+class SharedLog(Log):
+    """One shard's log. Everything happens on the event loop; `Link` brings it there."""
+
+    def __init__(
+        self,
+        partition: int,
+        segments: Segments,
+        deliver: Deliver,
+        link: Link,
+        *,
+        segment_bytes: int,
+        room: DiskRoom,
+    ) -> None:
+        self._partition = partition
+        self._segments = segments
+        self._deliver = deliver
+        self._link = link
+        self._segment_bytes = segment_bytes
+        self._room = room
+        self._sequencer = Sequencer(link.writer, 0)
+        self._applied = 0
+        self._tickets: dict[int, tuple[_Shares, int]] = {}  # by counter
+        self._ready: deque[Applied] = deque()
+        self._work = anyio.Event()
+        self._disk = anyio.Lock()
+        self._waiting: list[tuple[int, anyio.Event]] = []
+        self._end_before = 0
+        self._broken: LogChanged | None = None
+        self._closing = False
+
+    @property
+    def next_offset(self) -> int:
+        return self._applied
+
+    @next_offset.setter
+    def next_offset(self, offset: int) -> None:
+        self._applied = offset
+        self._sequencer = Sequencer(self._link.writer, offset)
+
+    # -- appending
+
+    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        ticket = _Shares(list(envelopes))
+        refusal = self._refusal(ticket)
+        if refusal is not None:
+            ticket.fail(refusal)
+            return ticket
+        for slot, envelope in enumerate(ticket.envelopes):
+            envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
+            self._sequencer.sent(envelope)
+            self._tickets[envelope.counter] = (ticket, slot)
+            try:
+                self._link.send(self._partition, envelope)
+            except KafkaError as error:
+                self._sequencer.unreported(envelope.counter)
+                self._settle(envelope.counter, Outcome(error.code, message=error.message))
+        return ticket
+
+    def _refusal(self, ticket: Ticket) -> KafkaError | None:
+        if self._closing or self._broken is not None:
+            return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "another worker serves this shard")
+        allowed = self._room.allowed(ticket.size + FRAME_BYTES * len(ticket.envelopes))
+        if any(envelope.kind not in allowed for envelope in ticket.envelopes):
+            return KafkaError(Code.KAFKA_STORAGE_ERROR, FULL)
+        return None
+
+    def _settle(self, counter: int, outcome: Outcome) -> None:
+        waiting = self._tickets.pop(counter, None)
+        if waiting is not None:
+            waiting[0].settle_one(waiting[1], outcome)
+
+    # -- what the link brings
+
+    def reported(self, reports: list[tuple[int, int | None]]) -> None:
+        """Delivery reports: (counter, log offset; None: its fate is not known)."""
+        sequencer = self._sequencer
+        try:
+            for counter, offset in reports:
+                if offset is None:
+                    sequencer.unreported(counter)
+                    self._settle(counter, _UNKNOWN_FATE)
+                else:
+                    self._ready += sequencer.reported(counter, offset)
+        except LogChanged as error:
+            self._broken = error
+        self._go_on()
+
+    def was_read(self, records: list[tuple[int, Envelope]]) -> None:
+        """Records as the log has them, in its order."""
+        try:
+            for offset, envelope in records:
+                self._ready += self._sequencer.read(offset, envelope)
+        except LogChanged as error:
+            self._broken = error
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._work.set()
+        sequencer = self._sequencer
+        if sequencer.gap and self._broken is None:
+            self._link.read(self._partition, sequencer.next_offset, sequencer.landed_through)
+
+    def lost(self, reason: str) -> None:
+        """The log does not have what comes next any more."""
+        self._broken = LogChanged(reason)
+        self._work.set()
+
+    def saw_end(self, end: int) -> None:
+        """The log's end as it was a moment ago: what we do not have soon, others wrote."""
+        sequencer = self._sequencer
+        if end < self._applied:
+            self.lost(f"the log ends at {end}, but {self._applied} envelopes were applied")
+        elif end > sequencer.next_offset:
+            if not sequencer.waiting or self._end_before > sequencer.next_offset:
+                self._link.read(self._partition, sequencer.next_offset, end)
+        self._end_before = end
+
+    async def catch_up(self) -> None:
+        """Wait until everything that is in the log by now is applied. Raises KafkaError."""
+        end = await self._link.end(self._partition)
+        if end <= self._applied:
+            return
+        if not self._sequencer.waiting:
+            self._link.read(self._partition, self._sequencer.next_offset, end)
+        event = anyio.Event()
+        self._waiting.append((end, event))
+        await event.wait()
+        if self._broken is not None or self._closing:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
+
+    # -- applying
+
+    async def run(self) -> None:
+        """Apply what is ready until closed. Raises LogChanged: the local copy is to be rebuilt."""
+        try:
+            while not self._closing:
+                if not self._ready:
+                    if self._broken is not None:
+                        raise self._broken
+                    self._work = anyio.Event()
+                    await self._work.wait()
+                while self._ready:
+                    await self._apply(self._take())
+        finally:
+            self._give_up()
+
+    def _take(self) -> list[Applied]:
+        taken: list[Applied] = []
+        size, ready = 0, self._ready
+        while ready and len(taken) < _APPLY_ENVELOPES and size < _APPLY_BYTES:
+            one = ready.popleft()
+            size += len(one.envelope.body)
+            taken.append(one)
+        return taken
+
+    async def _apply(self, taken: list[Applied]) -> None:
+        batch = [one.envelope for one in taken]
+        first = taken[0].offset
+        async with self._disk:
+            while True:
+                try:
+                    if self._segments.end >= self._segment_bytes:
+                        self._segments.start(first)
+                    buffers, places, total = self._segments.frame(first, batch)
+                    self._segments.write(buffers, total, False)
+                    break
+                except OSError as error:  # the log has it: wait until the local copy can
+                    _log.error("local_copy_not_written", shard=self._partition, error=str(error))
+                    await anyio.sleep(_RETRY_S)
+            self._applied = first + len(batch)
+            outcomes = self._deliver(
+                first, batch, places, (self._segments.active, self._segments.end)
+            )
+        for one, outcome in zip(taken, outcomes, strict=True):
+            if one.counter is not None:
+                self._settle(one.counter, outcome)
+        if self._waiting:
+            self._tell_waiting()
+        if self._ready:
+            await checkpoint()
+
+    def _tell_waiting(self) -> None:
+        for end, event in self._waiting:
+            if end <= self._applied:
+                event.set()
+        self._waiting = [entry for entry in self._waiting if not entry[1].is_set()]
+
+    def _give_up(self) -> None:
+        """Nothing is applied here any more: who waits is told to ask elsewhere."""
+        self._closing = True
+        for counter in list(self._tickets):
+            self._settle(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))
+        for _, event in self._waiting:
+            event.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._work.set()
+
+    async def sync(self) -> None:
+        await to_thread.run_sync(self._segments.sync)
+
+    async def roll(self) -> None:
+        async with self._disk:
+            if self._segments.end:
+                await to_thread.run_sync(self._segments.start, self._applied)
+                self._deliver(self._applied, [], [], (self._segments.active, 0))
