@@ -40,6 +40,17 @@ class Appends:
         return results
 
 
+async def outcomes_of(tickets: Iterable[Ticket]) -> list[Outcome]:
+    """The outcomes of tickets of one envelope each; an error is an outcome with its code."""
+    outcomes = []
+    for ticket in tickets:
+        try:
+            outcomes += await ticket.wait()
+        except KafkaError as error:
+            outcomes.append(Outcome(error.code, message=error.message))
+    return outcomes
+
+
 async def append(shard: Shard, envelope: Envelope) -> Outcome:
     """Append one envelope and wait for its outcome."""
     return (await append_all([(shard, envelope)]))[0]

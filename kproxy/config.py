@@ -5,6 +5,7 @@ next, all from this one list (pydantic checks); names end in their unit.
 """
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -48,6 +49,12 @@ def _sync(text: str) -> str:
     return text
 
 
+def _prefix(text: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", text):
+        raise ValueError("it may hold only ASCII letters, digits, '.', '_' and '-'")
+    return text
+
+
 def _whole_bytes(value: Any) -> Any:
     """Plain numbers are bytes, also as text; so are 64MiB, 1GB."""
     return int(value) if isinstance(value, str) and value.isdigit() else value
@@ -67,6 +74,34 @@ class Config(BaseModel):
         None, description="address that clients are told to use [default: the listen address]"
     )
     data_dir: Path = Field(Path("data"), description="directory that holds all queues")
+    bootstrap_servers: str | None = Field(
+        None, description="Kafka cluster that holds the data; without it, the data directory does"
+    )
+    topic_prefix: Annotated[str, AfterValidator(_prefix)] = Field(
+        "kproxy", description="first part of the names of kproxy's topics on the cluster"
+    )
+    shards: PositiveInt = Field(64, description="partitions of the data topic; never changes")
+    workers: PositiveInt = Field(1, description="processes, on ports from the listen address's on")
+    kafka_config: Path | None = Field(
+        None, description="client settings for the cluster (librdkafka's names), for TLS and SASL"
+    )
+    create: bool = Field(True, description="make the topics that are missing on the cluster")
+    allow_single_replica: bool = Field(
+        False, description="accept topics with one replica: for development"
+    )
+    session_ms: Annotated[int, Field(ge=6000, le=1_800_000)] = Field(
+        6000, description="silence of a worker after which others take its shards"
+    )
+    delivery_ms_max: PositiveInt = Field(
+        20_000, description="longest wait for the cluster to take a record"
+    )
+    data_message_bytes_max: Bytes = Field(
+        ByteSize(10 * MIB), description="max.message.bytes of the data topic"
+    )
+    publish_ms: PositiveInt = Field(10_000, description="time between publications of rows")
+    publish_rows_max: PositiveInt = Field(
+        50_000, description="changed rows of a shard that wait for a publication"
+    )
     sync: Annotated[str, AfterValidator(_sync)] = Field(
         "always",
         description="fsync before each answer (always), every so often (interval:MS), or never",

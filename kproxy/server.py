@@ -15,12 +15,13 @@ from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 from kproxy.config import Config
 from kproxy.connection import Connection
 from kproxy.keeper import Keeper
-from kproxy.metadata.cluster import Cluster, open_identity
+from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.cluster import Alone, open_identity
 from kproxy.protocol.answers import Broker
 from kproxy.shard import Shard, open_local
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed
-from kproxy.worker import Worker
+from kproxy.worker import OneShard, Worker
 
 _log = structlog.get_logger()
 
@@ -111,7 +112,12 @@ class Server:
         self.port = listener.extra(SocketAttribute.local_port)
         advertised = config.advertised_address
         me = Broker(NODE_ID, advertised[0], advertised[1] or self.port)
-        worker = Worker(config=config, cluster=Cluster(cluster_id=cluster_id, me=me), shard=shard)
+        worker = Worker(
+            config=config,
+            cluster=Alone(cluster_id=cluster_id, me=me),
+            routes=OneShard(shard),
+            lookup=StateLookup(shard.state),
+        )
         keeper = Keeper(shard, config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shard.log.run)

@@ -49,6 +49,7 @@ class Shard:
         self.log = log(self._deliver)
         # Of the rows, and of those on disk.
         self.applied_through = self.durable_through = Checkpoint()
+        self.serving = True
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
         """Told of every envelope applied that is not a client's batch."""
 

@@ -35,5 +35,8 @@ class Watchers:
             for watcher in by_key.get(key, ()):
                 watcher.changed(key)
 
+    def wake_all(self) -> None:
+        self.wake(set(self._by_key))
+
     def __len__(self) -> int:
         return len(self._by_key)

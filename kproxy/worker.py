@@ -1,21 +1,24 @@
-"""One worker: its settings, its shard, and what handlers share."""
+"""One worker: its settings, the shards it serves, and what handlers share."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
 from kproxy.config import Config
+from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.log.base import Ticket
 from kproxy.memory import Memory
 from kproxy.metadata import configs
-from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.catalogue import Catalogue, Lookup
 from kproxy.metadata.cluster import Cluster
 from kproxy.protocol.codec import RequestHeader
 from kproxy.shard import Shard
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
 
 
@@ -35,6 +38,42 @@ class Request:
         return self.header.api_version
 
 
+class Routes(Protocol):
+    """The shards that this worker serves, and the way to those it does not."""
+
+    shards: int
+
+    def serving(self, index: int) -> Shard | None:
+        """The shard with this number, if this worker serves it now."""
+        ...
+
+    def any(self) -> Shard | None:
+        """Some shard that this worker serves, if there is one."""
+        ...
+
+    def decide(self, name: str, envelope: Envelope) -> Ticket:
+        """Put a command in line in the home shard of queue `name`, wherever that is."""
+        ...
+
+
+class OneShard:
+    """Embedded: one shard has everything."""
+
+    shards = 1
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def serving(self, index: int) -> Shard:
+        return self._shard
+
+    def any(self) -> Shard:
+        return self._shard
+
+    def decide(self, name: str, envelope: Envelope) -> Ticket:
+        return self._shard.append([envelope])
+
+
 class Worker:
     """What every handler gets."""
 
@@ -43,13 +82,15 @@ class Worker:
         *,
         config: Config,
         cluster: Cluster,
-        shard: Shard,
+        routes: Routes,
+        lookup: Lookup,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.config = config
         self.cluster = cluster
+        self.routes = routes
         self.catalogue: Catalogue[Ticket] = Catalogue(
-            shard.state, shard.append, config.partitions_default
+            lookup, routes.decide, config.partitions_default, routes.shards
         )
         self.sessions = FetchSessions(
             config.fetch_sessions_max, config.fetch_session_partitions_max
@@ -59,7 +100,6 @@ class Worker:
         self.now_ms = now_ms
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
-        self._shard = shard
 
     def stop(self) -> None:
         """Let every long poll answer with what there is."""
@@ -77,12 +117,26 @@ class Worker:
             self._long_polls.discard(event)
 
     def shard(self, name: str, partition: int = 0) -> Shard:
-        """The shard that holds a queue's partition, or a group. Embedded there is one."""
-        return self._shard
+        """The shard that holds a queue's partition. Raises KafkaError: another worker has it."""
+        shards = self.routes.shards
+        shard = self.routes.serving(shard_of(name, shards, partition) if shards > 1 else 0)
+        if shard is None:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
+        return shard
+
+    def coordinated(self, group: str) -> Shard:
+        """The shard that a group lives in. Raises KafkaError: another worker has it."""
+        try:
+            return self.shard(group)
+        except KafkaError:
+            raise KafkaError(Code.NOT_COORDINATOR) from None
 
     def any_shard(self) -> Shard:
-        """A shard that this worker serves, for what belongs to none in particular."""
-        return self._shard
+        """A shard that this worker serves, for what belongs to none. Raises KafkaError."""
+        shard = self.routes.any()
+        if shard is None:
+            raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
 
     def max_batch_bytes(self, queue: Queue) -> int:
         given = queue.configs.get("max.message.bytes")

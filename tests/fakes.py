@@ -6,14 +6,15 @@ from typing import Any
 
 from kproxy.config import Config
 from kproxy.log.base import Ticket
-from kproxy.metadata.cluster import Cluster
+from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.cluster import Alone
 from kproxy.protocol.answers import Broker
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Fold, Outcome, Place
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
 from kproxy.watch import Watchers
-from kproxy.worker import Worker
+from kproxy.worker import OneShard, Worker
 
 
 class DictKv:
@@ -57,6 +58,7 @@ class MemoryShard:
         self.watchers = Watchers()
         self.segments = MemorySegments()
         self.log: list[Envelope] = []
+        self.serving = True
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
@@ -79,7 +81,8 @@ def memory_worker(**settings: Any) -> Worker:
     shard: Any = MemoryShard()
     return Worker(
         config=Config(**settings),
-        cluster=Cluster(cluster_id="test-cluster", me=Broker(1, "127.0.0.1", 9092)),
-        shard=shard,
+        cluster=Alone(cluster_id="test-cluster", me=Broker(1, "127.0.0.1", 9092)),
+        routes=OneShard(shard),
+        lookup=StateLookup(shard.state),
         now_ms=lambda: next(clock),
     )

@@ -14,6 +14,7 @@ from kproxy.fetching.sessions import Session
 from kproxy.protocol import answers
 from kproxy.protocol.answers import FETCH_TOPIC_IDS, Fetched
 from kproxy.protocol.codec import response_prefix
+from kproxy.shard import Shard
 from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
 
@@ -104,7 +105,7 @@ def _update(interest: Interest, body: Any, by_id: bool) -> None:
 def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
     """Find the queue that an ident means now; a name may mean a new one since it was deleted."""
     if followed.key is not None and followed.shard is not None:
-        if followed.shard.state.partition(followed.key) is not None:
+        if followed.shard.serving and followed.shard.state.partition(followed.key) is not None:
             return Code.NONE
         interest.locate(followed, None, None)
     topic, index = followed.ident
@@ -116,7 +117,11 @@ def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
         return absent
     if not 0 <= index < queue.partitions:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
-    interest.locate(followed, (queue.queue_id, index), worker.shard(queue.name, index))
+    try:
+        shard = worker.shard(queue.name, index)
+    except KafkaError as error:
+        return error.code
+    interest.locate(followed, (queue.queue_id, index), shard)
     return Code.NONE
 
 
@@ -126,11 +131,16 @@ def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
 async def _wait(worker: Worker, interest: Interest, body: Any, full: bool) -> list[Found]:
     """Look until there are `min_bytes`, an error, or `max_wait` is over."""
     deadline = anyio.current_time() + body.max_wait.total_seconds()
+    looked_ahead = False
     while True:
         # No await between this and the reading: what was found is not yet there to be deleted.
         await worker.answer_memory.wait_for_room()
         changed = interest.expect_change()
         found = _look_at_all(worker, interest, body, full)
+        if not looked_ahead and (ahead := _ahead(found)):
+            looked_ahead = True
+            await _catch_up(ahead)
+            continue
         enough = sum(part.size for part in found) >= body.min_bytes
         if enough or any(part.code for part in found) or worker.stopping:
             return found
@@ -138,6 +148,31 @@ async def _wait(worker: Worker, interest: Interest, body: Any, full: bool) -> li
             return found
         interest.watch()
         await worker.long_poll(changed, left)
+
+
+def _ahead(found: list[Found]) -> set[Shard]:
+    """Shards of consumers that have read further than this worker knows: another one served them.
+
+    Before that is an OFFSET_OUT_OF_RANGE, the log is asked where it really ends.
+    """
+    shards = set()
+    for part in found:
+        if part.code == Code.OFFSET_OUT_OF_RANGE:
+            followed = part.followed
+            assert followed.shard is not None
+            assert followed.key is not None
+            row = followed.shard.state.partition(followed.key)
+            if row is not None and followed.offset > row.next_offset:
+                shards.add(followed.shard)
+    return shards
+
+
+async def _catch_up(shards: set[Shard]) -> None:
+    for shard in shards:
+        try:
+            await shard.log.catch_up()
+        except KafkaError:
+            return  # no longer ours, or the cluster is away: what is known is the answer
 
 
 def _look_at_all(worker: Worker, interest: Interest, body: Any, full: bool) -> list[Found]:

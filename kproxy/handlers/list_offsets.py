@@ -10,7 +10,7 @@ from typing import Any
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import LEADER_EPOCH
 from kproxy.protocol.records import record_times
 from kproxy.protocol.varint import Malformed
@@ -34,27 +34,30 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"topics": topics}
 
 
-def _epoch_fault(part: Any) -> Code:
-    wanted = getattr(part, "current_leader_epoch", -1)
-    return Code.UNKNOWN_LEADER_EPOCH if wanted > LEADER_EPOCH else Code.NONE
+def _check_epoch(part: Any) -> None:
+    if getattr(part, "current_leader_epoch", -1) > LEADER_EPOCH:
+        raise KafkaError(Code.UNKNOWN_LEADER_EPOCH)
 
 
-def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, Partition] | None:
+def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, Partition]:
+    """Raises KafkaError where it is not here, or not at all."""
     queue = worker.catalogue.find(name)
     if queue is None or not 0 <= index < queue.partitions:
-        return None
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
     shard, key = worker.shard(name, index), (queue.queue_id, index)
     row = shard.state.partition(key)
-    return None if row is None else (shard, key, row)
+    if row is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    return shard, key, row
 
 
 async def _one(worker: Worker, name: str, part: Any) -> dict[str, Any]:
     answer: dict[str, Any] = {"partition_index": part.partition_index}
-    found = _find(worker, name, part.partition_index)
-    code = Code.UNKNOWN_TOPIC_OR_PARTITION if found is None else _epoch_fault(part)
-    if code or found is None:
-        return answer | {"error_code": code}
-    shard, key, row = found
+    try:
+        shard, key, row = _find(worker, name, part.partition_index)
+        _check_epoch(part)
+    except KafkaError as error:
+        return answer | {"error_code": error.code}
     wanted: int = part.timestamp
     time_ms = -1
     if wanted == LATEST:
@@ -158,17 +161,19 @@ async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any
         parts = []
         for part in topic.partitions:
             answer: dict[str, Any] = {"partition": part.partition}
-            found = _find(worker, topic.topic, part.partition)
-            code = Code.UNKNOWN_TOPIC_OR_PARTITION if found is None else _epoch_fault(part)
-            if code or found is None:
-                answer |= {"error_code": code}
-            elif part.leader_epoch != LEADER_EPOCH:
+            try:
+                _, _, row = _find(worker, topic.topic, part.partition)
+                _check_epoch(part)
+            except KafkaError as error:
+                parts.append(answer | {"error_code": error.code})
+                continue
+            if part.leader_epoch != LEADER_EPOCH:
                 answer |= {"error_code": Code.NONE}
             else:
                 answer |= {
                     "error_code": Code.NONE,
                     "leader_epoch": LEADER_EPOCH,
-                    "end_offset": found[2].next_offset,
+                    "end_offset": row.next_offset,
                 }
             parts.append(answer)
         topics.append({"topic": topic.topic, "partitions": parts})

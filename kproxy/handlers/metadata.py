@@ -48,7 +48,7 @@ def _asked(body: Any, what: str) -> bool:
 
 
 def _topic(worker: Worker, version: int, queue: Queue, operations: int) -> bytes:
-    leaders = worker.cluster.leaders(queue.partitions)
+    leaders = worker.cluster.leaders(queue.name, queue.partitions)
     return metadata_topic(version, Code.NONE, queue.name, queue.queue_id, leaders, operations)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.appends import append
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Kind, command
@@ -31,8 +31,10 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
 
 
 def _coordinator(worker: Worker, key: str, key_type: int) -> dict[str, Any]:
-    node = worker.cluster.me
-    if key_type == _GROUP:
+    node = worker.cluster.coordinator(key)
+    if key_type == _GROUP and node is None:
+        return _no_coordinator(key, Code.COORDINATOR_NOT_AVAILABLE, "nobody serves it right now")
+    if key_type == _GROUP and node is not None:
         return {
             "key": key,
             "node_id": node.node_id,
@@ -41,13 +43,18 @@ def _coordinator(worker: Worker, key: str, key_type: int) -> dict[str, Any]:
             "error_code": Code.NONE,
             "error_message": None,
         }
+    message = "kproxy has no coordinator of this kind: only groups"
+    return _no_coordinator(key, Code.INVALID_REQUEST, message)
+
+
+def _no_coordinator(key: str, code: Code, message: str) -> dict[str, Any]:
     return {
         "key": key,
         "node_id": -1,
         "host": "",
         "port": -1,
-        "error_code": Code.INVALID_REQUEST,
-        "error_message": "kproxy has no coordinator of this kind: only groups",
+        "error_code": code,
+        "error_message": message,
     }
 
 
@@ -66,7 +73,7 @@ def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str,
 async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
-    group_fault = _group_fault(body)
+    group_fault = _group_fault(worker, body)
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
     offsets: list[list[Any]] = []
     slots: list[dict[str, Any]] = []
@@ -102,17 +109,29 @@ async def _append(
     envelope = command(
         Kind.COMMIT, time_ms=worker.now_ms(), values={"group": group, "offsets": offsets}
     )
-    outcome = await append(worker.shard(group), envelope)
+    outcome = await append(worker.coordinated(group), envelope)
     # COORDINATOR_NOT_AVAILABLE is what Kafka's coordinator says when its log cannot be written.
     codes = outcome.codes or (Code.COORDINATOR_NOT_AVAILABLE,) * len(slots)
     for answer, code in zip(slots, codes, strict=True):
         answer["error_code"] = absent if code == Code.UNKNOWN_TOPIC_ID else code
 
 
-def _group_fault(body: Any) -> Code:
-    """As Kafka's coordinator for a group without members: only a generation gives one away."""
-    if group_is_too_long(body.group_id):
+def _here(worker: Worker, group: str) -> Code:
+    """Why this worker cannot answer for a group, if it cannot."""
+    if group_is_too_long(group):
         return Code.INVALID_GROUP_ID
+    try:
+        worker.coordinated(group)
+    except KafkaError as error:
+        return error.code
+    return Code.NONE
+
+
+def _group_fault(worker: Worker, body: Any) -> Code:
+    """As Kafka's coordinator for a group without members: only a generation gives one away."""
+    fault = _here(worker, body.group_id)
+    if fault:
+        return fault
     return Code.UNKNOWN_MEMBER_ID if body.generation_id_or_member_epoch >= 0 else Code.NONE
 
 
@@ -126,18 +145,18 @@ async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def _fetched(worker: Worker, group: Any, by_id: bool) -> dict[str, Any]:
-    too_long = group_is_too_long(group.group_id)
+    fault = _here(worker, group.group_id)
     return {
         "group_id": group.group_id,
-        "topics": () if too_long else _committed(worker, group.group_id, group.topics, by_id),
-        "error_code": Code.INVALID_GROUP_ID if too_long else Code.NONE,
+        "topics": () if fault else _committed(worker, group.group_id, group.topics, by_id),
+        "error_code": fault,
     }
 
 
 def _committed(worker: Worker, group: str, topics: Any, by_id: bool) -> list[dict[str, Any]]:
     if topics is None:
         return _all_committed(worker, group)
-    state = worker.shard(group).state
+    state = worker.coordinated(group).state
     answer = []
     for topic in topics:
         queue = _queue(worker, topic, by_id)
@@ -165,7 +184,7 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> d
 def _all_committed(worker: Worker, group: str) -> list[dict[str, Any]]:
     prefix = rows.offset_prefix(group)
     by_queue: dict[QueueId, list[dict[str, Any]]] = {}
-    for key, value in worker.shard(group).state.kv.scan(prefix, prefix + b"\xff" * 21):
+    for key, value in worker.coordinated(group).state.kv.scan(prefix, prefix + b"\xff" * 21):
         queue_id = QueueId(key[-20:-4])
         index = int.from_bytes(key[-4:], "big")
         by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
@@ -181,9 +200,10 @@ def _all_committed(worker: Worker, group: str) -> list[dict[str, Any]]:
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetDeleteResponse (KIP-496)."""
     body = request.body
-    if group_is_too_long(body.group_id):
-        return {"error_code": Code.INVALID_GROUP_ID, "topics": ()}
-    shard = worker.shard(body.group_id)
+    fault = _here(worker, body.group_id)
+    if fault:
+        return {"error_code": fault, "topics": ()}
+    shard = worker.coordinated(body.group_id)
     prefix = rows.offset_prefix(body.group_id)
     known = next(shard.state.kv.scan(prefix, prefix + b"\xff" * 21), None)
     if known is None:

@@ -95,7 +95,11 @@ class Appending:
         except BadBatch as error:
             answers.append(Produced(index, error.code, message=str(error)))
             return
-        shard = self._worker.shard(queue.name, index)
+        try:
+            shard = self._worker.shard(queue.name, index)
+        except KafkaError as error:
+            answers.append(Produced(index, error.code))
+            return
         row = shard.state.partition((queue.queue_id, index)) if header.producer_id >= 0 else None
         if row is not None and isinstance(sent := judge(row, header), Sent):
             # A repetition of what is applied, and so durable: nothing to append.

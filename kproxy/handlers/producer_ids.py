@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.appends import append
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
 from kproxy.virtual.envelope import Kind, command
 from kproxy.worker import Request, Worker
 
@@ -23,7 +23,11 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
         if transactional_id:
             code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return refused | {"error_code": code}
-    outcome = await append(worker.any_shard(), command(Kind.PRODUCER_ID))
+    try:
+        shard = worker.any_shard()
+    except KafkaError as error:
+        return refused | {"error_code": error.code}
+    outcome = await append(shard, command(Kind.PRODUCER_ID))
     if outcome.code:
         return refused | {"error_code": Code.COORDINATOR_NOT_AVAILABLE}
     return {"error_code": Code.NONE, "producer_id": outcome.number, "producer_epoch": 0}

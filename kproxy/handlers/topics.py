@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from kproxy.appends import append_all
+from kproxy.appends import append_all, outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.protocol.codec import ZERO_UUID
@@ -163,8 +163,11 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
             doomed.append((answer, queue))
         answers.append(answer)
-    outcomes = await append_all(
-        (worker.shard(queue.name), command(Kind.DELETE, queue.queue_id)) for _, queue in doomed
+    outcomes = await outcomes_of(
+        [
+            worker.routes.decide(queue.name, command(Kind.DELETE, queue.queue_id))
+            for _, queue in doomed
+        ]
     )
     for (answer, _), outcome in zip(doomed, outcomes, strict=True):
         missing = outcome.code == Code.UNKNOWN_TOPIC_ID
@@ -190,7 +193,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
     body = request.body
     repeated = _repeated(topic.name for topic in body.topics)
     results = []
-    pairs: list[tuple[Shard, Envelope]] = []
+    tickets = []
     growing = []
     for topic in body.topics:
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
@@ -203,8 +206,8 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
         if not body.validate_only:
             growing.append(result)
             grow = command(Kind.GROW, queue.queue_id, number=topic.count)
-            pairs.append((worker.shard(queue.name), grow))
-    for result, outcome in zip(growing, await append_all(pairs), strict=True):
+            tickets.append(worker.routes.decide(queue.name, grow))
+    for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
         missing = outcome.code == Code.UNKNOWN_TOPIC_ID
         result["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else outcome.code
         result["error_message"] = outcome.message
@@ -256,9 +259,14 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
             elif part.offset < -1:
                 result["error_code"] = Code.OFFSET_OUT_OF_RANGE
             else:
+                try:
+                    shard = worker.shard(queue.name, index)
+                except KafkaError as error:
+                    result["error_code"] = error.code
+                    continue
                 trimmed.append(result)
                 trim = command(Kind.TRIM, queue.queue_id, index, number=part.offset)
-                pairs.append((worker.shard(queue.name, index), trim))
+                pairs.append((shard, trim))
         topics.append({"name": topic.name, "partitions": parts})
     for result, outcome in zip(trimmed, await append_all(pairs), strict=True):
         result |= _trimmed(outcome)

@@ -71,6 +71,10 @@ class Log(Protocol):
         """Refuse new appends and let `run` return."""
         ...
 
+    async def catch_up(self) -> None:
+        """Wait until everything that is in the log by now is applied. Raises KafkaError."""
+        ...
+
     async def sync(self) -> None:
         """Force the local copy of all that was applied to disk."""
         ...

@@ -104,6 +104,9 @@ class LocalLog(Log):
         self._closing = True
         self._work.set()
 
+    async def catch_up(self) -> None:
+        """Nobody else writes here: what is not applied yet is nobody's to see."""
+
     async def sync(self) -> None:
         """Force all that was committed to disk."""
         if self._unsynced:

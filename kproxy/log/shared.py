@@ -26,6 +26,7 @@ _log = structlog.get_logger()
 _APPLY_ENVELOPES = 1000  # at a time: some ten milliseconds of the loop
 _APPLY_BYTES = 4 << 20
 _RETRY_S = 1.0
+_READY_MAX = 4000
 _UNKNOWN_FATE = Outcome(
     Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
 )
@@ -94,6 +95,7 @@ class SharedLog(Log):
         self._tickets: dict[int, tuple[_Shares, int]] = {}  # by counter
         self._ready: deque[Applied] = deque()
         self._work = anyio.Event()
+        self._drained = anyio.Event()
         self._disk = anyio.Lock()
         self._waiting: list[tuple[int, anyio.Event]] = []
         self._end_before = 0
@@ -157,14 +159,17 @@ class SharedLog(Log):
             self._broken = error
         self._go_on()
 
-    def was_read(self, records: list[tuple[int, Envelope]]) -> None:
-        """Records as the log has them, in its order."""
+    async def was_read(self, records: list[tuple[int, Envelope]]) -> None:
+        """Records as the log has them, in its order; returns when more may come."""
         try:
             for offset, envelope in records:
                 self._ready += self._sequencer.read(offset, envelope)
         except LogChanged as error:
             self._broken = error
         self._go_on()
+        if len(self._ready) > _READY_MAX and not self._closing:
+            self._drained = anyio.Event()
+            await self._drained.wait()
 
     def _go_on(self) -> None:
         self._work.set()
@@ -213,6 +218,7 @@ class SharedLog(Log):
                     await self._work.wait()
                 while self._ready:
                     await self._apply(self._take())
+                self._drained.set()
         finally:
             self._give_up()
 
@@ -264,6 +270,7 @@ class SharedLog(Log):
             self._settle(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))
         for _, event in self._waiting:
             event.set()
+        self._drained.set()
 
     def close(self) -> None:
         self._closing = True

@@ -6,29 +6,39 @@ same id, so a connection's appends keep their order from the first one on.
 
 import base64
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from kproxy.errors import Code, KafkaError
 from kproxy.virtual.envelope import Envelope, Kind, command
-from kproxy.virtual.partitioner import name_fault
+from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.rows import Queue, decode_queue
 from kproxy.virtual.state import State
-from kproxy.virtual.types import LogOffset, QueueId
+from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
 _COMING_KEPT = 1000
 
 
-def new_queue_id() -> QueueId:
-    """Random, and as Kafka's `Uuid.randomUuid`: its text form does not begin with a dash."""
+def new_queue_id(home: ShardId, shards: int) -> QueueId:
+    """Random, and as Kafka's `Uuid.randomUuid`: its text form does not begin with a dash.
+
+    Its last eight bytes say which shard is the queue's home, see `home_of`.
+    """
     while True:
-        value = os.urandom(16)
+        number = secrets.randbelow((1 << 64) // shards) * shards + home
+        value = os.urandom(8) + number.to_bytes(8, "big")
         if any(value[:15]) and base64.urlsafe_b64encode(value)[:1] != b"-":
             return QueueId(value)
 
 
+def home_of(queue_id: QueueId, shards: int) -> ShardId:
+    """The home shard of the queue with this id."""
+    return ShardId(int.from_bytes(queue_id[8:], "big") % shards)
+
+
 class Pending(Protocol):
-    """What `append` gives back: known to be settled or not."""
+    """What `decide` gives back: known to be settled or not."""
 
     @property
     def done(self) -> bool: ...
@@ -37,37 +47,59 @@ class Pending(Protocol):
 Ticket = TypeVar("Ticket", bound=Pending)
 
 
-class Catalogue(Generic[Ticket]):
-    """The queues of an embedded worker, read from its one shard's state."""
+class Lookup(Protocol):
+    """Where queues are looked up: a shard's state, or what all workers announce."""
 
-    def __init__(
-        self,
-        state: State,
-        append: Callable[[list[Envelope]], Ticket],
-        partitions_default: int,
-    ) -> None:
+    def find(self, name: str) -> Queue | None: ...
+    def find_id(self, queue_id: QueueId) -> Queue | None: ...
+    def all(self) -> Iterator[Queue]:
+        """Every queue, by name."""
+        ...
+
+
+class StateLookup:
+    """The queues of one shard's state; those that other shards are still told of are not there."""
+
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._append = append
-        self._partitions_default = partitions_default
-        self._coming: dict[str, tuple[Queue, Ticket]] = {}
-        self._coming_kept_max = _COMING_KEPT
 
     def find(self, name: str) -> Queue | None:
-        return self._state.queue(name)
+        queue = self._state.queue(name)
+        return queue if queue is not None and queue.partitions else None
 
     def find_id(self, queue_id: QueueId) -> Queue | None:
         name = self._state.name(queue_id)
-        return None if name is None else self._state.queue(name)
+        return None if name is None else self.find(name)
+
+    def all(self) -> Iterator[Queue]:
+        for key, value in self._state.kv.scan(b"q", b"r"):
+            yield decode_queue(key[1:].decode(), value)
+
+
+class Catalogue(Generic[Ticket]):
+    """The queues there are, and those on their way."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        decide: Callable[[str, Envelope], Ticket],
+        partitions_default: int,
+        shards: int,
+    ) -> None:
+        """`decide` puts a command in line where a queue's home is."""
+        self._decide = decide
+        self._partitions_default = partitions_default
+        self._shards = shards
+        self._coming: dict[str, tuple[Queue, Ticket]] = {}
+        self._coming_kept_max = _COMING_KEPT
+        self.find = lookup.find
+        self.find_id = lookup.find_id
+        self.all = lookup.all
 
     def exists(self, name: str) -> bool:
         """Whether there is such a queue, or one is on its way."""
         coming = self._coming.get(name)
         return self.find(name) is not None or (coming is not None and not coming[1].done)
-
-    def all(self) -> Iterator[Queue]:
-        """Every queue, by name."""
-        for key, value in self._state.kv.scan(b"q", b"r"):
-            yield decode_queue(key[1:].decode(), value)
 
     def create(
         self, name: str, partitions: int | None = None, configs: dict[str, str] | None = None
@@ -84,7 +116,7 @@ class Catalogue(Generic[Ticket]):
             return coming
         queue = Queue(
             name=name,
-            queue_id=new_queue_id(),
+            queue_id=new_queue_id(shard_of(name, self._shards), self._shards),
             partitions=partitions or self._partitions_default,
             wanted=partitions or self._partitions_default,
             created_at=LogOffset(0),
@@ -92,7 +124,7 @@ class Catalogue(Generic[Ticket]):
             configs=configs or {},
         )
         values = {"name": name, "partitions": queue.partitions, "configs": queue.configs}
-        ticket = self._append([command(Kind.CREATE, queue.queue_id, values=values)])
+        ticket = self._decide(name, command(Kind.CREATE, queue.queue_id, values=values))
         self._coming[name] = (queue, ticket)
         if len(self._coming) > self._coming_kept_max:
             self._coming = {n: c for n, c in self._coming.items() if not c[1].done}

@@ -5,14 +5,37 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from kproxy.metadata.map import ClusterMap
 from kproxy.protocol.answers import Broker
+from kproxy.virtual.partitioner import shard_of
 
 _FORMAT = 2
 
 
+class Cluster(Protocol):
+    """What Metadata and coordinator look-ups are answered from."""
+
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def me(self) -> Broker: ...
+    @property
+    def brokers(self) -> tuple[Broker, ...]: ...
+    @property
+    def controller_id(self) -> int: ...
+    def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
+        """Node ids by partition of a queue; -1 where nobody serves it at the moment."""
+        ...
+
+    def coordinator(self, name: str) -> Broker | None:
+        """Who serves a group or a transactional id."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Alone:
     """Embedded: one node that leads everything and is the controller."""
 
     cluster_id: str
@@ -26,8 +49,43 @@ class Cluster:
     def controller_id(self) -> int:
         return self.me.node_id
 
-    def leaders(self, partitions: int) -> tuple[int, ...]:
+    def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
         return (self.me.node_id,) * partitions
+
+    def coordinator(self, name: str) -> Broker | None:
+        return self.me
+
+
+class Mapped:
+    """One of many: what the map says."""
+
+    def __init__(self, me: Broker, map_: ClusterMap) -> None:
+        self.me = me
+        self._map = map_
+
+    @property
+    def cluster_id(self) -> str:
+        return self._map.cluster_id or ""
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        """Those that serve something; one that died is gone when others have its shards."""
+        serving = {owner.node_id for owner in self._map.owners} | {self.me.node_id}
+        nodes = self._map.nodes
+        return tuple(nodes[node_id] for node_id in sorted(serving) if node_id in nodes)
+
+    @property
+    def controller_id(self) -> int:
+        return self.brokers[0].node_id
+
+    def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
+        owners = self._map.owners
+        home = shard_of(name, len(owners))
+        return tuple(owners[(home + i) % len(owners)].node_id for i in range(partitions))
+
+    def coordinator(self, name: str) -> Broker | None:
+        owner = self._map.owners[shard_of(name, len(self._map.owners))]
+        return self._map.nodes.get(owner.node_id)
 
 
 def open_identity(directory: Path) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+from kproxy.errors import Code
 from kproxy.protocol.varint import uvarint
 
 _I16 = struct.Struct(">h")
@@ -132,15 +133,18 @@ class Broker(NamedTuple):
     port: int
 
 
+_NO_LEADER = _I16.pack(Code.LEADER_NOT_AVAILABLE)
+
+
 @lru_cache(maxsize=4096)
 def _metadata_partitions(version: int, leaders: tuple[int, ...]) -> bytes:
-    """Partitions 0, 1, … with one replica each, its leader."""
+    """Partitions 0, 1, … with one replica each, its leader; -1: there is none at the moment."""
     flexible = version >= METADATA_FLEXIBLE
     parts = [count(len(leaders), flexible)]
     for index, leader in enumerate(leaders):
         node = _I32.pack(leader)
-        replicas = count(1, flexible) + node
-        parts += (b"\0\0", _I32.pack(index), node)
+        replicas = count(1, flexible) + node if leader >= 0 else count(0, flexible)
+        parts += (b"\0\0" if leader >= 0 else _NO_LEADER, _I32.pack(index), node)
         if version >= 7:
             parts.append(b"\0\0\0\0")  # leader epoch
         parts += (replicas, replicas)

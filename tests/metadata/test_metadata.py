@@ -5,9 +5,10 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
-from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.catalogue import StateLookup, home_of, new_queue_id
 from kproxy.metadata.cluster import open_identity
 from kproxy.virtual.partitioner import name_fault, shard_of
+from kproxy.virtual.types import ShardId
 from tests.fakes import MemoryShard, memory_worker
 
 
@@ -19,11 +20,11 @@ def test_creations_on_their_way_are_shared() -> None:
 
     appended: list[object] = []
 
-    def append(envelopes: list[object]) -> Slow:
-        appended.extend(envelopes)
+    def decide(name: str, envelope: object) -> Slow:
+        appended.append(envelope)
         return Slow()
 
-    catalogue: Catalogue[Slow] = Catalogue(MemoryShard().state, append, 1)  # type: ignore[arg-type]
+    catalogue: Catalogue[Slow] = Catalogue(StateLookup(MemoryShard().state), decide, 1, 1)
     first = catalogue.create("q")
     assert catalogue.create("q") == first
     assert catalogue.exists("q")
@@ -41,7 +42,9 @@ def test_a_bad_name_is_not_created() -> None:
 
 
 def test_ids_are_unlike() -> None:
-    assert len({new_queue_id() for _ in range(1000)}) == 1000
+    made = {new_queue_id(ShardId(i % 64), 64): i % 64 for i in range(1000)}
+    assert len(made) == 1000
+    assert all(home_of(queue_id, 64) == home for queue_id, home in made.items())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""The map every worker caches: which node owns which shard, and where nodes are reached.
+
+A fold of the partitions topic. Of two owners of a shard the one with the later claim (log offset)
+holds, whatever the order of their records; of two addresses for one node id the first one, and who
+sees its own record overwritten publishes it again. So what a late worker writes changes nothing.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from kproxy.protocol.answers import Broker
+
+_FORMAT = 1
+
+
+class Owner(NamedTuple):
+    """Who serves a shard, and the log offset of its claim: its epoch."""
+
+    node_id: int
+    claim: int
+
+
+class BadMap(Exception):
+    """The partitions topic says something that this worker cannot work with."""
+
+
+NOBODY = Owner(-1, -1)
+
+
+class ClusterMap:
+    """Owners by shard, addresses by node id."""
+
+    def __init__(self, shards: int) -> None:
+        self.owners: list[Owner] = [NOBODY] * shards
+        self.nodes: dict[int, Broker] = {}
+        self.cluster_id: str | None = None
+
+    def apply(self, key: bytes, value: bytes | None) -> bytes | None:
+        """Take in one record. The key where it would undo what holds already, else None.
+
+        Raises BadMap.
+        """
+        kind, _, name = key.decode(errors="replace").partition(":")
+        try:
+            values = None if value is None else json.loads(value)
+            if kind == "cluster" and values is not None:
+                return self._cluster(key, values)
+            if kind == "node":
+                return self._node(key, int(name), values)
+            if kind == "shard" and values is not None:
+                return self._shard(key, int(name), values)
+        except (ValueError, KeyError, TypeError, IndexError):
+            return None  # not ours
+        return None
+
+    def _cluster(self, key: bytes, values: dict[str, Any]) -> bytes | None:
+        if values["format"] != _FORMAT:
+            raise BadMap(
+                f"the cluster was set up in format {values['format']}; this kproxy knows {_FORMAT}"
+            )
+        if values["shards"] != len(self.owners):
+            raise BadMap(
+                f"the cluster was set up with {values['shards']} shards, which never changes: start"
+                f" with --shards {values['shards']}, or use another --topic-prefix"
+            )
+        if self.cluster_id is None:
+            self.cluster_id = str(values["cluster_id"])
+        return None if self.cluster_id == values["cluster_id"] else key
+
+    def _node(self, key: bytes, node_id: int, values: dict[str, Any] | None) -> bytes | None:
+        known = self.nodes.get(node_id)
+        if values is None:
+            return key if known else None
+        given = Broker(node_id, str(values["host"]), int(values["port"]))
+        if known is None:
+            self.nodes[node_id] = given
+        return key if known not in (None, given) else None
+
+    def _shard(self, key: bytes, shard: int, values: dict[str, Any]) -> bytes | None:
+        given = Owner(int(values["node"]), int(values["claim"]))
+        if not 0 <= shard < len(self.owners):
+            return None
+        if given.claim < self.owners[shard].claim:
+            return key
+        self.owners[shard] = given
+        return None
+
+    def free_node_id(self) -> int:
+        return next(i for i in range(1, len(self.nodes) + 2) if i not in self.nodes)
+
+
+def cluster_record(cluster_id: str, shards: int) -> tuple[bytes, bytes]:
+    values = {"format": _FORMAT, "cluster_id": cluster_id, "shards": shards}
+    return b"cluster:", json.dumps(values).encode()
+
+
+def node_record(node: Broker) -> tuple[bytes, bytes]:
+    return b"node:%d" % node.node_id, json.dumps({"host": node.host, "port": node.port}).encode()
+
+
+def shard_record(shard: int, owner: Owner) -> tuple[bytes, bytes]:
+    return b"shard:%d" % shard, json.dumps({"node": owner.node_id, "claim": owner.claim}).encode()

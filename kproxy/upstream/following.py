@@ -1,0 +1,116 @@
+"""Following whole topics that every worker caches: the map and the catalogue of queues."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
+from typing import Any, NamedTuple
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as UpstreamError
+
+from kproxy.upstream.settings import Upstream
+
+_log = structlog.get_logger()
+
+_CHUNK = 2000
+_WAIT_S = 0.2
+_ASK_S = 15
+
+
+class Record(NamedTuple):
+    """One record of a followed topic."""
+
+    topic: str
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
+class Follower:
+    """Reads partition 0 of topics from given offsets on, for ever, on a thread of its own."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        starts: dict[str, int],
+        deliver: Callable[[list[Record]], Awaitable[None]],
+        began_again: Callable[[str], None],
+    ) -> None:
+        """`began_again`: a topic has no record at its start offset any more; all of it comes."""
+        self._deliver = deliver
+        self._began_again = began_again
+        self._loop = asyncio.get_running_loop()
+        self.caught_up = asyncio.Event()
+        self._starts = starts
+        self._behind: dict[str, int] = {}
+        self._consumer = Consumer(
+            upstream.settings(
+                group_id=f"{upstream.prefix}-follower",
+                enable_auto_commit=False,
+                enable_auto_offset_store=False,
+                auto_offset_reset="earliest",
+                enable_partition_eof=True,
+                isolation_level="read_uncommitted",
+                fetch_max_bytes=8 << 20,
+                queued_max_messages_kbytes=16 << 10,
+            )
+        )
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Raises KafkaException where the cluster does not answer."""
+        assigned = []
+        for topic, start in self._starts.items():
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, 0), timeout=_ASK_S
+            )
+            if not low <= start <= high and start != 0:
+                self._began_again(topic)
+                start = 0
+            assigned.append(TopicPartition(topic, 0, max(start, low)))
+            self._behind[topic] = high
+        self._consumer.assign(assigned)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._consumer.close()
+
+    # -- on the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                messages = self._consumer.consume(1, _WAIT_S)
+                if messages:
+                    messages += self._consumer.consume(_CHUNK, 0)
+                    self._hand_over(messages)
+            except (CancelledError, RuntimeError):  # the event loop has ended
+                return
+            except KafkaException as error:
+                _log.warning("follow_failed", reason=str(error))
+
+    def _hand_over(self, messages: list[Any]) -> None:
+        records = []
+        for message in messages:
+            topic, offset, error = message.topic(), message.offset(), message.error()
+            if error is None:
+                records.append(Record(topic, offset, message.key() or b"", message.value()))
+            elif error.code() != UpstreamError._PARTITION_EOF:
+                _log.debug("follow_error", topic=topic, reason=error.str())
+                continue
+            reached = offset if error is not None else offset + 1
+            if self._behind.get(topic, reached + 1) <= reached:
+                del self._behind[topic]
+        if records:
+            asyncio.run_coroutine_threadsafe(self._call(records), self._loop).result()
+        if not self._behind and not self.caught_up.is_set():
+            self._loop.call_soon_threadsafe(self.caught_up.set)
+
+    async def _call(self, records: list[Record]) -> None:
+        await self._deliver(records)

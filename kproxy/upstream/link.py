@@ -1,0 +1,134 @@
+"""A worker's way to the data topic: appending, reading, where the logs end and begin."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio
+from anyio import to_thread
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kproxy.config import Config
+from kproxy.errors import Code, KafkaError
+from kproxy.upstream.producing import Appender, Report
+from kproxy.upstream.reading import Reader, Records
+from kproxy.upstream.settings import Upstream
+from kproxy.virtual.envelope import Envelope
+
+_ENDS_PERIOD_S = 0.1
+_ASK_S = 10
+
+
+class Following(Protocol):
+    """What follows one shard's log here: a served shard's log, or a rebuild."""
+
+    def reported(self, reports: list[tuple[int, int | None]]) -> None: ...
+    async def was_read(self, records: Records) -> None: ...
+    def lost(self, reason: str) -> None: ...
+    def saw_end(self, end: int) -> None: ...
+
+
+class DataLink:
+    """`log.shared.Link` over confluent-kafka. Made and used on the event loop."""
+
+    def __init__(self, upstream: Upstream, config: Config) -> None:
+        self._upstream = upstream
+        self._following: dict[int, Following] = {}
+        self._appender = Appender(
+            upstream,
+            self._reported,
+            message_bytes_max=config.data_message_bytes_max,
+            buffered_bytes_max=2 * config.request_bytes_buffered_max,
+            delivery_ms_max=config.delivery_ms_max,
+        )
+        self._reader = Reader(upstream, self._was_read, self._lost)
+        self._admin = AdminClient(upstream.settings())
+        self.writer = self._appender.writer
+        self.next_counter = self._appender.next_counter
+        self.send: Callable[[int, Envelope], None] = self._appender.send
+        self.read: Callable[[int, int, int], None] = self._reader.read
+
+    def follow(self, partition: int, following: Following) -> None:
+        self._following[partition] = following
+
+    def forget(self, partition: int) -> None:
+        self._following.pop(partition, None)
+
+    async def close(self) -> None:
+        await to_thread.run_sync(self._appender.close)
+        await to_thread.run_sync(self._reader.close)
+
+    # -- coming back
+
+    def _reported(self, reports: list[Report]) -> None:
+        by_partition: dict[int, list[tuple[int, int | None]]] = {}
+        for partition, counter, offset in reports:
+            by_partition.setdefault(partition, []).append((counter, offset))
+        for partition, mine in by_partition.items():
+            following = self._following.get(partition)
+            if following is not None:
+                following.reported(mine)
+
+    async def _was_read(self, partition: int, records: Records) -> None:
+        following = self._following.get(partition)
+        if following is not None:
+            await following.was_read(records)
+
+    def _lost(self, partition: int, reason: str) -> None:
+        following = self._following.get(partition)
+        if following is not None:
+            following.lost(reason)
+
+    # -- where logs begin and end
+
+    async def watch_ends(self) -> None:
+        """Tell every followed log, all the time, where its partition ends."""
+        while True:
+            await anyio.sleep(_ENDS_PERIOD_S)
+            if not self._following:
+                continue
+            try:
+                ends = await self.ends(list(self._following))
+            except KafkaError:
+                continue  # `Reach` says so
+            for partition, end in ends.items():
+                following = self._following.get(partition)
+                if following is not None:
+                    following.saw_end(end)
+
+    async def ends(self, partitions: list[int]) -> dict[int, int]:
+        """The offsets behind the last records, in one request. Raises KafkaError."""
+        return await to_thread.run_sync(self._offsets, partitions, OffsetSpec.latest())
+
+    async def end(self, partition: int) -> int:
+        return (await self.ends([partition]))[partition]
+
+    async def start(self, partition: int) -> int:
+        """The offset of the first record there is. Raises KafkaError."""
+        found = await to_thread.run_sync(self._offsets, [partition], OffsetSpec.earliest())
+        return found[partition]
+
+    def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
+        asked = {TopicPartition(self._upstream.data, p): spec for p in partitions}
+        try:
+            futures = self._admin.list_offsets(asked, request_timeout=_ASK_S)
+            found = {tp.partition: future.result().offset for tp, future in futures.items()}
+        except KafkaException as error:
+            raise KafkaError(
+                Code.NOT_LEADER_OR_FOLLOWER, f"the cluster does not answer: {error}"
+            ) from error
+        self._upstream.reach.answered()
+        return found
+
+    async def trim(self, partition: int, offset: int) -> int:
+        """DeleteRecords before `offset`; the log's new start. Raises KafkaError."""
+
+        def delete() -> int:
+            wanted = TopicPartition(self._upstream.data, partition, offset)
+            try:
+                futures = self._admin.delete_records([wanted], request_timeout=_ASK_S)
+                return int(futures[wanted].result().low_watermark)
+            except KafkaException as error:
+                raise KafkaError(Code.REQUEST_TIMED_OUT, str(error)) from error
+
+        return await to_thread.run_sync(delete)

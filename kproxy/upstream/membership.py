@@ -1,0 +1,121 @@
+"""Which shards this worker is to serve: Kafka's own group coordinator decides.
+
+Workers are static members of one consumer group on the data topic; nothing is ever fetched through
+it. It is polled on a thread of its own, so that nothing the event loop does evicts a worker.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import KafkaError as UpstreamError
+
+from kproxy.upstream.settings import Upstream
+
+_log = structlog.get_logger()
+
+_POLL_S = 0.2
+_HEARTBEAT_MS = 500
+
+
+class Membership:
+    """Calls `changed` on the event loop with the shards that are this worker's now.
+
+    Shards lost by silence are kept until the group says whose they are: to serve on does no harm,
+    for the log decides, and after an outage of the cluster they are mostly ours again.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        instance: str,
+        session_ms: int,
+        changed: Callable[[frozenset[int]], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._topic = upstream.data
+        self._changed = changed
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._mine: set[int] = set()
+        self._lost = False
+        self._upstream = upstream
+        self._consumer = Consumer(
+            upstream.settings(
+                group_id=upstream.group,
+                group_instance_id=instance,
+                client_id=instance,
+                partition_assignment_strategy="cooperative-sticky",
+                session_timeout_ms=session_ms,
+                heartbeat_interval_ms=_HEARTBEAT_MS,
+                enable_auto_commit=False,
+                enable_auto_offset_store=False,
+                auto_offset_reset="latest",
+                error_cb=self._on_error,
+            )
+        )
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="member", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave the thread; as a static member the worker may come back within the session."""
+        self._closing = True
+        self._thread.join()
+
+    # -- on the thread
+
+    def _run(self) -> None:
+        self._consumer.subscribe(
+            [self._topic],
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._lost_all,
+        )
+        while not self._closing:
+            message = self._consumer.poll(_POLL_S)
+            error = message.error() if message is not None else None
+            if error is not None and error.fatal():
+                self._on_error(error)
+                break
+        self._consumer.close()
+
+    def _on_error(self, error: UpstreamError) -> None:
+        if error.code() in (UpstreamError.FENCED_INSTANCE_ID, UpstreamError._FENCED):
+            reason = "another worker serves under the same address (--advertise)"
+        elif error.fatal():
+            reason = error.str()
+        else:
+            self._upstream.reach.on_error(error)
+            return
+        self._tell(self._failed, reason)
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        if self._lost:
+            self._lost = False
+            self._mine.clear()
+        self._mine.update(partition.partition for partition in partitions)
+        self._tell(self._changed, frozenset(self._mine))
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_unassign(partitions)
+        if self._closing:
+            return
+        self._mine.difference_update(partition.partition for partition in partitions)
+        self._tell(self._changed, frozenset(self._mine))
+
+    def _lost_all(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_unassign(partitions)
+        self._lost = True
+        _log.warning("membership_lost", shards=len(partitions))
+
+    def _tell(self, what: Callable[[Any], None], value: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(what, value)
+        except RuntimeError:  # the event loop has ended
+            self._closing = True

@@ -1,0 +1,125 @@
+"""Rows on the offset topic: written by a shard's owner in one transaction, read by the next one.
+
+The transactional id is the shard's, so a new owner's first publication fences the one before it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as UpstreamError
+
+from kproxy.upstream.settings import Upstream
+from kproxy.virtual.published import AS_OF_KEY, encode_as_of
+
+_TIMEOUT_S = 30.0
+_CHUNK = 5000
+
+Row = tuple[bytes, bytes | None]
+
+
+class NotPublished(Exception):
+    """The transaction did not commit; `fenced`: another worker publishes for this shard now."""
+
+    def __init__(self, message: str, fenced: bool) -> None:
+        super().__init__(message)
+        self.fenced = fenced
+
+
+class RowsWriter:
+    """Publishes one shard's rows. All calls block; made at the first publication, not before."""
+
+    def __init__(self, upstream: Upstream, shard: int) -> None:
+        self._topic = upstream.offset
+        self._shard = shard
+        self._producer = Producer(
+            upstream.settings(
+                transactional_id=f"{upstream.prefix}-rows-{shard}",
+                transaction_timeout_ms=60_000,
+                linger_ms=5,
+                compression_type="lz4",
+            )
+        )
+
+    def fence(self) -> None:
+        """End whatever another writer has under way; it can publish nothing more."""
+        try:
+            self._producer.init_transactions(_TIMEOUT_S)
+        except KafkaException as error:
+            raise _not_published(error) from error
+
+    def write(self, rows: Iterator[Row], as_of: int) -> None:
+        """All rows and what they stand for, or nothing. Raises NotPublished."""
+        try:
+            self._producer.begin_transaction()
+            for key, value in rows:
+                self._put(key, value)
+            self._put(AS_OF_KEY, encode_as_of(as_of))
+            self._producer.commit_transaction(_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._aborted(error) from error
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key=key, partition=self._shard)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def _aborted(self, error: KafkaException) -> NotPublished:
+        refusal = _not_published(error)
+        if not refusal.fenced:
+            try:
+                self._producer.abort_transaction(_TIMEOUT_S)
+            except KafkaException as second:
+                return _not_published(second)
+        return refusal
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+def _not_published(error: KafkaException) -> NotPublished:
+    cause: Any = error.args[0]
+    return NotPublished(cause.str(), bool(cause.fatal()))
+
+
+def read_rows(upstream: Upstream, shard: int) -> Iterator[list[Row]]:
+    """Everything published for a shard, in chunks; later values of a key replace earlier ones.
+
+    Ends where nothing more is committed. Blocks. Raises KafkaException.
+    """
+    consumer = Consumer(
+        upstream.settings(
+            group_id=f"{upstream.prefix}-rows-reader",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            enable_partition_eof=True,
+            isolation_level="read_committed",
+            fetch_wait_max_ms=20,
+        )
+    )
+    partition = TopicPartition(upstream.offset, shard, 0)
+    try:
+        low, high = consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S)
+        if low == high:
+            return
+        consumer.assign([TopicPartition(upstream.offset, shard, low)])
+        while True:
+            messages = consumer.consume(1, 1.0)
+            if messages:
+                messages += consumer.consume(_CHUNK, 0)
+            rows: list[Row] = []
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    rows.append((message.key() or b"", message.value()))
+                elif error.code() != UpstreamError._PARTITION_EOF:
+                    raise KafkaException(error)
+            if rows:
+                yield rows
+            if messages and messages[-1].error() is not None:
+                return
+    finally:
+        consumer.close()

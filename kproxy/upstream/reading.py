@@ -1,0 +1,160 @@
+"""Reading the data topic: only what this worker did not append itself, and what it missed.
+
+Nothing is assigned while there is nothing to read, so that a read begins at once: librdkafka has
+one fetch under way per broker, and one that waits for records would be waited for.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as UpstreamError
+
+from kproxy.upstream.settings import Upstream
+from kproxy.virtual.envelope import Envelope, Kind, from_record
+
+_log = structlog.get_logger()
+
+Records = list[tuple[int, Envelope]]
+_CHUNK = 2000
+_WAIT_S = 0.05
+_ASK_S = 10
+_HOLE_MAX = 100_000
+
+
+class Reader:
+    """One consumer on a thread of its own; `deliver` is awaited before more is read."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        deliver: Callable[[int, Records], Awaitable[None]],
+        lost: Callable[[int, str], None],
+    ) -> None:
+        self._topic = upstream.data
+        self._deliver = deliver
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._asked: SimpleQueue[tuple[int, int, int] | None] = SimpleQueue()
+        self._active: dict[int, tuple[int, int]] = {}  # partition -> next offset, end
+        self._consumer = Consumer(
+            upstream.settings(
+                group_id=f"{upstream.prefix}-reader",
+                enable_auto_commit=False,
+                enable_auto_offset_store=False,
+                auto_offset_reset="error",
+                enable_partition_eof=True,
+                isolation_level="read_uncommitted",
+                fetch_wait_max_ms=20,
+                fetch_max_bytes=8 << 20,
+                max_partition_fetch_bytes=4 << 20,
+                queued_max_messages_kbytes=16 << 10,
+            )
+        )
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="read", daemon=True)
+        self._thread.start()
+
+    def read(self, partition: int, start: int, end: int) -> None:
+        """Deliver the records from `start` to before `end`."""
+        self._asked.put((partition, start, end))
+
+    def close(self) -> None:
+        self._closing = True
+        self._asked.put(None)
+        self._thread.join()
+
+    # -- on the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                self._take_asked()
+                if self._active:
+                    self._read_some()
+            except (CancelledError, RuntimeError):  # the event loop has ended
+                break
+            except KafkaException as error:
+                _log.warning("read_failed", reason=str(error))
+        self._consumer.close()
+
+    def _take_asked(self) -> None:
+        while True:
+            try:
+                asked = self._asked.get(block=not self._active)
+            except Empty:
+                return
+            if asked is None:
+                return
+            partition, start, end = asked
+            if partition in self._active:
+                position, known = self._active[partition]
+                self._active[partition] = (position, max(end, known))
+            elif start < end:
+                self._active[partition] = (start, end)
+                self._consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+
+    def _read_some(self) -> None:
+        messages = self._consumer.consume(1, _WAIT_S)
+        if messages:
+            messages += self._consumer.consume(_CHUNK, 0)
+        by_partition: dict[int, list[Any]] = {}
+        for message in messages:
+            by_partition.setdefault(message.partition() or 0, []).append(message)
+        for partition, found in by_partition.items():
+            if partition in self._active:
+                self._hand_over(partition, found)
+
+    def _hand_over(self, partition: int, messages: list[Any]) -> None:
+        position, end = self._active[partition]
+        records: Records = []
+        for message in messages:
+            error, offset = message.error(), message.offset()
+            if error is not None and error.code() != UpstreamError._PARTITION_EOF:
+                self._failed(partition, error)
+                return
+            if offset > position:
+                if not self._fill_hole(partition, records, position, offset):
+                    return
+                position = offset
+            if error is None and offset == position:
+                records.append((offset, from_record(message.key(), message.value())))
+                position += 1
+        self._active[partition] = (position, end)
+        if position >= end:
+            self._stop(partition)
+        if records:
+            asyncio.run_coroutine_threadsafe(self._call(partition, records), self._loop).result()
+
+    async def _call(self, partition: int, records: Records) -> None:
+        await self._deliver(partition, records)
+
+    def _fill_hole(self, partition: int, records: Records, position: int, offset: int) -> bool:
+        """Offsets that hold no record: another's transaction marker, or the log was trimmed."""
+        low, _ = self._consumer.get_watermark_offsets(
+            TopicPartition(self._topic, partition), timeout=_ASK_S
+        )
+        if low > position or offset - position > _HOLE_MAX:
+            self._give_up(partition, f"the log goes on at {offset}; {position} is missing")
+            return False
+        records += [(missing, Envelope(Kind.VOID)) for missing in range(position, offset)]
+        return True
+
+    def _failed(self, partition: int, error: Any) -> None:
+        if error.code() == UpstreamError._AUTO_OFFSET_RESET:
+            self._give_up(partition, f"the log does not have what comes next: {error.str()}")
+        else:
+            _log.debug("read_error", shard=partition, reason=error.str())
+
+    def _give_up(self, partition: int, reason: str) -> None:
+        self._stop(partition)
+        self._loop.call_soon_threadsafe(self._lost, partition, reason)
+
+    def _stop(self, partition: int) -> None:
+        del self._active[partition]
+        self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])

@@ -1,0 +1,215 @@
+"""The four topics: made at a first start, and held against what kproxy may rely on at each.
+
+What could lose an acknowledged record or an offset is refused, with the line that mends it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError as UpstreamError
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from kproxy.upstream.settings import Upstream
+
+_TIMEOUT_S = 15
+_REPLICAS = 3
+_SEGMENT_BYTES_MAX = 128 << 20
+_TOOL = "kafka-topics.sh --bootstrap-server"
+
+
+class ClusterRefused(Exception):
+    """The cluster is not as kproxy needs it; the message is one line that says how to mend it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A topic as kproxy makes it."""
+
+    name: str
+    partitions: int
+    configs: dict[str, str]
+
+
+def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[Wanted]:
+    """What the four topics are made with."""
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2"}
+    rows = {**compacted, "segment.bytes": str(32 << 20)}
+    return [
+        Wanted(
+            name=upstream.data,
+            partitions=shards,
+            configs={
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "retention.bytes": "-1",
+                "segment.bytes": str(_SEGMENT_BYTES_MAX),
+                "max.message.bytes": str(message_bytes_max),
+            },
+        ),
+        Wanted(name=upstream.offset, partitions=shards, configs=rows),
+        Wanted(name=upstream.partitions, partitions=1, configs=compacted),
+        Wanted(name=upstream.queues, partitions=1, configs=rows),
+    ]
+
+
+class Topics:
+    """Looks at a cluster's topics, makes the missing ones. All calls block."""
+
+    def __init__(
+        self, admin: AdminClient, upstream: Upstream, *, shards: int, message_bytes_max: int,
+        create: bool, single_replica: bool,
+    ) -> None:  # fmt: skip
+        self._admin = admin
+        self._upstream = upstream
+        self._create = create
+        self._single_replica = single_replica
+        self._wanted = wanted(upstream, shards, message_bytes_max)
+        self._message_bytes_max = message_bytes_max
+
+    def prepare(self) -> None:
+        """Make what is missing, check what is there.
+
+        Raises ClusterRefused; KafkaException where the cluster cannot be asked.
+        """
+        metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
+        there = {name for name, topic in metadata.topics.items() if topic.error is None}
+        missing = [topic for topic in self._wanted if topic.name not in there]
+        if missing:
+            replicas = min(_REPLICAS, len(metadata.brokers))
+            self._check_replicas(replicas)
+            if not self._create:
+                raise ClusterRefused(
+                    "topics are missing and --no-create was given; create them with: "
+                    + " && ".join(self._command(topic, replicas) for topic in missing)
+                )
+            self._make(missing, replicas)
+        self.check()
+
+    def _check_replicas(self, replicas: int) -> None:
+        if replicas < 2 and not self._single_replica:
+            raise ClusterRefused(
+                "the cluster has one broker, so a lost disk loses acknowledged records: add"
+                " brokers, or for development accept it with --allow-single-replica"
+            )
+
+    def _configs(self, topic: Wanted, replicas: int) -> dict[str, str]:
+        in_sync = {"min.insync.replicas": "2" if replicas > 1 else "1"}
+        return {**topic.configs, **in_sync, "unclean.leader.election.enable": "false"}
+
+    def _command(self, topic: Wanted, replicas: int) -> str:
+        configs = " ".join(f"--config {k}={v}" for k, v in self._configs(topic, replicas).items())
+        return (
+            f"{_TOOL} {self._upstream.servers} --create --topic {topic.name}"
+            f" --partitions {topic.partitions} --replication-factor {replicas} {configs}"
+        )
+
+    def _make(self, missing: list[Wanted], replicas: int) -> None:
+        new = [
+            NewTopic(
+                topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=replicas,
+                config=self._configs(topic, replicas),
+            )
+            for topic in missing
+        ]
+        for name, future in self._admin.create_topics(new, operation_timeout=_TIMEOUT_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.code() == UpstreamError.TOPIC_ALREADY_EXISTS:
+                    continue  # another worker was first
+                raise ClusterRefused(f"cannot create topic {name}: {cause.str()}") from error
+
+    # -- checking
+
+    def check(self) -> None:
+        """Raises ClusterRefused."""
+        metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
+        names = [topic.name for topic in self._wanted]
+        configs = self._effective(names)
+        for topic in self._wanted:
+            found = metadata.topics[topic.name].partitions
+            if len(found) != topic.partitions:
+                raise ClusterRefused(self._wrong_count(topic, len(found)))
+            replicas = min(len(partition.replicas) for partition in found.values())
+            for fault, mend in self._faults(topic, configs[topic.name], replicas):
+                raise ClusterRefused(f"topic {topic.name}: {fault}; {mend}")
+
+    def _wrong_count(self, topic: Wanted, found: int) -> str:
+        text = f"topic {topic.name} has {found} partitions, not {topic.partitions}"
+        if topic.name in (self._upstream.data, self._upstream.offset):
+            return (
+                f"{text}: the number of shards never changes; start with --shards {found}, or use"
+                " another --topic-prefix"
+            )
+        return f"{text}: delete it, kproxy makes it again, or use another --topic-prefix"
+
+    def _effective(self, names: list[str]) -> dict[str, Mapping[str, str]]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        found: dict[str, Mapping[str, str]] = {}
+        futures = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_S)
+        for resource, future in futures.items():
+            found[resource.name] = {k: str(entry.value) for k, entry in future.result().items()}
+        return found
+
+    def _faults(
+        self, topic: Wanted, configs: Mapping[str, str], replicas: int
+    ) -> Iterator[tuple[str, str]]:
+        """(what is wrong, what mends it)."""
+
+        def alter(setting: str) -> str:
+            return (
+                f"mend it with: kafka-configs.sh --bootstrap-server {self._upstream.servers}"
+                f" --alter --entity-type topics --entity-name {topic.name} --add-config {setting}"
+            )
+
+        policy = topic.configs["cleanup.policy"]
+        if configs.get("cleanup.policy") != policy:
+            found = configs.get("cleanup.policy")
+            yield f"cleanup.policy is {found}, which loses data", alter(f"cleanup.policy={policy}")
+        if topic.name == self._upstream.data:
+            yield from self._data_faults(configs, alter)
+        if configs.get("unclean.leader.election.enable") == "true":
+            yield (
+                "unclean.leader.election.enable is true, which can lose acknowledged records",
+                alter("unclean.leader.election.enable=false"),
+            )
+        in_sync = int(configs.get("min.insync.replicas", "1"))
+        if replicas < 2:
+            if not self._single_replica:
+                yield (
+                    "it has one replica, so a lost disk loses acknowledged records",
+                    "reassign it to three brokers (kafka-reassign-partitions.sh), or for"
+                    " development accept it with --allow-single-replica",
+                )
+        elif in_sync < 2:
+            yield (
+                "min.insync.replicas is 1, so a lost leader loses acknowledged records",
+                alter("min.insync.replicas=2"),
+            )
+        if in_sync > replicas:
+            yield (
+                f"min.insync.replicas is {in_sync} of {replicas} replicas: no write can succeed",
+                alter(f"min.insync.replicas={replicas}"),
+            )
+
+    def _data_faults(
+        self, configs: Mapping[str, str], alter: Callable[[str], str]
+    ) -> Iterator[tuple[str, str]]:
+        for name in ("retention.ms", "retention.bytes"):
+            if configs.get(name) != "-1":
+                yield f"{name} is {configs.get(name)}: only kproxy may trim it", alter(f"{name}=-1")
+        if int(configs.get("segment.bytes", "0")) > _SEGMENT_BYTES_MAX:
+            yield (
+                f"segment.bytes is {configs['segment.bytes']}: space comes back by whole segments",
+                alter(f"segment.bytes={_SEGMENT_BYTES_MAX}"),
+            )
+        largest = int(configs.get("max.message.bytes", "0"))
+        if largest < self._message_bytes_max:
+            yield (
+                f"max.message.bytes is {largest}: smaller than what clients may send",
+                alter(f"max.message.bytes={self._message_bytes_max}"),
+            )
