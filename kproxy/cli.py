@@ -10,8 +10,9 @@ import click
 
 from kproxy import __version__
 from kproxy.config import BadConfig, Config, load
+from kproxy.errors import CannotStart, first_of
 from kproxy.logs import configure
-from kproxy.server import CannotStart, first_of, serve
+from kproxy.server import serve
 
 try:
     import uvloop  # noqa: F401

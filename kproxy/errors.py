@@ -1,4 +1,4 @@
-"""The one error type that carries a Kafka error code, and the codes kproxy answers with.
+"""Kafka's error codes, the error that carries one, and the errors that end the server.
 
 Codes and their meaning: Kafka's `org.apache.kafka.common.protocol.Errors` (4.3).
 A partition's error is a value in its response; `KafkaError` is for a request that fails whole.
@@ -65,3 +65,18 @@ class KafkaError(Exception):
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
+
+
+class CannotStart(Exception):
+    """The server cannot start; the message is one line for a person."""
+
+
+class CannotGoOn(CannotStart):
+    """The server had to stop; the message is one line for a person."""
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first single error in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -37,10 +37,12 @@ _OFFSET_END = (1 << 64) - 1
 class Keeper:
     """Keeps one shard's disk in order; `run` until cancelled."""
 
-    def __init__(self, shard: Shard, config: Config) -> None:
+    def __init__(self, shard: Shard, config: Config, *, shards: int = 0) -> None:
+        """`shards`: of a log that is kept elsewhere as well, and given back from its start on."""
+        self._in_order = shards > 0
         self._shard = shard
         self._state = shard.state
-        self._flush_bytes = config.rows_flush_bytes
+        self._flush_bytes = config.rows_flush_bytes // max(1, shards)
         self._flush_s = config.rows_flush_ms_max / 1000
         self._period_s = config.keeper_period_ms / 1000
         self._uncopied: set[int] = set()
@@ -57,7 +59,7 @@ class Keeper:
         swept = await self._sweep()
         if self._mostly_dead(self._shard.segments.active):
             await self._shard.log.roll()
-        dead = [segment for segment in self._sealed() if not self._state.live_bytes(segment)]
+        dead = self._dead()
         if self._flush_due(swept, bool(dead)):
             await self.flush()
         self._reclaim(dead)
@@ -87,6 +89,16 @@ class Keeper:
     def _sealed(self) -> list[int]:
         active = self._shard.segments.active
         return [segment for segment in self._shard.segments.ids if segment != active]
+
+    def _dead(self) -> list[int]:
+        """Segments that hold nothing live; in order, those before the first that does."""
+        dead = []
+        for segment in sorted(self._sealed()):
+            if not self._state.live_bytes(segment):
+                dead.append(segment)
+            elif self._in_order:
+                break
+        return dead
 
     def _reclaim(self, dead: list[int]) -> None:
         """Delete segments that hold nothing live and lie before the checkpoint."""
@@ -152,16 +164,25 @@ class Keeper:
     # -- copying forward
 
     async def _copy_forward(self) -> None:
-        """Free one segment of which less than half is alive."""
-        for segment in self._sealed():
+        """Free one segment of which less than half is alive; in order, the first of such a log."""
+        for segment in self._to_copy():
             live = self._state.live_bytes(segment)
-            if live and segment not in self._uncopied and self._mostly_dead(segment):
+            if live and segment not in self._uncopied:
                 copied = await self._copy_segment(segment)
                 _log.info("segment_copied_forward", segment=segment, bytes=copied)
                 if not copied:
                     self._uncopied.add(segment)
                     _log.error("segment_not_freed", segment=segment, live_bytes=live)
                 return
+
+    def _to_copy(self) -> list[int]:
+        if not self._in_order:
+            return [segment for segment in self._sealed() if self._mostly_dead(segment)]
+        ids = sorted(self._shard.segments.ids)
+        size = sum(map(self._shard.segments.size, ids))
+        live = sum(map(self._state.live_bytes, ids))
+        sealed = [segment for segment in ids if segment != self._shard.segments.active]
+        return sealed[:1] if size > _WORTH_FREEING_BYTES and live * 2 < size else []
 
     async def _copy_segment(self, segment: int) -> int:
         copied, pending, pending_bytes = 0, [], 0

@@ -10,38 +10,20 @@ from pathlib import Path
 
 import anyio
 import structlog
-from anyio.abc import SocketAttribute, SocketStream, TaskStatus
+from anyio.abc import Listener, SocketAttribute, SocketStream, TaskStatus
 
 from kproxy.config import Config
 from kproxy.connection import Connection
-from kproxy.keeper import Keeper
-from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.cluster import Alone, open_identity
-from kproxy.protocol.answers import Broker
-from kproxy.shard import Shard, open_local
+from kproxy.embedded import embedded
+from kproxy.errors import CannotGoOn, CannotStart, first_of
+from kproxy.owning.member import joined
 from kproxy.store.rocks import RowsFailed
-from kproxy.store.segments import DamagedLog, LogFailed
-from kproxy.worker import OneShard, Worker
+from kproxy.store.segments import LogFailed
+from kproxy.worker import Worker
 
 _log = structlog.get_logger()
 
-NODE_ID = 1
 _EXPIRE_PERIOD_S = 1.0
-
-
-class CannotStart(Exception):
-    """The server cannot start; the message is one line for a person."""
-
-
-class CannotGoOn(CannotStart):
-    """The server had to stop; the message is one line for a person."""
-
-
-def first_of(error: BaseException) -> BaseException:
-    """The first single error in a group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @contextmanager
@@ -76,73 +58,70 @@ class Server:
         self.port = 0
 
     async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop`, or SIGTERM or SIGINT where the caller handles them."""
+        """Serve until `stop`. Raises CannotStart, also where it could not go on."""
         config = self._config
         with locked(config.data_dir):
             try:
-                cluster_id = open_identity(config.data_dir)
-                shard = await anyio.to_thread.run_sync(
-                    open_local, config.data_dir / "shard-0", config
-                )
-            except (DamagedLog, RowsFailed, ValueError, OSError) as error:
-                raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
-            try:
-                await self._serve(shard, cluster_id, task_status)
+                await self._serve(task_status)
             except* (RowsFailed, LogFailed) as group:
                 raise CannotGoOn(
                     f"cannot write to {config.data_dir}: {first_of(group)}; give the disk space and"
                     " start kproxy again: nothing that was acknowledged is lost"
                 ) from group
-            finally:
-                await anyio.to_thread.run_sync(shard.close)
+            except* CannotStart as group:
+                raise first_of(group) from None
         _log.info("stopped")
 
     def stop(self) -> None:
         self._stop.set()
 
-    async def _serve(self, shard: Shard, cluster_id: str, task_status: TaskStatus[int]) -> None:
-        config = self._config
-        host, port = config.listen_address
+    async def _listen(self) -> Listener[SocketStream]:
+        host, port = self._config.listen_address
         try:
-            listener = await anyio.create_tcp_listener(
+            return await anyio.create_tcp_listener(
                 local_host=host, local_port=port, backlog=1024, reuse_port=False
             )
         except OSError as error:
-            raise CannotStart(f"cannot listen on {config.listen}: {error.strerror}") from None
-        self.port = listener.extra(SocketAttribute.local_port)
-        advertised = config.advertised_address
-        me = Broker(NODE_ID, advertised[0], advertised[1] or self.port)
-        worker = Worker(
-            config=config,
-            cluster=Alone(cluster_id=cluster_id, me=me),
-            routes=OneShard(shard),
-            lookup=StateLookup(shard.state),
-        )
-        keeper = Keeper(shard, config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(shard.log.run)
-            async with anyio.create_task_group() as house:
-                house.start_soon(keeper.run)
-                house.start_soon(self._expire_now_and_then)
-                async with anyio.create_task_group() as connections:
-                    accepting = anyio.CancelScope()
-                    connections.start_soon(self._accept, listener, worker, accepting, connections)
-                    _log.info(
-                        "ready", listen=f"{host}:{self.port}", advertise=f"{me.host}:{me.port}",
-                        data_dir=str(config.data_dir), sync=config.sync, cluster_id=cluster_id,
-                    )  # fmt: skip
-                    task_status.started(self.port)
-                    await self._stop.wait()
-                    _log.info("stopping", connections=len(self._connections))
-                    accepting.cancel()
-                    worker.stop()
-                    await self._drain(connections.cancel_scope)
-                house.cancel_scope.cancel()
-            shard.log.close()
+            raise CannotStart(f"cannot listen on {self._config.listen}: {error.strerror}") from None
+
+    async def _serve(self, task_status: TaskStatus[int]) -> None:
+        config = self._config
+        listener = await self._listen()
+        host, port = config.advertised_address
+        bound = listener.extra(SocketAttribute.local_port)
+        site = joined if config.bootstrap_servers else embedded
+        try:
+            async with site(config, (host, port or bound)) as worker:
+                async with anyio.create_task_group() as house:
+                    house.start_soon(self._expire_now_and_then)
+                    self.port = bound
+                    await self._serve_clients(listener, worker, task_status)
+                    house.cancel_scope.cancel()
+        finally:
+            await listener.aclose()
+
+    async def _serve_clients(
+        self, listener: Listener[SocketStream], worker: Worker, task_status: TaskStatus[int]
+    ) -> None:
+        config, me = self._config, worker.cluster.me
+        async with anyio.create_task_group() as connections:
+            accepting = anyio.CancelScope()
+            connections.start_soon(self._accept, listener, worker, accepting, connections)
+            _log.info(
+                "ready", listen=f"{config.listen_address[0]}:{self.port}",
+                advertise=f"{me.host}:{me.port}", data_dir=str(config.data_dir), sync=config.sync,
+                cluster_id=worker.cluster.cluster_id, node_id=me.node_id,
+            )  # fmt: skip
+            task_status.started(self.port)
+            await self._stop.wait()
+            _log.info("stopping", connections=len(self._connections))
+            accepting.cancel()
+            worker.stop()
+            await self._drain(connections.cancel_scope)
 
     async def _accept(
         self,
-        listener: anyio.abc.Listener[SocketStream],
+        listener: Listener[SocketStream],
         worker: Worker,
         scope: anyio.CancelScope,
         connections: anyio.abc.TaskGroup,

@@ -14,6 +14,7 @@ from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoin
 from kproxy.store.segments import DamagedLog, Segments
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold, Outcome, Place
+from kproxy.virtual.published import Capture
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
@@ -50,6 +51,7 @@ class Shard:
         # Of the rows, and of those on disk.
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
+        self.capture: Capture | None = None
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
         """Told of every envelope applied that is not a client's batch."""
 
@@ -89,6 +91,8 @@ class Shard:
         self.applied_through = checkpoint
         changes = self.state.drain()
         changes[CHECKPOINT_KEY] = checkpoint.encode()
+        if self.capture is not None:
+            self.capture.before_write(changes)
         self.kv.write(changes)
 
     def recover(self) -> int:
@@ -152,6 +156,16 @@ class Shard:
                 pending = 0
         if pending:
             self._write(self._checkpoint(next_offset, (segment, position), last))
+
+    def ends_with(self, envelope: Envelope) -> bool:
+        """Whether this envelope is the last one that was applied."""
+        last = (envelope.writer, envelope.counter, crc32c(envelope.body))
+        return last == self.applied_through[3:]
+
+    def begin_at(self, next_offset: int, last: Envelope | None) -> None:
+        """The rows stand for all before this log offset from now on, after a rebuild."""
+        end = (self.segments.active, self.segments.end)
+        self._write(self._checkpoint(next_offset, end, last))
 
     def close(self) -> None:
         """Flush the rows and close the files; the log must have been closed before."""

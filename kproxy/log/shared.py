@@ -27,6 +27,7 @@ _APPLY_ENVELOPES = 1000  # at a time: some ten milliseconds of the loop
 _APPLY_BYTES = 4 << 20
 _RETRY_S = 1.0
 _READY_MAX = 4000
+_SHORT_S = 2.0
 _UNKNOWN_FATE = Outcome(
     Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
 )
@@ -99,6 +100,7 @@ class SharedLog(Log):
         self._disk = anyio.Lock()
         self._waiting: list[tuple[int, anyio.Event]] = []
         self._end_before = 0
+        self._short_since: float | None = None
         self._broken: LogChanged | None = None
         self._closing = False
 
@@ -182,15 +184,24 @@ class SharedLog(Log):
         self._broken = LogChanged(reason)
         self._work.set()
 
-    def saw_end(self, end: int) -> None:
-        """The log's end as it was a moment ago: what we do not have soon, others wrote."""
+    def saw_end(self, end: int, applied: int) -> None:
+        """The log's end, asked for when `applied` was applied: what we lack, others wrote."""
         sequencer = self._sequencer
-        if end < self._applied:
-            self.lost(f"the log ends at {end}, but {self._applied} envelopes were applied")
-        elif end > sequencer.next_offset:
+        if end < applied:
+            self._saw_too_short(end, applied)
+            return
+        self._short_since = None
+        if end > sequencer.next_offset:
             if not sequencer.waiting or self._end_before > sequencer.next_offset:
                 self._link.read(self._partition, sequencer.next_offset, end)
         self._end_before = end
+
+    def _saw_too_short(self, end: int, applied: int) -> None:
+        """A new leader may not know its end at once; a log that stays short was truncated."""
+        now = anyio.current_time()
+        self._short_since = self._short_since or now
+        if now - self._short_since > _SHORT_S:
+            self.lost(f"the log ends at {end}, but {applied} envelopes were applied")
 
     async def catch_up(self) -> None:
         """Wait until everything that is in the log by now is applied. Raises KafkaError."""

@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kproxy.metadata.map import ClusterMap
 from kproxy.protocol.answers import Broker
@@ -88,26 +88,59 @@ class Mapped:
         return self._map.nodes.get(owner.node_id)
 
 
-def open_identity(directory: Path) -> str:
-    """The cluster id kept in the data directory, made at first start. Raises ValueError."""
-    path = directory / "meta.json"
-    if path.exists():
-        values = json.loads(path.read_text())
-        if values.get("format") != _FORMAT:
-            raise ValueError(
-                f"{path} has format {values.get('format')}, this kproxy reads format {_FORMAT}"
-            )
-        return str(values["cluster_id"])
-    cluster_id = base64.urlsafe_b64encode(b"\x01" + os.urandom(15)).decode().rstrip("=")
+def _read_identity(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    values = json.loads(path.read_text())
+    if values.get("format") != _FORMAT:
+        raise ValueError(
+            f"{path} has format {values.get('format')}, this kproxy reads format {_FORMAT}"
+        )
+    return dict(values)
+
+
+def _write_identity(path: Path, cluster_id: str, shards: int, kafka: bool) -> None:
     draft = path.with_suffix(".new")
+    values = {"format": _FORMAT, "cluster_id": cluster_id, "shards": shards, "kafka": kafka}
     with draft.open("w") as file:
-        json.dump({"format": _FORMAT, "cluster_id": cluster_id, "shards": 1}, file)
+        json.dump(values, file)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    fd = os.open(directory, os.O_RDONLY)
+    fd = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-    return cluster_id
+
+
+def open_identity(directory: Path) -> str:
+    """The cluster id kept in an embedded data directory, made at first start. Raises ValueError."""
+    path = directory / "meta.json"
+    values = _read_identity(path)
+    if values is None:
+        cluster_id = new_cluster_id()
+        _write_identity(path, cluster_id, 1, kafka=False)
+        return cluster_id
+    if values.get("kafka"):
+        raise ValueError("it is the local copy of a Kafka cluster's: give --bootstrap-servers")
+    return str(values["cluster_id"])
+
+
+def check_identity(directory: Path, cluster_id: str, shards: int) -> None:
+    """Whether a data directory is, or can become, a local copy of this cluster's. ValueError."""
+    path = directory / "meta.json"
+    values = _read_identity(path)
+    if values is None:
+        _write_identity(path, cluster_id, shards, kafka=True)
+    elif not values.get("kafka"):
+        raise ValueError("it holds queues of an embedded kproxy: choose another --data-dir")
+    elif (values["cluster_id"], values["shards"]) != (cluster_id, shards):
+        raise ValueError(
+            f"it is a local copy of cluster {values['cluster_id']}, not of {cluster_id}: choose"
+            " another --data-dir, or delete it"
+        )
+
+
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(b"\x01" + os.urandom(15)).decode().rstrip("=")

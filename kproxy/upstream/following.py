@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
@@ -64,9 +65,7 @@ class Follower:
         """Begin. Raises KafkaException where the cluster does not answer."""
         assigned = []
         for topic, start in self._starts.items():
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(topic, 0), timeout=_ASK_S
-            )
+            low, high = self._watermarks(topic)
             if not low <= start <= high and start != 0:
                 self._began_again(topic)
                 start = 0
@@ -74,6 +73,21 @@ class Follower:
             self._behind[topic] = high
         self._consumer.assign(assigned)
         self._thread.start()
+
+    def _watermarks(self, topic: str) -> tuple[int, int]:
+        """Where a topic begins and ends; one just made may not be known to every broker yet."""
+        end = time.monotonic() + _ASK_S
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(topic, 0), timeout=_ASK_S
+                )
+            except KafkaException:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+            else:
+                return int(low), int(high)
 
     def close(self) -> None:
         self._closing = True

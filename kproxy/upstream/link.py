@@ -25,7 +25,9 @@ class Following(Protocol):
     def reported(self, reports: list[tuple[int, int | None]]) -> None: ...
     async def was_read(self, records: Records) -> None: ...
     def lost(self, reason: str) -> None: ...
-    def saw_end(self, end: int) -> None: ...
+    def saw_end(self, end: int, applied: int) -> None: ...
+    @property
+    def next_offset(self) -> int: ...
 
 
 class DataLink:
@@ -46,7 +48,19 @@ class DataLink:
         self.writer = self._appender.writer
         self.next_counter = self._appender.next_counter
         self.send: Callable[[int, Envelope], None] = self._appender.send
+        self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
+        """Told of reports for shards that nothing follows here: (counter, log offset)."""
         self.read: Callable[[int, int, int], None] = self._reader.read
+
+    def publish_queue(
+        self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None
+    ) -> None:
+        """Put a record in the queues topic; `done` is called once it is there."""
+        self._appender.publish(self._upstream.queues, key, value, done)
+
+    def publish_map(self, key: bytes, value: bytes) -> None:
+        """Put a record in the partitions topic."""
+        self._appender.publish(self._upstream.partitions, key, value)
 
     def follow(self, partition: int, following: Following) -> None:
         self._following[partition] = following
@@ -68,6 +82,9 @@ class DataLink:
             following = self._following.get(partition)
             if following is not None:
                 following.reported(mine)
+            else:
+                for counter, offset in mine:
+                    self.unfollowed(counter, offset)
 
     async def _was_read(self, partition: int, records: Records) -> None:
         following = self._following.get(partition)
@@ -87,14 +104,15 @@ class DataLink:
             await anyio.sleep(_ENDS_PERIOD_S)
             if not self._following:
                 continue
+            before = {p: following.next_offset for p, following in self._following.items()}
             try:
-                ends = await self.ends(list(self._following))
+                ends = await self.ends(list(before))
             except KafkaError:
                 continue  # `Reach` says so
             for partition, end in ends.items():
                 following = self._following.get(partition)
                 if following is not None:
-                    following.saw_end(end)
+                    following.saw_end(end, before[partition])
 
     async def ends(self, partitions: list[int]) -> dict[int, int]:
         """The offsets behind the last records, in one request. Raises KafkaError."""

@@ -7,6 +7,8 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError as UpstreamError
 
+from kproxy.errors import CannotStart
+
 _log = structlog.get_logger()
 
 _OURS = frozenset(
@@ -19,7 +21,7 @@ _OURS = frozenset(
 )  # fmt: skip
 
 
-class BadKafkaConfig(Exception):
+class BadKafkaConfig(CannotStart):
     """The file of client settings is not sound; the message is one line for a person."""
 
 

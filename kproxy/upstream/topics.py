@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from kproxy.errors import CannotStart
 from kproxy.upstream.settings import Upstream
 
 _TIMEOUT_S = 15
@@ -18,7 +19,7 @@ _SEGMENT_BYTES_MAX = 128 << 20
 _TOOL = "kafka-topics.sh --bootstrap-server"
 
 
-class ClusterRefused(Exception):
+class ClusterRefused(CannotStart):
     """The cluster is not as kproxy needs it; the message is one line that says how to mend it."""
 
 

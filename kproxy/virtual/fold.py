@@ -183,15 +183,20 @@ class Fold:
         if queue.wanted > queue.partitions:
             self._spread_later(log_offset, queue, queue.wanted)
         self.state.put_queue(queue)
-        self._announce_later(queue.name)
+        self._announce_later(log_offset, queue.name)
         return Outcome(Code.NONE, queue.partitions, queue=queue)
 
-    def _announce_later(self, name: str) -> None:
+    def _announce_later(self, log_offset: int, name: str) -> None:
         if self._shared:
-            self.state.put(rows.announce_key(name), b"")
+            self.state.put(rows.announce_key(name), log_offset.to_bytes(8, "big"))
 
     def _spread_later(self, log_offset: int, queue: Queue, partitions: int) -> None:
-        work = {"name": queue.name, "as_of": log_offset, "partitions": partitions}
+        work = {
+            "name": queue.name,
+            "as_of": log_offset,
+            "partitions": partitions,
+            "over": queue.wanted,
+        }
         self.state.put(rows.work_key(queue.queue_id), json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
@@ -257,7 +262,7 @@ class Fold:
         if queue is None:
             return _NO_QUEUE
         self.state.drop_queue(queue)
-        self._announce_later(queue.name)
+        self._announce_later(log_offset, queue.name)
         mine = self._mine(queue.name, range(queue.wanted))
         for index in mine:
             self.state.drop_partition((queue.queue_id, index))

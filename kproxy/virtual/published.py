@@ -8,7 +8,7 @@ as always.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kproxy.errors import Code
@@ -82,17 +82,66 @@ def decode(key: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield key, data[_ANCHOR.size :]
         return
     yield key, data
-    if key[0] == ord("q"):
-        name = key[1:].decode()
-        yield rows.name_key(rows.decode_queue(name, data).queue_id), name.encode()
+    if key[0] == ord("o"):
+        yield _tracked_key(key), b""
+
+
+def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
+    """The rows by id of all queues that there are; made last, for a name may have had several."""
+    for key, data in kv.scan(b"q", b"r"):
+        name = key[1:]
+        yield rows.name_key(rows.decode_queue(name.decode(), data).queue_id), name
+
+
+def undo(key: bytes) -> Iterator[bytes]:
+    """The local rows that go when a published one does."""
+    yield key
+    if key[0] == ord("p"):
+        yield _counter_key(key)
     elif key[0] == ord("o"):
-        length = int.from_bytes(key[1:3], "big")
-        group, partition = key[3 : 3 + length], key[3 + length :]
-        yield b"r" + partition + group, b""
+        yield _tracked_key(key)
+
+
+def _tracked_key(offset_key: bytes) -> bytes:
+    length = int.from_bytes(offset_key[1:3], "big")
+    group, partition = offset_key[3 : 3 + length], offset_key[3 + length :]
+    return b"r" + partition + group
 
 
 def _counter_key(partition_key: bytes) -> bytes:
     return b"t" + partition_key[1:]
+
+
+class Capture:
+    """Published forms of many rows as of one moment, taken little by little while the fold goes on.
+
+    A row that is about to change is taken first. (RocksDB's snapshots would do, but `rocksdict`
+    0.3.29 iterates over a snapshot as if there were none.)
+    """
+
+    def __init__(self, kv: Kv, keys: set[bytes]) -> None:
+        self._kv = kv
+        self._left = keys
+        self.taken: dict[bytes, bytes | None] = {}
+
+    def before_write(self, changes: Iterable[bytes]) -> None:
+        """The rows with these keys are about to be written."""
+        left = self._left
+        if left:
+            for key in changes:
+                if key in left:
+                    left.discard(key)
+                    self._take(key)
+
+    def take_some(self, count: int) -> bool:
+        """Take up to `count` more; whether there are any left."""
+        for _ in range(min(count, len(self._left))):
+            self._take(self._left.pop())
+        return bool(self._left)
+
+    def _take(self, key: bytes) -> None:
+        value = self._kv.get(key)
+        self.taken[key] = None if value is None else encode(self._kv, key, value)
 
 
 class Reindex:

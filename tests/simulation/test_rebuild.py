@@ -18,7 +18,7 @@ from kproxy.keeper import Keeper
 from kproxy.virtual import published, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.fold import Fold, Outcome, Place
-from kproxy.virtual.published import Reindex
+from kproxy.virtual.published import Capture, Reindex
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv
@@ -44,6 +44,7 @@ class Owner:
         self.state.unpublished = set()
         self.fold = Fold(self.state, SHARD, SHARDS, shared=True)
         self.log: list[Envelope] = []
+        self.capture: Capture | None = None
 
     def apply(self, envelope: Envelope) -> Outcome:
         place = place_of(len(self.log), envelope)
@@ -55,7 +56,10 @@ class Owner:
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         for key, value in changes.items():
             self.state.put(key, value)
-        self.kv.write(self.state.drain())
+        drained = self.state.drain()
+        if self.capture is not None:
+            self.capture.before_write(drained)
+        self.kv.write(drained)
 
 
 class Simulation:
@@ -96,20 +100,24 @@ class Simulation:
         """All rows changed since the last time, in one transaction."""
         state, kv = self.owner.state, self.owner.kv
         keys, state.unpublished = state.unpublished, set()
-        for key in keys:
-            assert kv.get(rows.unpublished_key(key)) is not None
-            value = kv.get(key)
+        assert all(kv.get(rows.unpublished_key(key)) is not None for key in keys)
+        capture = self.owner.capture = Capture(kv, set(keys))
+        as_of, may_trim_to = len(self.owner.log), self.first_live(len(self.owner.log))
+        while capture.take_some(self.rng.randrange(4)):  # and the work goes on
+            if self.rng.random() < 0.5:
+                self.owner.apply(self.envelope())
+        for key, value in capture.taken.items():
             if value is None:
                 self.topic.pop(key, None)
             else:
-                self.topic[key] = published.encode(kv, key, value)
-        self.owner.kv.write(dict.fromkeys(map(rows.unpublished_key, keys)))
-        self.as_of = len(self.owner.log)
-        self.may_trim_to = self.first_live()
+                self.topic[key] = value
+        again = state.unpublished
+        self.owner.commit({rows.unpublished_key(key): None for key in keys if key not in again})
+        self.as_of, self.may_trim_to = as_of, may_trim_to
 
-    def first_live(self) -> int:
+    def first_live(self, as_of: int) -> int:
         segment = self.log_start // SEGMENT
-        while (segment + 1) * SEGMENT <= self.as_of and not self.owner.state.live_bytes(segment):
+        while (segment + 1) * SEGMENT <= as_of and not self.owner.state.live_bytes(segment):
             segment += 1
         return segment * SEGMENT
 
@@ -149,6 +157,7 @@ class Simulation:
             for local, data in published.decode(key, value):
                 state.put(local, data)
         state.kv.write(state.drain())
+        state.kv.write(dict(published.names(state.kv)))
         reindex, fold = Reindex(state), Fold(state, SHARD, SHARDS, shared=True)
         for log_offset in range(self.log_start, len(self.owner.log)):
             if log_offset == self.as_of:

@@ -1,0 +1,1 @@
+"""Serving shards of a shared cluster: taking them over, publishing for them, deciding together."""

@@ -1,0 +1,243 @@
+"""Commands that touch shards of other workers: sent there, answered from what their owners publish.
+
+Any worker may append to any log. The owner of the shard folds the command, and publishes what was
+decided beside its announcements; who sent it answers with that. A queue over several shards is one
+command in its home shard; the home's owner then tells the others (SPREAD), again until all have
+landed, and only then is the queue there for anyone (LANDED).
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from kproxy.appends import outcomes_of
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.owning.queues import OUTCOME, QueueCache, announced, announcement
+from kproxy.shard import Shard
+from kproxy.upstream.link import DataLink
+from kproxy.virtual import rows
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.fold import Outcome
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.types import QueueId
+
+_log = structlog.get_logger()
+
+_DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.SPREAD))
+_CHANGING = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.LANDED))
+_WAIT_S = 10.0
+_AGAIN_S = 1.0
+
+Serving = Callable[[int], Shard | None]
+Answer = Callable[[Outcome], None]
+
+
+class Decisions:
+    """What this worker asked of other shards, and what it decides for others."""
+
+    def __init__(
+        self,
+        link: DataLink,
+        shards: int,
+        serving: Serving,
+        tasks: TaskGroup,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._link = link
+        self._shards = shards
+        self._serving = serving
+        self._tasks = tasks
+        self._now_ms = now_ms
+        self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
+        self._landing: dict[tuple[QueueId, int], list[Answer]] = {}
+        self._driven: set[tuple[int, QueueId]] = set()
+
+    # -- asking
+
+    def decide(self, name: str, envelope: Envelope) -> Ticket:
+        """Put a command in line in the home shard of queue `name`."""
+        return self._ask(shard_of(name, self._shards), envelope, landed=True)
+
+    def _ask(self, index: int, envelope: Envelope, *, landed: bool = False) -> Ticket:
+        shard = self._serving(index)
+        if shard is not None:
+            ticket = shard.append([envelope])
+            if not landed or ticket.done or not self._may_spread(shard, envelope):
+                return ticket
+            return self._wait_for(Ticket([envelope]))
+        envelope.time_ms = self._now_ms()
+        envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
+        ticket = self._wait_for(Ticket([envelope]))
+        try:
+            self._link.send(index, envelope)
+        except KafkaError as error:
+            self._settle(envelope.counter, Outcome(error.code, message=error.message))
+        return ticket
+
+    def _may_spread(self, shard: Shard, envelope: Envelope) -> bool:
+        """Whether other shards may have to be told: not for a queue of one partition."""
+        if envelope.kind == Kind.CREATE:
+            return int(envelope.values()["partitions"]) > 1
+        return envelope.kind == Kind.GROW
+
+    def _wait_for(self, ticket: Ticket) -> Ticket:
+        self._waiting[ticket.envelopes[0].counter] = (ticket, anyio.current_time() + _WAIT_S)
+        return ticket
+
+    def _settle(self, counter: int, outcome: Outcome) -> None:
+        waiting = self._waiting.pop(counter, None)
+        if waiting is not None:
+            waiting[0].settle([outcome])
+
+    def unfollowed(self, counter: int, offset: int | None) -> None:
+        """A delivery report for a shard that is not followed here."""
+        if offset is None:
+            self._settle(counter, Outcome(Code.REQUEST_TIMED_OUT))
+
+    def published(self, counter: int, values: dict[str, Any]) -> None:
+        """What the owner of another shard decided about a command of ours."""
+        queue = values.get("queue")
+        self._settle(
+            counter,
+            Outcome(
+                Code(values["code"]),
+                int(values["number"]),
+                message=values.get("message"),
+                queue=None if queue is None else announced(queue["name"], queue["row"].encode()),
+            ),
+        )
+
+    async def expire(self) -> None:
+        """Answer what was never decided with an error that clients retry."""
+        while True:
+            await anyio.sleep(_AGAIN_S)
+            now = anyio.current_time()
+            late = [counter for counter, (_, until) in self._waiting.items() if until < now]
+            for counter in late:
+                self._settle(
+                    counter,
+                    Outcome(Code.REQUEST_TIMED_OUT, message="the queue's owner has not answered"),
+                )
+
+    # -- deciding
+
+    def applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """A shard served here folded a command."""
+        kind = envelope.kind
+        if kind in _CHANGING and not outcome.code and outcome.queue is not None:
+            self.announce(shard, outcome.queue.name)
+        if kind == Kind.LANDED:
+            for answer in self._landing.pop((envelope.queue_id, envelope.number), ()):
+                answer(Outcome(Code.NONE, queue=shard.state.queue(self._name(shard, envelope))))
+        elif kind in _DECIDED:
+            self._decided(shard, log_offset, envelope, outcome)
+
+    def _name(self, shard: Shard, envelope: Envelope) -> str:
+        return shard.state.name(envelope.queue_id) or ""
+
+    def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        answer = self._answer_to(envelope)
+        spreading = not outcome.code and self._spreads(shard, log_offset, envelope)
+        if spreading:
+            self._drive(shard, envelope.queue_id)
+        if answer is None:
+            return
+        if spreading and envelope.kind != Kind.DELETE:
+            self._landing.setdefault((envelope.queue_id, log_offset), []).append(answer)
+        else:
+            answer(outcome)
+
+    def _answer_to(self, envelope: Envelope) -> Answer | None:
+        """How to tell who sent a command; None: they wait for the fold themselves."""
+        counter = envelope.counter
+        if envelope.writer == self._link.writer:
+            return (lambda o: self._settle(counter, o)) if counter in self._waiting else None
+        if self._now_ms() - envelope.time_ms > 2000 * _WAIT_S:
+            return None
+        return lambda outcome: self._publish(envelope, outcome)
+
+    def _spreads(self, shard: Shard, log_offset: int, envelope: Envelope) -> bool:
+        work = shard.state.get(rows.work_key(envelope.queue_id))
+        return work is not None and json.loads(work)["as_of"] == log_offset
+
+    def _publish(self, envelope: Envelope, outcome: Outcome) -> None:
+        queue = outcome.queue
+        values: dict[str, Any] = {"code": outcome.code, "number": outcome.number}
+        if outcome.message is not None:
+            values["message"] = outcome.message
+        row = announcement(queue)
+        if queue is not None and row is not None:
+            values["queue"] = {"name": queue.name, "row": row.decode()}
+        key = OUTCOME + envelope.writer.to_bytes(8, "big") + envelope.counter.to_bytes(8, "big")
+        self._link.publish_queue(key, json.dumps(values).encode())
+        self._link.publish_queue(key, None)  # nobody needs it later
+
+    # -- announcing
+
+    def announce(self, shard: Shard, name: str) -> None:
+        """Tell all workers what a queue of a home shard served here is now."""
+        key = rows.announce_key(name)
+        mark = shard.state.get(key)
+        queue = shard.state.queue(name)
+
+        def delivered() -> None:
+            if mark is not None and shard.serving and shard.state.get(key) == mark:
+                shard.state.put(key, None)
+
+        if queue is None or queue.partitions:
+            self._link.publish_queue(b"q" + name.encode(), announcement(queue), delivered)
+
+    def take_up(self, shard: Shard) -> None:
+        """Announce and spread what an earlier owner did not get to."""
+        for key, _ in list(shard.kv.scan(b"a", b"b")):
+            self.announce(shard, key[1:].decode())
+        for key, _ in list(shard.kv.scan(b"w", b"x")):
+            self._drive(shard, QueueId(key[1:]))
+
+    def compare(self, shard: Shard, cache: QueueCache) -> None:
+        """After a rebuild: announce what the cache has otherwise."""
+        for key, data in shard.kv.scan(b"q", b"r"):
+            name = key[1:].decode()
+            if cache.kv.get(key) != data:
+                self.announce(shard, name)
+
+    # -- telling other shards
+
+    def _drive(self, shard: Shard, queue_id: QueueId) -> None:
+        if (shard.shard, queue_id) not in self._driven:
+            self._driven.add((shard.shard, queue_id))
+            self._tasks.start_soon(self._spread, shard, queue_id)
+
+    async def _spread(self, shard: Shard, queue_id: QueueId) -> None:
+        """Tell all shards that hold a part of a queue, until all know the latest."""
+        try:
+            while shard.serving:
+                data = shard.state.get(rows.work_key(queue_id))
+                if data is None:
+                    return
+                work = json.loads(data)
+                if await self._tell_all(shard, queue_id, work):
+                    landed = command(Kind.LANDED, queue_id, number=work["as_of"])
+                    await outcomes_of([shard.append([landed])])
+                else:
+                    await anyio.sleep(_AGAIN_S)
+        finally:
+            self._driven.discard((shard.shard, queue_id))
+
+    async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool:
+        values = {"name": work["name"], "partitions": work["partitions"]}
+        tickets = [
+            self._ask(index, command(Kind.SPREAD, queue_id, number=work["as_of"], values=values))
+            for index in self._others(shard, work)
+        ]
+        return not any(outcome.code for outcome in await outcomes_of(tickets))
+
+    def _others(self, shard: Shard, work: dict[str, Any]) -> Iterator[int]:
+        """The shards but this one that hold partitions of the queue."""
+        for i in range(1, min(work["over"], self._shards)):
+            yield (shard.shard + i) % self._shards

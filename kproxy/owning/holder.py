@@ -1,0 +1,271 @@
+"""One shard's life on this worker: open its local copy, follow its log, claim it, serve it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError, first_of
+from kproxy.keeper import Keeper
+from kproxy.log.base import Deliver
+from kproxy.log.room import DiskRoom
+from kproxy.log.sequencer import LogChanged
+from kproxy.log.shared import SharedLog
+from kproxy.owning.decisions import Decisions
+from kproxy.owning.publishing import Publisher
+from kproxy.owning.queues import QueueCache
+from kproxy.owning.rebuild import NotRebuilt, rebuild, wipe
+from kproxy.shard import Shard
+from kproxy.store.rocks import RocksKv, RowsFailed
+from kproxy.store.segments import DamagedLog, Segments
+from kproxy.upstream.link import DataLink
+from kproxy.upstream.reading import Records
+from kproxy.upstream.settings import Upstream
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.fold import Outcome
+from kproxy.virtual.types import ShardId
+
+_log = structlog.get_logger()
+
+_AGAIN_S = 1.0
+_REFUSED_AGAIN_S = 30.0
+_CLAIM_AGAIN_S = 0.5
+_PROGRESS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What all shards of a worker share."""
+
+    config: Config
+    upstream: Upstream
+    link: DataLink
+    decisions: Decisions
+    cache: QueueCache
+    announce: Callable[[int, int], None]
+    """Tell the map who serves a shard: (shard, claim's log offset)."""
+    opening: anyio.Semaphore  # how many local copies are opened at a time
+
+
+class _LastRecord:
+    """Reads one record, to hold it against the local copy."""
+
+    next_offset = 0
+
+    def __init__(self) -> None:
+        self.envelope: Envelope | None = None
+        self.done = anyio.Event()
+
+    async def was_read(self, records: Records) -> None:
+        if not self.done.is_set():
+            self.envelope = records[0][1]
+            self.done.set()
+
+    def lost(self, reason: str) -> None:
+        self.done.set()
+
+    def reported(self, reports: list[tuple[int, int | None]]) -> None:
+        pass
+
+    def saw_end(self, end: int, applied: int) -> None:
+        pass
+
+
+class Holder:
+    """Holds one shard until cancelled."""
+
+    def __init__(self, index: int, shards: int, directory: Path, site: Site) -> None:
+        self._index = index
+        self._shards = shards
+        self._directory = directory
+        self._site = site
+        self.shard: Shard | None = None  # while it is served
+        self._claimed_by_other = anyio.Event()
+        self._rebuilt = False
+
+    async def run(self) -> None:
+        while True:
+            wait_s = _AGAIN_S
+            try:
+                await self._hold_once()
+            except* LogChanged as group:
+                _log.warning("shard_log_changed", shard=self._index, reason=str(first_of(group)))
+                await to_thread.run_sync(wipe, self._directory)
+            except* KafkaError as group:
+                _log.warning("shard_not_served", shard=self._index, reason=str(first_of(group)))
+            except* NotRebuilt as group:
+                wait_s = _REFUSED_AGAIN_S
+                _log.error("shard_refused", shard=self._index, reason=str(first_of(group)))
+            await anyio.sleep(wait_s)
+
+    async def _hold_once(self) -> None:
+        async with self._site.opening:
+            shard = await self._open()
+        try:
+            await self._follow(shard)
+        finally:
+            self._site.link.forget(self._index)
+            self._stop_serving(shard)
+            shard.log.close()
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(shard.close)
+
+    # -- the local copy
+
+    async def _open(self) -> Shard:
+        """The shard with a local copy that is a prefix of its log."""
+        shard = await to_thread.run_sync(self._open_local)
+        if shard is not None:
+            try:
+                if await self._is_prefix(shard):
+                    self._rebuilt = False
+                    return shard
+            except BaseException:
+                shard.close()
+                raise
+            await to_thread.run_sync(shard.close)
+            _log.warning("local_copy_discarded", shard=self._index)
+        await to_thread.run_sync(wipe, self._directory)
+        shard = await to_thread.run_sync(self._new)
+        try:
+            await rebuild(
+                shard, self._site.upstream, self._site.link, self._site.config.segment_bytes
+            )
+        except BaseException:
+            self._site.link.forget(self._index)
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(shard.close)
+                await to_thread.run_sync(wipe, self._directory)
+            raise
+        self._rebuilt = True
+        return shard
+
+    def _open_local(self) -> Shard | None:
+        if not (self._directory / "rows").exists():
+            return None
+        shard = self._new()
+        try:
+            shard.recover()
+        except (DamagedLog, RowsFailed) as error:
+            _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
+            shard.close()
+            return None
+        return shard
+
+    def _new(self) -> Shard:
+        config, directory = self._site.config, self._directory
+        directory.mkdir(parents=True, exist_ok=True)
+        segments = Segments(directory / "log")
+        room = DiskRoom(directory, config.disk_free_bytes_min)
+
+        def log(deliver: Deliver) -> SharedLog:
+            return SharedLog(
+                self._index,
+                segments,
+                deliver,
+                self._site.link,
+                segment_bytes=config.segment_bytes,
+                room=room,
+            )
+
+        shard = Shard(
+            shard=ShardId(self._index),
+            shards=self._shards,
+            kv=RocksKv(directory / "rows", max(1 << 20, config.rows_cache_bytes // self._shards)),
+            segments=segments,
+            room=room,
+            config=config,
+            log=log,
+            shared=True,
+        )
+        shard.serving = False
+        shard.state.unpublished = {key[1:] for key, _ in shard.kv.scan(b"d", b"e")}
+        return shard
+
+    async def _is_prefix(self, shard: Shard) -> bool:
+        """Whether the log still has the copy's last envelope where the copy has it.
+
+        Raises KafkaError where the cluster does not say.
+        """
+        here = shard.applied_through
+        link = self._site.link
+        if not here.next_offset:
+            return await link.start(self._index) == 0
+        last = here.next_offset - 1
+        if not await link.start(self._index) <= last < await link.end(self._index):
+            return False
+        record = _LastRecord()
+        link.follow(self._index, record)
+        link.read(self._index, last, last + 1)
+        await record.done.wait()
+        link.forget(self._index)
+        there = record.envelope
+        return there is not None and shard.ends_with(there)
+
+    # -- following and serving
+
+    async def _follow(self, shard: Shard) -> None:
+        log = shard.log
+        assert isinstance(log, SharedLog)
+        shard.on_command = partial(self._applied, shard)
+        self._site.link.follow(self._index, log)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(log.run)
+            await self._catch_up(shard)
+            tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
+            publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
+            tasks.start_soon(publisher.run)
+            while True:
+                self._claimed_by_other = anyio.Event()
+                outcome = (await shard.append([Envelope(Kind.CLAIM)]).wait())[0]
+                if not outcome.code and not self._claimed_by_other.is_set():
+                    self._serve(shard, outcome.number)
+                    await self._claimed_by_other.wait()
+                    self._stop_serving(shard)
+                await anyio.sleep(_CLAIM_AGAIN_S)
+
+    async def _catch_up(self, shard: Shard) -> None:
+        """Fold what others wrote; with a line now and then where that is much."""
+        first = shard.log.next_offset
+        end = await self._site.link.end(self._index)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._report_progress, shard, first, end)
+            await shard.log.catch_up()
+            tasks.cancel_scope.cancel()
+
+    async def _report_progress(self, shard: Shard, first: int, end: int) -> None:
+        while True:
+            await anyio.sleep(_PROGRESS_S)
+            done = shard.log.next_offset - first
+            _log.info("shard_catching_up", shard=self._index, envelopes=done, of=end - first)
+
+    def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        if envelope.kind == Kind.CLAIM:
+            if envelope.writer != self._site.link.writer:
+                self._claimed_by_other.set()
+        elif envelope.kind == Kind.VOID:
+            _log.warning("foreign_record_skipped", shard=self._index, log_offset=log_offset)
+        else:
+            self._site.decisions.applied(shard, log_offset, envelope, outcome)
+
+    def _serve(self, shard: Shard, claim: int) -> None:
+        shard.serving = True
+        self.shard = shard
+        self._site.announce(self._index, claim)
+        self._site.decisions.take_up(shard)
+        if self._rebuilt:
+            self._rebuilt = False
+            self._site.decisions.compare(shard, self._site.cache)
+        _log.info("shard_served", shard=self._index, claim=claim)
+
+    def _stop_serving(self, shard: Shard) -> None:
+        if shard.serving:
+            shard.serving = False
+            self.shard = None
+            shard.watchers.wake_all()
+            _log.info("shard_left", shard=self._index)

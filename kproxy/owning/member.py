@@ -1,0 +1,253 @@
+"""One worker among many on a real cluster: from an address to a `Worker` that serves its shards."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kproxy.config import Config
+from kproxy.errors import CannotStart
+from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
+from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
+from kproxy.owning.decisions import Decisions
+from kproxy.owning.holder import Site
+from kproxy.owning.queues import QueueCache
+from kproxy.owning.shards import Shards
+from kproxy.protocol.answers import Broker
+from kproxy.upstream.following import Follower, Record
+from kproxy.upstream.link import DataLink
+from kproxy.upstream.membership import Membership
+from kproxy.upstream.settings import Reach, Upstream, read_client_settings
+from kproxy.upstream.topics import ClusterRefused, Topics
+from kproxy.worker import Worker, wall_clock_ms
+
+_log = structlog.get_logger()
+
+_AGAIN_S = 2.0
+_OPENING_MAX = 8
+_FLUSH_S = 30.0
+
+
+class Member:
+    """What a worker keeps beside its shards: the map, the catalogue, its name in both."""
+
+    def __init__(self, config: Config, upstream: Upstream, address: tuple[str, int]) -> None:
+        self.config = config
+        self.upstream = upstream
+        self.address = address
+        self.map = ClusterMap(config.shards)
+        self.shards = Shards(config.shards, config.data_dir)
+        self.cache = QueueCache(
+            config.data_dir / "queues", config.rows_cache_bytes, config.shards, self.shards.serving
+        )
+        self.link = DataLink(upstream, config)
+        self.decisions: Decisions
+        self.me: Broker | None = None
+        self.failed = anyio.Event()
+        self.reason = ""
+        self._map_changed = anyio.Event()
+        self._follower = Follower(
+            upstream,
+            {upstream.partitions: 0, upstream.queues: self.cache.next_offset},
+            self._take,
+            lambda topic: self.cache.begin_again(),
+        )
+
+    def fail(self, reason: str) -> None:
+        """This worker cannot go on; one line for a person."""
+        self.reason = reason
+        self.failed.set()
+
+    # -- the topics that every worker follows
+
+    async def start(self) -> None:
+        """Read the map and the catalogue to their ends, and take a place in the map."""
+        await to_thread.run_sync(self._follower.start)
+        await self._until(self._follower.caught_up.is_set)
+        await self._until(lambda: self.map.cluster_id is not None, self._name_cluster)
+        assert self.map.cluster_id is not None
+        try:
+            check_identity(self.config.data_dir, self.map.cluster_id, self.config.shards)
+        except (ValueError, OSError) as error:
+            raise CannotStart(f"cannot use --data-dir {self.config.data_dir}: {error}") from error
+        await self._until(lambda: self._place() is not None, self._take_place)
+        self.me = self._place()
+
+    async def _until(self, done: object, attempt: object = None) -> None:
+        assert callable(done)
+        while not done():
+            if self.failed.is_set():
+                raise ClusterRefused(self.reason)
+            if callable(attempt):
+                attempt()
+            with anyio.move_on_after(0.1 if attempt is None else 1.0):
+                self._map_changed = anyio.Event()
+                await self._map_changed.wait()
+
+    def _name_cluster(self) -> None:
+        self.link.publish_map(*cluster_record(new_cluster_id(), self.config.shards))
+
+    def _place(self) -> Broker | None:
+        host, port = self.address
+        return next((n for n in self.map.nodes.values() if (n.host, n.port) == (host, port)), None)
+
+    def _take_place(self) -> None:
+        self.link.publish_map(*node_record(Broker(self.map.free_node_id(), *self.address)))
+
+    async def _take(self, records: list[Record]) -> None:
+        queues = []
+        for topic, offset, key, value in records:
+            if topic == self.upstream.queues:
+                queues.append((offset, key, value))
+            else:
+                self._take_map(key, value)
+        for name in self.cache.apply(queues) if queues else ():
+            home = self.shards.serving_name(name)
+            if home is not None:
+                self.decisions.announce(home, name)
+        for counter, values in self.cache.outcomes(queues, self.link.writer):
+            self.decisions.published(counter, values)
+
+    def _take_map(self, key: bytes, value: bytes | None) -> None:
+        try:
+            undone = self.map.apply(key, value)
+        except BadMap as error:
+            self.fail(str(error))
+            return
+        if undone is not None and self.me is not None:
+            self._say_again(undone)
+        self._map_changed.set()
+
+    def _say_again(self, key: bytes) -> None:
+        """A late record stands over one of ours: ours is the one to be found later."""
+        assert self.me is not None
+        kind, _, name = key.decode().partition(":")
+        if kind == "node" and int(name) == self.me.node_id:
+            self.link.publish_map(*node_record(self.me))
+        elif kind == "shard" and self.map.owners[int(name)].node_id == self.me.node_id:
+            self.link.publish_map(*shard_record(int(name), self.map.owners[int(name)]))
+        elif kind == "cluster" and self.map.cluster_id is not None and self.me.node_id == 1:
+            self.link.publish_map(*cluster_record(self.map.cluster_id, self.config.shards))
+
+    def announce(self, index: int, claim: int) -> None:
+        """This worker serves a shard since its claim."""
+        assert self.me is not None
+        owner = Owner(self.me.node_id, claim)
+        key, value = shard_record(index, owner)
+        self.map.apply(key, value)
+        self.link.publish_map(key, value)
+
+    async def flush_now_and_then(self) -> None:
+        while True:
+            await anyio.sleep(_FLUSH_S)
+            await to_thread.run_sync(self.cache.kv.flush)
+
+    async def close(self) -> None:
+        await to_thread.run_sync(self._follower.close)
+        await self.link.close()
+        await to_thread.run_sync(self.cache.close)
+
+
+async def _prepared(config: Config, upstream: Upstream) -> None:
+    """Make and check the topics, for as long as it takes the cluster to answer."""
+    admin = AdminClient(upstream.settings())
+    topics = Topics(
+        admin,
+        upstream,
+        shards=config.shards,
+        message_bytes_max=config.data_message_bytes_max,
+        create=config.create,
+        single_replica=config.allow_single_replica,
+    )
+    while True:
+        try:
+            await to_thread.run_sync(topics.prepare, abandon_on_cancel=True)
+        except KafkaException as error:
+            _log.warning(
+                "kafka_unreachable", servers=upstream.servers, reason=error.args[0].str(),
+                hint="is the cluster up, and does --bootstrap-servers name it? trying again",
+            )  # fmt: skip
+            await anyio.sleep(_AGAIN_S)
+        else:
+            upstream.reach.answered()
+            return
+
+
+@asynccontextmanager
+async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Worker]:
+    """A worker that serves its share of the shards while the block lasts.
+
+    Raises CannotStart.
+    """
+    assert config.bootstrap_servers is not None
+    upstream = Upstream(
+        servers=config.bootstrap_servers,
+        prefix=config.topic_prefix,
+        client=read_client_settings(config.kafka_config),
+        reach=Reach(config.bootstrap_servers),
+    )
+    await _prepared(config, upstream)
+    member = Member(config, upstream, address)
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield await _served(member, tasks)
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await member.close()
+
+
+async def _served(member: Member, tasks: TaskGroup) -> Worker:
+    config, shards = member.config, member.shards
+    member.decisions = Decisions(member.link, config.shards, shards.serving, tasks, wall_clock_ms)
+    member.link.unfollowed = member.decisions.unfollowed
+    shards.decide = member.decisions.decide
+    await member.start()
+    assert member.me is not None
+    site = Site(
+        config=config,
+        upstream=member.upstream,
+        link=member.link,
+        decisions=member.decisions,
+        cache=member.cache,
+        announce=member.announce,
+        opening=anyio.Semaphore(_OPENING_MAX),
+    )
+    membership = Membership(
+        member.upstream,
+        f"{member.me.host}:{member.me.port}",
+        config.session_ms,
+        shards.assigned,
+        member.fail,
+    )
+    tasks.start_soon(_until_cancelled, membership)
+    tasks.start_soon(shards.run, site)
+    tasks.start_soon(member.link.watch_ends)
+    tasks.start_soon(member.decisions.expire)
+    tasks.start_soon(member.flush_now_and_then)
+    tasks.start_soon(_watch_failure, member)
+    _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
+    return Worker(
+        config=config,
+        cluster=Mapped(member.me, member.map),
+        routes=shards,
+        lookup=member.cache,
+    )
+
+
+async def _until_cancelled(membership: Membership) -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(membership.close)
+
+
+async def _watch_failure(member: Member) -> None:
+    await member.failed.wait()
+    raise ClusterRefused(member.reason)

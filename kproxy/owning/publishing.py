@@ -1,0 +1,125 @@
+"""Publishing a shard's changed rows, and trimming its log behind them."""
+
+import time
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError
+from kproxy.shard import Shard
+from kproxy.upstream.link import DataLink
+from kproxy.upstream.published import NotPublished, RowsWriter
+from kproxy.upstream.settings import Upstream
+from kproxy.virtual import rows
+from kproxy.virtual.published import Capture
+
+_log = structlog.get_logger()
+
+_SLICE = 300
+_PERIOD_S = 0.5
+
+
+class Publisher:
+    """Keeps one shard's published rows near its state; `run` until cancelled."""
+
+    def __init__(self, shard: Shard, upstream: Upstream, link: DataLink, config: Config) -> None:
+        self._shard = shard
+        self._upstream = upstream
+        self._link = link
+        self._period_s = config.publish_ms / 1000
+        self._rows_max = config.publish_rows_max // config.shards
+        self._writer: RowsWriter | None = None
+        self._trimmed_to = 0
+        self._published_at = time.monotonic()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await anyio.sleep(min(_PERIOD_S, self._period_s))
+                if self._due():
+                    await self.publish()
+        finally:
+            if self._writer is not None:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(self._writer.close)
+
+    def _due(self) -> bool:
+        changed = len(self._shard.state.unpublished or ())
+        if changed > self._rows_max:
+            return True
+        old = time.monotonic() - self._published_at > self._period_s
+        return old and (changed > 0 or self.first_live() > self._trimmed_to)
+
+    def first_live(self) -> int:
+        """The log offset from which on anything in the log is live."""
+        segments = self._shard.segments
+        for segment in sorted(segments.ids):
+            if segment == segments.active or self._shard.state.live_bytes(segment):
+                return segment
+        return 0
+
+    async def publish(self) -> None:
+        """All rows that changed, as of now, in one transaction; then trim the log."""
+        try:
+            writer = await self._fenced()
+        except (NotPublished, KafkaError) as error:
+            _log.warning("rows_not_published", shard=self._shard.shard, reason=str(error))
+            self._published_at = time.monotonic()
+            return
+        state = self._shard.state
+        keys, state.unpublished = state.unpublished or set(), set()
+        as_of, trim_to = self._shard.applied_through.next_offset, self.first_live()
+        capture = self._shard.capture = Capture(self._shard.kv, set(keys))
+        try:
+            while capture.take_some(_SLICE):
+                await checkpoint()
+            self._shard.capture = None
+            await to_thread.run_sync(writer.write, iter(capture.taken.items()), as_of)
+        except BaseException as error:
+            self._shard.capture = None
+            state.unpublished |= keys
+            if not isinstance(error, NotPublished):
+                raise
+            await self._refused(error)
+            return
+        self._published_at = time.monotonic()
+        again = state.unpublished
+        self._shard.commit({rows.unpublished_key(k): None for k in keys if k not in again})
+        _log.debug("rows_published", shard=self._shard.shard, rows=len(keys), as_of=as_of)
+        await self._trim(trim_to)
+
+    async def _fenced(self) -> RowsWriter:
+        """A writer that no other can follow, with all that others published behind us."""
+        if self._writer is None:
+            writer = await to_thread.run_sync(RowsWriter, self._upstream, self._shard.shard)
+            await to_thread.run_sync(writer.fence)
+            self._writer = writer
+            await self._shard.log.catch_up()
+        return self._writer
+
+    async def _refused(self, error: NotPublished) -> None:
+        """Keep the rows for the next time; where another worker fenced us, with a new writer."""
+        _log.warning(
+            "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
+        )
+        self._published_at = time.monotonic()
+        if error.fenced and self._writer is not None:
+            writer, self._writer = self._writer, None
+            await to_thread.run_sync(writer.close)
+
+    async def _trim(self, trim_to: int) -> None:
+        """Give back the log below `trim_to`: nothing there is live, and the rows are published."""
+        if trim_to <= self._trimmed_to:
+            return
+        try:
+            start = await self._link.trim(self._shard.shard, trim_to)
+        except KafkaError as error:
+            _log.warning("log_not_trimmed", shard=self._shard.shard, reason=error.message)
+            return
+        self._trimmed_to = trim_to
+        _log.info("log_trimmed", shard=self._shard.shard, to=trim_to, log_start=start)
+        voids = self._shard.kv.scan(b"v", rows.void_key(trim_to))
+        self._shard.commit(dict.fromkeys(key for key, _ in voids))

@@ -1,0 +1,157 @@
+"""A shard's local copy made from nothing: the published rows, then what the log still holds."""
+
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from kproxy.errors import Code, KafkaError
+from kproxy.shard import Shard
+from kproxy.upstream.link import DataLink
+from kproxy.upstream.published import read_rows
+from kproxy.upstream.reading import Records
+from kproxy.upstream.settings import Upstream
+from kproxy.virtual import published
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.published import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
+
+_log = structlog.get_logger()
+
+_NAMES = 5000  # written at a time
+
+
+class NotRebuilt(Exception):
+    """The shard cannot be made from what is published and what the log holds: not served."""
+
+
+def wipe(directory: Path) -> None:
+    """Remove a local copy."""
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+class _Below:
+    """Follows the log from its start to before X, where the published rows stand."""
+
+    def __init__(self, shard: Shard, start: int, as_of: int, segment_bytes: int) -> None:
+        self._shard = shard
+        self._next = start
+        self._as_of = as_of
+        self._segment_bytes = segment_bytes
+        self._reindex = Reindex(shard.state)
+        self._last: Envelope | None = None
+        self.error: Exception | None = None
+        self.done = anyio.Event()
+
+    async def was_read(self, records: Records) -> None:
+        if not self.done.is_set():
+            try:
+                await self._take([r for r in records if self._next <= r[0] < self._as_of])
+            except (KafkaError, OSError) as error:
+                self._finish(error)
+
+    async def _take(self, records: Records) -> None:
+        if not records:
+            return
+        if records[0][0] != self._next:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"{self._next} is missing in the log")
+        segments = self._shard.segments
+        if segments.end >= self._segment_bytes:
+            segments.start(self._next)
+        batch = [envelope for _, envelope in records]
+        buffers, places, total = segments.frame(self._next, batch)
+        segments.write(buffers, total, False)
+        for (log_offset, envelope), place in zip(records, places, strict=True):
+            self._reindex.apply(log_offset, envelope, place)
+        self._shard.kv.write(self._shard.state.drain())
+        self._next, self._last = self._next + len(batch), batch[-1]
+        if self._next == self._as_of:
+            self.finish()
+
+    def finish(self) -> None:
+        """All of it was seen: from here on the fold goes on."""
+        shard = self._shard
+        try:
+            self._reindex.finish()
+        except RowsDisagree as error:
+            self._finish(NotRebuilt(str(error)))
+            return
+        shard.log.next_offset = self._as_of
+        shard.begin_at(self._as_of, self._last)
+        self._finish(None)
+
+    def _finish(self, error: Exception | None) -> None:
+        self.error = error
+        self.done.set()
+
+    def lost(self, reason: str) -> None:
+        self._finish(KafkaError(Code.NOT_LEADER_OR_FOLLOWER, reason))
+
+    def reported(self, reports: list[tuple[int, int | None]]) -> None:
+        pass
+
+    def saw_end(self, end: int, applied: int) -> None:
+        pass
+
+    @property
+    def next_offset(self) -> int:
+        return self._next
+
+
+async def rebuild(shard: Shard, upstream: Upstream, link: DataLink, segment_bytes: int) -> None:
+    """Fill an empty shard up to the log offset that the published rows stand for.
+
+    Raises NotRebuilt; KafkaError where the log was trimmed meanwhile, or the cluster is away: wipe
+    and try again.
+    """
+    index = shard.shard
+    as_of = await _read_rows(shard, upstream)
+    start, end = await link.start(index), await link.end(index)
+    if as_of > end:
+        raise NotRebuilt(
+            f"its rows were published as of log offset {as_of}, but the log ends at {end}: the"
+            " cluster has lost records (an unclean leader election, or a topic made anew)"
+        )
+    if as_of < start:
+        raise KafkaError(
+            Code.NOT_LEADER_OR_FOLLOWER,
+            f"the log begins at {start}, but its rows were published as of {as_of} only",
+        )
+    shard.segments.start(start)
+    below = _Below(shard, start, as_of, segment_bytes)
+    if start == as_of:
+        below.finish()
+    else:
+        link.follow(index, below)
+        link.read(index, start, as_of)
+    await below.done.wait()
+    if below.error is not None:
+        raise below.error
+    _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
+
+
+async def _read_rows(shard: Shard, upstream: Upstream) -> int:
+    """Put the published rows in place; the log offset they stand for."""
+    as_of = 0
+
+    def read() -> None:
+        nonlocal as_of
+        for chunk in read_rows(upstream, shard.shard):
+            changes: dict[bytes, bytes | None] = {}
+            for key, value in chunk:
+                if key == AS_OF_KEY and value is not None:
+                    as_of = decode_as_of(value)
+                elif value is None:
+                    changes |= dict.fromkeys(published.undo(key))
+                else:
+                    changes |= published.decode(key, value)
+            shard.kv.write(changes)
+        names = published.names(shard.kv)
+        while part := list(islice(names, _NAMES)):
+            shard.kv.write(dict(part))
+
+    await to_thread.run_sync(read)
+    return as_of
