@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Served, served
+from tests.real_kafka import Kafka
 from tests.wire import Wire
+from tests.workers import Workers
 
 
 @pytest.fixture(scope="module")
@@ -14,6 +16,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One served kproxy for a module's tests; each test takes names of its own."""
     with served(tmp_path_factory.mktemp("data")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """One real Kafka for the whole run; tests that stop it make their own."""
+    running = Kafka(tmp_path_factory.mktemp("kafka"))
+    try:
+        yield running.wait_ready()
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module", params=["embedded", "kafka"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served | Workers]:
+    """The same queues twice: on storage of their own, and as two workers on a real Kafka."""
+    directory = tmp_path_factory.mktemp("data")
+    if request.param == "embedded":
+        with served(directory) as running:
+            yield running
+    else:
+        kafka = request.getfixturevalue("kafka")
+        with Workers(kafka, directory, count=2).running() as workers:
+            yield workers
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.wire import Wire
+
 ROOT = Path(__file__).resolve().parent.parent
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
 SPARK_JARS = ROOT / ".tools" / "spark-jars"
@@ -97,6 +99,20 @@ class Served:
 
     def event(self, name: str) -> dict[str, Any] | None:
         return next((event for event in self.events if event["event"] == name), None)
+
+    def served_shards(self) -> set[int]:
+        """The shards of a cluster that this worker serves now."""
+        shards = set()
+        for event in list(self.events):
+            if event["event"] == "shard_served":
+                shards.add(event["shard"])
+            elif event["event"] == "shard_left":
+                shards.discard(event["shard"])
+        return shards
+
+    def wire(self, name: str, partition: int = 0) -> Wire:
+        """A connection to who serves a queue's partition: embedded, always this one."""
+        return Wire(self.host, self.port)
 
     def faults(self) -> list[dict[str, Any]]:
         """Events that say kproxy itself failed."""

@@ -44,12 +44,14 @@ class Decisions:
         self,
         link: DataLink,
         shards: int,
+        cache: QueueCache,
         serving: Serving,
         tasks: TaskGroup,
         now_ms: Callable[[], int],
     ) -> None:
         self._link = link
         self._shards = shards
+        self._cache = cache
         self._serving = serving
         self._tasks = tasks
         self._now_ms = now_ms
@@ -190,6 +192,7 @@ class Decisions:
                 shard.state.put(key, None)
 
         if queue is None or queue.partitions:
+            self._cache.note(name, queue)
             self._link.publish_queue(b"q" + name.encode(), announcement(queue), delivered)
 
     def take_up(self, shard: Shard) -> None:
@@ -199,11 +202,11 @@ class Decisions:
         for key, _ in list(shard.kv.scan(b"w", b"x")):
             self._drive(shard, QueueId(key[1:]))
 
-    def compare(self, shard: Shard, cache: QueueCache) -> None:
+    def compare(self, shard: Shard) -> None:
         """After a rebuild: announce what the cache has otherwise."""
         for key, data in shard.kv.scan(b"q", b"r"):
             name = key[1:].decode()
-            if cache.kv.get(key) != data:
+            if self._cache.kv.get(key) != data:
                 self.announce(shard, name)
 
     # -- telling other shards

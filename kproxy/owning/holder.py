@@ -18,7 +18,6 @@ from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.publishing import Publisher
-from kproxy.owning.queues import QueueCache
 from kproxy.owning.rebuild import NotRebuilt, rebuild, wipe
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
@@ -46,7 +45,6 @@ class Site:
     upstream: Upstream
     link: DataLink
     decisions: Decisions
-    cache: QueueCache
     announce: Callable[[int, int], None]
     """Tell the map who serves a shard: (shard, claim's log offset)."""
     opening: anyio.Semaphore  # how many local copies are opened at a time
@@ -260,7 +258,7 @@ class Holder:
         self._site.decisions.take_up(shard)
         if self._rebuilt:
             self._rebuilt = False
-            self._site.decisions.compare(shard, self._site.cache)
+            self._site.decisions.compare(shard)
         _log.info("shard_served", shard=self._index, claim=claim)
 
     def _stop_serving(self, shard: Shard) -> None:

@@ -204,7 +204,9 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 
 async def _served(member: Member, tasks: TaskGroup) -> Worker:
     config, shards = member.config, member.shards
-    member.decisions = Decisions(member.link, config.shards, shards.serving, tasks, wall_clock_ms)
+    member.decisions = Decisions(
+        member.link, config.shards, member.cache, shards.serving, tasks, wall_clock_ms
+    )
     member.link.unfollowed = member.decisions.unfollowed
     shards.decide = member.decisions.decide
     await member.start()
@@ -214,7 +216,6 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         upstream=member.upstream,
         link=member.link,
         decisions=member.decisions,
-        cache=member.cache,
         announce=member.announce,
         opening=anyio.Semaphore(_OPENING_MAX),
     )

@@ -106,11 +106,21 @@ class QueueCache:
                 queue = None if value is None else announced(name, value)
             except (ValueError, KeyError, TypeError):
                 continue  # someone else wrote it
+            home = self._serving(shard_of(name, self._shards))
+            if home is not None:  # nobody knows it better
+                truth = StateLookup(home.state).find(name)
+                if announcement(truth) != announcement(queue):
+                    doubtful.append(name)
+                queue = truth
             self._put(changes, name, queue)
-            if self._disagrees(name, queue):
-                doubtful.append(name)
         self.kv.write(changes)
         return doubtful
+
+    def note(self, name: str, queue: Queue | None) -> None:
+        """A queue of a home shard served here is announced now."""
+        changes: dict[bytes, bytes | None] = {}
+        self._put(changes, name, queue)
+        self.kv.write(changes)
 
     def _put(self, changes: dict[bytes, bytes | None], name: str, queue: Queue | None) -> None:
         key = queue_key(name)
@@ -123,13 +133,6 @@ class QueueCache:
         changes[key] = None if queue is None else queue.encode()
         if queue is not None:
             changes[name_key(queue.queue_id)] = name.encode()
-
-    def _disagrees(self, name: str, queue: Queue | None) -> bool:
-        home = self._serving(shard_of(name, self._shards))
-        if home is None:
-            return False
-        truth = StateLookup(home.state).find(name)
-        return announcement(truth) != announcement(queue)
 
     def outcomes(
         self, records: list[tuple[int, bytes, bytes | None]], writer: int

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Served, java, run_java
+from tests.harness import java, run_java
+from tests.workers import Site
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 PERF = "org.apache.kafka.tools.ProducerPerformance"
@@ -16,18 +17,18 @@ OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 
 
-def test_console_producer_and_consumer(server: Served, queue: str) -> None:
+def test_console_producer_and_consumer(site: Site, queue: str) -> None:
     lines = "".join(f"line {i}\n" for i in range(50))
-    java(PRODUCER, "--bootstrap-server", server.address, "--topic", queue, stdin=lines)
+    java(PRODUCER, "--bootstrap-server", site.address, "--topic", queue, stdin=lines)
     out = java(
-        CONSUMER, "--bootstrap-server", server.address, "--topic", queue, "--partition", "0",
+        CONSUMER, "--bootstrap-server", site.address, "--topic", queue, "--partition", "0",
         "--offset", "earliest", "--max-messages", "50", "--timeout-ms", "20000",
     )  # fmt: skip
     assert out == lines
 
 
-def test_topics_create_describe_alter_list_delete(server: Served, queue: str) -> None:
-    at = ("--bootstrap-server", server.address)
+def test_topics_create_describe_alter_list_delete(site: Site, queue: str) -> None:
+    at = ("--bootstrap-server", site.address)
     java(TOPICS, *at, "--create", "--topic", queue, "--partitions", "2", "--replication-factor",
          "1", "--config", "retention.ms=1000")  # fmt: skip
     described = java(TOPICS, *at, "--describe", "--topic", queue)
@@ -45,13 +46,13 @@ def test_topics_create_describe_alter_list_delete(server: Served, queue: str) ->
     assert queue not in java(TOPICS, *at, "--list").split()
 
 
-def test_perf_get_offsets_and_delete_records(server: Served, queue: str, tmp_path: Path) -> None:
+def test_perf_get_offsets_and_delete_records(site: Site, queue: str, tmp_path: Path) -> None:
     out = java(
         PERF, "--topic", queue, "--num-records", "200000", "--record-size", "100", "--throughput",
-        "-1", "--bootstrap-server", server.address, "--command-property", "linger.ms=5",
+        "-1", "--bootstrap-server", site.address, "--command-property", "linger.ms=5",
     )  # fmt: skip
     assert "200000 records sent" in out
-    at = ("--bootstrap-server", server.address, "--topic", queue)
+    at = ("--bootstrap-server", site.address, "--topic", queue)
     assert java(OFFSETS, *at).strip() == f"{queue}:0:200000"
     assert java(OFFSETS, *at, "--time", "earliest").strip() == f"{queue}:0:0"
     by_time = java(OFFSETS, *at, "--time", "max-timestamp").strip()
@@ -59,24 +60,22 @@ def test_perf_get_offsets_and_delete_records(server: Served, queue: str, tmp_pat
     trim = tmp_path / "trim.json"
     part = {"topic": queue, "partition": 0, "offset": 150_000}
     trim.write_text(json.dumps({"partitions": [part], "version": 1}))
-    done = java(
-        DELETE_RECORDS, "--bootstrap-server", server.address, "--offset-json-file", str(trim)
-    )
+    done = java(DELETE_RECORDS, "--bootstrap-server", site.address, "--offset-json-file", str(trim))
     assert "low_watermark: 150000" in done
     assert java(OFFSETS, *at, "--time", "earliest").strip() == f"{queue}:0:150000"
 
 
 @pytest.mark.parametrize("version", ["idempotent", "plain"])
-def test_a_backlog_is_consumed_whole_by_the_java_consumer(server: Served, version: str) -> None:
+def test_a_backlog_is_consumed_whole_by_the_java_consumer(site: Site, version: str) -> None:
     queue = f"backlog-{version}"
     idempotence = str(version == "idempotent").lower()
     java(
         PERF, "--topic", queue, "--num-records", "100000", "--record-size", "500", "--throughput",
-        "-1", "--bootstrap-server", server.address, "--command-property",
+        "-1", "--bootstrap-server", site.address, "--command-property",
         f"enable.idempotence={idempotence}", "compression.type=lz4",
     )  # fmt: skip
     out = java(
-        CONSUMER, "--bootstrap-server", server.address, "--topic", queue, "--partition", "0",
+        CONSUMER, "--bootstrap-server", site.address, "--topic", queue, "--partition", "0",
         "--offset", "0", "--max-messages", "100000", "--timeout-ms", "20000",
         "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
     )  # fmt: skip

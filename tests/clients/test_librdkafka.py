@@ -17,22 +17,21 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
-from tests.harness import Served, eventually, served
+from tests.harness import eventually, served
+from tests.workers import Site
 
 
-def producer(server: Served, **config: Any) -> Producer:
-    return Producer({"bootstrap.servers": server.address, **config})
+def producer(site: Site, **config: Any) -> Producer:
+    return Producer({"bootstrap.servers": site.address, **config})
 
 
-def consumer(server: Served, **config: Any) -> Consumer:
-    base = {"bootstrap.servers": server.address, "group.id": "g", "enable.auto.commit": False}
+def consumer(site: Site, **config: Any) -> Consumer:
+    base = {"bootstrap.servers": site.address, "group.id": "g", "enable.auto.commit": False}
     return Consumer({**base, **config})
 
 
-def read(
-    server: Served, queue: str, count: int, partition: int = 0, offset: int = 0
-) -> list[Message]:
-    client = consumer(server)
+def read(site: Site, queue: str, count: int, partition: int = 0, offset: int = 0) -> list[Message]:
+    client = consumer(site)
     client.assign([TopicPartition(queue, partition, offset)])
     messages: list[Message] = []
     end = time.monotonic() + 20
@@ -43,62 +42,62 @@ def read(
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_key_header_and_timestamp_comes_back(server: Served, codec: str) -> None:
+def test_every_codec_key_header_and_timestamp_comes_back(site: Site, codec: str) -> None:
     queue = f"codec-{codec}"
-    client = producer(server, **{"compression.type": codec})
+    client = producer(site, **{"compression.type": codec})
     for i in range(500):
         client.produce(
             queue, b"value" * 20 + b"%d" % i, key=b"%d" % i, timestamp=1_700_000_000_000 + i,
             headers=[("h", b"x"), ("empty", None)],
         )  # fmt: skip
     assert client.flush(20) == 0
-    messages = read(server, queue, 500)
+    messages = read(site, queue, 500)
     assert [m.offset() for m in messages] == list(range(500))
     assert [m.key() for m in messages] == [b"%d" % i for i in range(500)]
     assert messages[7].timestamp() == (1, 1_700_000_000_007)
     assert messages[7].headers() == [("h", b"x"), ("empty", None)]
 
 
-def test_idempotent_producer(server: Served, queue: str) -> None:
+def test_idempotent_producer(site: Site, queue: str) -> None:
     delivered: list[int] = []
-    client = producer(server, **{"enable.idempotence": True, "linger.ms": 1})
+    client = producer(site, **{"enable.idempotence": True, "linger.ms": 1})
     for i in range(2000):
         client.produce(queue, b"%d" % i, on_delivery=lambda e, m: delivered.append(m.offset()))
         client.poll(0)
     assert client.flush(20) == 0
     assert sorted(delivered) == list(range(2000))
-    assert [int(m.value() or b"") for m in read(server, queue, 2000)] == list(range(2000))
+    assert [int(m.value() or b"") for m in read(site, queue, 2000)] == list(range(2000))
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks(server: Served, acks: str) -> None:
+def test_acks(site: Site, acks: str) -> None:
     queue = f"acks-{acks}"
-    client = producer(server, acks=acks)
+    client = producer(site, acks=acks)
     for i in range(100):
         client.produce(queue, b"%d" % i)
     assert client.flush(20) == 0
-    assert len(read(server, queue, 100)) == 100
+    assert len(read(site, queue, 100)) == 100
 
 
-def test_a_thousand_queues_from_one_producer(server: Served) -> None:
-    client = producer(server)
+def test_a_thousand_queues_from_one_producer(site: Site) -> None:
+    client = producer(site)
     for i in range(1000):
         client.produce(f"many-{i}", b"%d" % i)
     assert client.flush(60) == 0
     for i in (0, 500, 999):
-        assert [m.value() for m in read(server, f"many-{i}", 1)] == [b"%d" % i]
+        assert [m.value() for m in read(site, f"many-{i}", 1)] == [b"%d" % i]
 
 
-def test_commits_of_an_assigned_consumer_survive_it(server: Served, queue: str) -> None:
-    client = producer(server)
+def test_commits_of_an_assigned_consumer_survive_it(site: Site, queue: str) -> None:
+    client = producer(site)
     for i in range(10):
         client.produce(queue, b"%d" % i)
     client.flush(20)
-    first = consumer(server, **{"group.id": queue})
+    first = consumer(site, **{"group.id": queue})
     first.assign([TopicPartition(queue, 0, OFFSET_BEGINNING)])
     first.commit(offsets=[TopicPartition(queue, 0, 4, "note")], asynchronous=False)
     first.close()
-    second = consumer(server, **{"group.id": queue})
+    second = consumer(site, **{"group.id": queue})
     committed = second.committed([TopicPartition(queue, 0)], timeout=10)
     assert (committed[0].offset, committed[0].metadata) == (4, "note")
     second.assign([TopicPartition(queue, 0, OFFSET_STORED)])
@@ -107,17 +106,17 @@ def test_commits_of_an_assigned_consumer_survive_it(server: Served, queue: str) 
     second.close()
 
 
-def test_offsets_by_time(server: Served, queue: str) -> None:
-    client = producer(server, **{"compression.type": "gzip"})
+def test_offsets_by_time(site: Site, queue: str) -> None:
+    client = producer(site, **{"compression.type": "gzip"})
     for i in range(100):
         client.produce(queue, b"v", timestamp=1_000_000 + i * 1000)
     client.flush(20)
-    reader = consumer(server)
+    reader = consumer(site)
     found = reader.offsets_for_times([TopicPartition(queue, 0, 1_042_500)], timeout=10)
     assert found[0].offset == 43
     assert reader.get_watermark_offsets(TopicPartition(queue, 0), timeout=10) == (0, 100)
     reader.close()
-    admin = AdminClient({"bootstrap.servers": server.address})
+    admin = AdminClient({"bootstrap.servers": site.address})
     part = TopicPartition(queue, 0)
     for spec, offset in (
         (OffsetSpec.earliest(), 0), (OffsetSpec.latest(), 100), (OffsetSpec.max_timestamp(), 99),
@@ -126,8 +125,8 @@ def test_offsets_by_time(server: Served, queue: str) -> None:
         assert admin.list_offsets({part: spec})[part].result(10).offset == offset
 
 
-def test_admin_creates_grows_describes_trims_and_deletes(server: Served, queue: str) -> None:
-    admin = AdminClient({"bootstrap.servers": server.address})
+def test_admin_creates_grows_describes_trims_and_deletes(site: Site, queue: str) -> None:
+    admin = AdminClient({"bootstrap.servers": site.address})
     admin.create_topics([NewTopic(queue, 3, 1, config={"retention.ms": "60000"})])[queue].result(10)
     with pytest.raises(KafkaException) as exists:
         admin.create_topics([NewTopic(queue, 3, 1)])[queue].result(10)
@@ -141,64 +140,64 @@ def test_admin_creates_grows_describes_trims_and_deletes(server: Served, queue: 
     assert configs["retention.ms"].value == "60000"
     assert not configs["retention.ms"].is_default
     assert configs["max.message.bytes"].is_default
-    client = producer(server)
+    client = producer(site)
     for i in range(10):
         client.produce(queue, b"%d" % i, partition=4)
     client.flush(20)
     trim = TopicPartition(queue, 4, 6)
     assert admin.delete_records([trim])[trim].result(10).low_watermark == 6
-    assert [m.offset() for m in read(server, queue, 4, partition=4, offset=6)] == [6, 7, 8, 9]
+    assert [m.offset() for m in read(site, queue, 4, partition=4, offset=6)] == [6, 7, 8, 9]
     admin.delete_topics([queue])[queue].result(10)
     assert queue not in admin.list_topics(timeout=10).topics
 
 
-def test_a_recreated_queue_starts_afresh_with_a_new_id(server: Served, queue: str) -> None:
-    admin = AdminClient({"bootstrap.servers": server.address})
+def test_a_recreated_queue_starts_afresh_with_a_new_id(site: Site, queue: str) -> None:
+    admin = AdminClient({"bootstrap.servers": site.address})
     ids = []
     for round_ in range(2):
         admin.create_topics([NewTopic(queue, 1, 1)])[queue].result(10)
         described = admin.describe_topics(TopicCollection([queue]))[queue].result(10)
         ids.append(str(described.topic_id))
-        client = producer(server)
+        client = producer(site)
         client.produce(queue, b"%d" % round_)
         client.flush(20)
-        assert [(m.offset(), m.value()) for m in read(server, queue, 1)] == [(0, b"%d" % round_)]
+        assert [(m.offset(), m.value()) for m in read(site, queue, 1)] == [(0, b"%d" % round_)]
         admin.delete_topics([queue])[queue].result(10)
     assert ids[0] != ids[1]
 
 
-def test_out_of_range_resets_by_the_clients_policy(server: Served, queue: str) -> None:
-    client = producer(server)
+def test_out_of_range_resets_by_the_clients_policy(site: Site, queue: str) -> None:
+    client = producer(site)
     for i in range(5):
         client.produce(queue, b"%d" % i)
     client.flush(20)
-    reader = consumer(server, **{"auto.offset.reset": "earliest"})
+    reader = consumer(site, **{"auto.offset.reset": "earliest"})
     reader.assign([TopicPartition(queue, 0, 1000)])
     message = eventually(lambda: reader.poll(0.2))
     assert (message.error(), message.offset()) == (None, 0)
     reader.close()
 
 
-def test_a_message_over_the_queues_limit_is_refused(server: Served, queue: str) -> None:
-    admin = AdminClient({"bootstrap.servers": server.address})
+def test_a_message_over_the_queues_limit_is_refused(site: Site, queue: str) -> None:
+    admin = AdminClient({"bootstrap.servers": site.address})
     new = NewTopic(queue, 1, 1, config={"max.message.bytes": "1000"})
     admin.create_topics([new])[queue].result(10)
     errors: list[Any] = []
-    client = producer(server)
+    client = producer(site)
     client.produce(queue, b"x" * 2000, on_delivery=lambda e, m: errors.append(e))
     client.flush(20)
     assert errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
-def test_log_append_time(server: Served, queue: str) -> None:
-    admin = AdminClient({"bootstrap.servers": server.address})
+def test_log_append_time(site: Site, queue: str) -> None:
+    admin = AdminClient({"bootstrap.servers": site.address})
     new = NewTopic(queue, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
     admin.create_topics([new])[queue].result(10)
     before = int(time.time() * 1000)
-    client = producer(server)
+    client = producer(site)
     client.produce(queue, b"v", timestamp=1000)
     client.flush(20)
-    kind, stamp = read(server, queue, 1)[0].timestamp()
+    kind, stamp = read(site, queue, 1)[0].timestamp()
     assert kind == 2
     assert before <= stamp <= int(time.time() * 1000)
 

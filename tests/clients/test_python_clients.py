@@ -11,21 +11,21 @@ from aiokafka.admin import NewTopic as AioNewTopic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from tests.harness import Served
+from tests.workers import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_kafka_python_in_and_out(server: Served, codec: str | None) -> None:
+def test_kafka_python_in_and_out(site: Site, codec: str | None) -> None:
     queue = f"kafka-python-{codec}"
-    producer = KafkaProducer(bootstrap_servers=server.address, compression_type=codec, linger_ms=5)
+    producer = KafkaProducer(bootstrap_servers=site.address, compression_type=codec, linger_ms=5)
     for i in range(300):
         producer.send(queue, b"%d" % i, key=b"k", headers=[("h", b"1")], timestamp_ms=1000 + i)
     producer.flush(20)
     producer.close()
     consumer = KafkaConsumer(
-        bootstrap_servers=server.address, group_id="kp", enable_auto_commit=False,
+        bootstrap_servers=site.address, group_id="kp", enable_auto_commit=False,
         consumer_timeout_ms=5000,
     )  # fmt: skip
     part = TopicPartition(queue, 0)
@@ -44,8 +44,8 @@ def test_kafka_python_in_and_out(server: Served, codec: str | None) -> None:
     consumer.close()
 
 
-def test_kafka_python_admin(server: Served, queue: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=server.address)
+def test_kafka_python_admin(site: Site, queue: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=site.address)
     admin.create_topics([NewTopic(queue, num_partitions=2, replication_factor=1)])
     assert queue in admin.list_topics()
     admin.delete_topics([queue])
@@ -53,16 +53,16 @@ def test_kafka_python_admin(server: Served, queue: str) -> None:
     admin.close()
 
 
-def test_aiokafka_in_and_out(server: Served, queue: str) -> None:
+def test_aiokafka_in_and_out(site: Site, queue: str) -> None:
     async def run() -> None:
         async with AIOKafkaProducer(
-            bootstrap_servers=server.address, enable_idempotence=True, compression_type="gzip"
+            bootstrap_servers=site.address, enable_idempotence=True, compression_type="gzip"
         ) as producer:
             futures = [await producer.send(queue, b"%d" % i) for i in range(300)]
             offsets = [(await future).offset for future in futures]
         assert offsets == list(range(300))
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=server.address, group_id="aio", enable_auto_commit=False
+            bootstrap_servers=site.address, group_id="aio", enable_auto_commit=False
         )
         await consumer.start()
         part = AioPartition(queue, 0)
@@ -80,9 +80,9 @@ def test_aiokafka_in_and_out(server: Served, queue: str) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_aiokafka_admin(server: Served, queue: str) -> None:
+def test_aiokafka_admin(site: Site, queue: str) -> None:
     async def run() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=server.address)
+        admin = AIOKafkaAdminClient(bootstrap_servers=site.address)
         await admin.start()
         await admin.create_topics([AioNewTopic(queue, 2, 1)])
         assert queue in await admin.list_topics()

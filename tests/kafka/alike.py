@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.harness import Served, eventually
-from tests.kafka.conftest import Kafka
+from tests.real_kafka import Kafka
 from tests.wire import Wire
 
 MAY_DIFFER = {

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
-from tests.kafka.conftest import Kafka
+from tests.real_kafka import Kafka
 from tests.wire import Wire, batch, fetch_values, produce_values
 
 # Not compared: null records, which a real Kafka never answers, and an unknown codec, which it

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import Served, served
-from tests.wire import Wire
+from tests.harness import served
+from tests.workers import Site
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -16,16 +16,16 @@ pytestmark = [
 ]
 
 
-def write(server: Served, queue: str, start: int, count: int) -> None:
-    client = Producer({"bootstrap.servers": server.address, "linger.ms": 5})
+def write(site: Site, queue: str, start: int, count: int) -> None:
+    client = Producer({"bootstrap.servers": site.address, "linger.ms": 5})
     for i in range(start, start + count):
         client.produce(queue, b"value-%d" % i, key=b"key-%d" % i, headers=[("n", b"%d" % i)])
     assert client.flush(30) == 0
 
 
-def source(spark: Any, server: Served, streaming: bool = False, **options: str) -> Any:
+def source(spark: Any, site: Site, streaming: bool = False, **options: str) -> Any:
     reader = spark.readStream if streaming else spark.read
-    reader = reader.format("kafka").option("kafka.bootstrap.servers", server.address)
+    reader = reader.format("kafka").option("kafka.bootstrap.servers", site.address)
     return reader.options(**options).load()
 
 
@@ -37,9 +37,9 @@ def numbered(spark: Any, count: int, queues: int) -> Any:
     )
 
 
-def test_batch_read(spark: Any, server: Served) -> None:
-    write(server, "spark-in", 0, 3000)
-    rows = source(spark, server, subscribe="spark-in", includeHeaders="true").collect()
+def test_batch_read(spark: Any, site: Site) -> None:
+    write(site, "spark-in", 0, 3000)
+    rows = source(spark, site, subscribe="spark-in", includeHeaders="true").collect()
     assert sorted(row.offset for row in rows) == list(range(3000))
     by_offset = {row.offset: row for row in rows}
     for n in (0, 17, 2999):
@@ -47,16 +47,16 @@ def test_batch_read(spark: Any, server: Served) -> None:
         assert bytes(by_offset[n].key) == b"key-%d" % n
         assert [(h.key, bytes(h.value)) for h in by_offset[n].headers] == [("n", b"%d" % n)]
     part = source(
-        spark, server, subscribe="spark-in", minPartitions="4",
+        spark, site, subscribe="spark-in", minPartitions="4",
         startingOffsets='{"spark-in":{"0":100}}', endingOffsets='{"spark-in":{"0":200}}',
     )  # fmt: skip
     assert sorted(row.offset for row in part.collect()) == list(range(100, 200))
 
 
-def test_batch_write_with_a_topic_column(spark: Any, server: Served) -> None:
+def test_batch_write_with_a_topic_column(spark: Any, site: Site) -> None:
     frame = numbered(spark, 2000, 20)
-    frame.write.format("kafka").option("kafka.bootstrap.servers", server.address).save()
-    rows = source(spark, server, subscribePattern="spark-out-.*").collect()
+    frame.write.format("kafka").option("kafka.bootstrap.servers", site.address).save()
+    rows = source(spark, site, subscribePattern="spark-out-.*").collect()
     found = sorted((int(bytes(r.key)), r.topic, bytes(r.value)) for r in rows)
     assert found == [(i, f"spark-out-{i % 20}", b"v%d" % i) for i in range(2000)]
     for queue in range(20):
@@ -64,18 +64,18 @@ def test_batch_write_with_a_topic_column(spark: Any, server: Served) -> None:
         assert offsets == list(range(100))
 
 
-def test_structured_streaming_stops_and_resumes(spark: Any, tmp_path: Path, server: Served) -> None:
-    write(server, "spark-stream", 0, 500)
+def test_structured_streaming_stops_and_resumes(spark: Any, tmp_path: Path, site: Site) -> None:
+    write(site, "spark-stream", 0, 500)
 
     def run() -> None:
         frame = source(
-            spark, server, streaming=True, subscribe="spark-stream", startingOffsets="earliest",
+            spark, site, streaming=True, subscribe="spark-stream", startingOffsets="earliest",
             maxOffsetsPerTrigger="200",
         )  # fmt: skip
         query = (
             frame.selectExpr("'spark-copy' AS topic", "key", "value")
             .writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", server.address)
+            .option("kafka.bootstrap.servers", site.address)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -83,11 +83,11 @@ def test_structured_streaming_stops_and_resumes(spark: Any, tmp_path: Path, serv
         assert query.awaitTermination(120)
 
     run()
-    write(server, "spark-stream", 500, 300)
+    write(site, "spark-stream", 500, 300)
     run()
-    with Wire(server.host, server.port) as wire:
+    with site.wire("spark-copy") as wire:
         assert wire.list_offset("spark-copy", -1).offset == 800
-    copied = source(spark, server, subscribe="spark-copy").collect()
+    copied = source(spark, site, subscribe="spark-copy").collect()
     assert [bytes(r.value) for r in sorted(copied, key=lambda r: r.offset)] == [
         b"value-%d" % i for i in range(800)
     ]

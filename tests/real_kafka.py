@@ -1,11 +1,8 @@
-"""A real Kafka 4.3.1, one node, for comparisons."""
+"""A real Kafka 4.3.1, one node: to compare with, and to hold the data of workers."""
 
 import subprocess
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.harness import KAFKA_LIBS, free_port, need, need_program
 
@@ -16,6 +13,7 @@ class Kafka:
     host = "127.0.0.1"
 
     def __init__(self, directory: Path) -> None:
+        need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
         self.port, controller = free_port(), free_port()
         self._log = (directory / "kafka.out").open("w")
         properties = directory / "server.properties"
@@ -36,18 +34,28 @@ transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 """
         )
-        base = [
+        self._base = [
             need_program("java"), "-Xmx512m", "-XX:+UseSerialGC",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
         ]  # fmt: skip
         cluster = uuid.uuid4().hex[:22]
         subprocess.run(
-            [*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
+            [*self._base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
+             str(properties)],
             check=True, stdout=self._log, stderr=self._log,
         )  # fmt: skip
+        self._properties = properties
+        self.start()
+
+    def start(self) -> None:
+        """Start the broker, or start it again on what it had."""
         self.process = subprocess.Popen(
-            [*base, "kafka.Kafka", str(properties)], stdout=self._log, stderr=self._log
+            [*self._base, "kafka.Kafka", str(self._properties)], stdout=self._log, stderr=self._log
         )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
 
     @property
     def address(self) -> str:
@@ -64,13 +72,3 @@ group.initial.rebalance.delay.ms=0
         self.process.kill()
         self.process.wait(30)
         self._log.close()
-
-
-@pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
-    running = Kafka(tmp_path_factory.mktemp("kafka"))
-    try:
-        yield running.wait_ready()
-    finally:
-        running.stop()

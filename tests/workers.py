@@ -1,0 +1,89 @@
+"""Several kproxy processes on one real Kafka."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kproxy.virtual.partitioner import shard_of
+from tests.harness import Served, eventually, free_port
+from tests.real_kafka import Kafka
+from tests.wire import Wire
+
+_prefixes = itertools.count()
+
+
+class Workers:
+    """Workers with a topic prefix of their own; `address` names them all."""
+
+    def __init__(
+        self, kafka: Kafka, directory: Path, *flags: str, count: int = 2, shards: int = 8,
+        prefix: str | None = None,
+    ) -> None:  # fmt: skip
+        self.kafka = kafka
+        self.directory = directory
+        self.shards = shards
+        self.prefix = prefix or f"t{next(_prefixes)}"
+        self.flags = (
+            "--bootstrap-servers", kafka.address, "--topic-prefix", self.prefix, "--shards",
+            str(shards), "--allow-single-replica", *flags,
+        )  # fmt: skip
+        self.ports = [free_port() for _ in range(count)]
+        self.workers = [self.start(i) for i in range(count)]
+
+    def start(self, index: int) -> Served:
+        return Served(self.directory / f"worker-{index}", *self.flags, port=self.ports[index])
+
+    def again(self, index: int) -> Served:
+        """Start a worker that has ended at its old address, on its old directory."""
+        self.workers[index] = self.start(index)
+        return self.workers[index]
+
+    @contextmanager
+    def running(self) -> Iterator["Workers"]:
+        """Serve for the length of a block; at its end clean stops are demanded."""
+        try:
+            yield self.wait_ready()
+        except BaseException:
+            for worker in self.workers:
+                worker.kill()
+                print(f"--- worker on {worker.process.args}", "".join(worker.raw[-60:]))  # noqa: T201
+            raise
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                assert worker.stop() == 0, "".join(worker.raw[-50:])
+            assert not worker.faults(), worker.faults()
+
+    def wait_ready(self, seconds: float = 60) -> "Workers":
+        for worker in self.workers:
+            worker.wait_ready(seconds)
+        self.wait_served(seconds)
+        return self
+
+    def wait_served(self, seconds: float = 30) -> None:
+        """Until every shard has an owner among the living."""
+        eventually(lambda: len(self.owners()) == self.shards, seconds)
+
+    def owners(self) -> dict[int, int]:
+        """Worker by shard, as their logs say."""
+        found = {}
+        for index, worker in enumerate(self.workers):
+            if worker.process.poll() is None:
+                found |= dict.fromkeys(worker.served_shards(), index)
+        return found
+
+    @property
+    def address(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def owner(self, name: str, partition: int = 0) -> Served:
+        """Who serves a queue's partition, or a group."""
+        return self.workers[self.owners()[shard_of(name, self.shards, partition)]]
+
+    def wire(self, name: str, partition: int = 0) -> Wire:
+        """A connection to who serves a queue's partition."""
+        return self.owner(name, partition).wire(name, partition)
+
+
+Site = Served | Workers
+"""What client tests run against: an embedded kproxy, or workers on a real Kafka."""
