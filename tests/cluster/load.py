@@ -1,0 +1,115 @@
+"""Work on queues while things break, and the checks afterwards.
+
+Each queue has one idempotent producer's numbered records and a consumer that follows. Afterwards
+every acknowledged record must have been read exactly once, in order, at the offset it was
+acknowledged with, and offsets must be dense. An unacknowledged record may be there or not.
+"""
+
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+
+class Load:
+    """Produces to and consumes from queues, in two threads, until `stop`."""
+
+    def __init__(self, address: str, queues: list[str], per_second: int = 1000) -> None:
+        self.queues = queues
+        self._address = address
+        self._per_second = per_second
+        self.acknowledged: dict[str, dict[int, int]] = {q: {} for q in queues}  # number -> offset
+        self.read: dict[str, list[tuple[int, int]]] = {q: [] for q in queues}  # (offset, number)
+        self.refused: list[Any] = []
+        self.consumer_errors: list[Any] = []
+        self.sent = 0
+        self._stop = threading.Event()
+        self._all_sent = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._produce), threading.Thread(target=self._consume)
+        ]  # fmt: skip
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(90)
+
+    def count(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+    def wait_for(self, more: int, seconds: float = 60) -> None:
+        """Until so many more records were acknowledged than now."""
+        wanted, end = self.count() + more, time.monotonic() + seconds
+        while self.count() < wanted:
+            assert time.monotonic() < end, f"{wanted - self.count()} records not acknowledged"
+            time.sleep(0.02)
+
+    def _produce(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._address, "enable.idempotence": True, "linger.ms": 5,
+                "message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 500, "log_level": 0,
+                "topic.metadata.refresh.interval.ms": 5000,
+            }
+        )  # fmt: skip
+        began = time.monotonic()
+        while not self._stop.is_set():
+            due = int((time.monotonic() - began) * self._per_second)
+            while self.sent < due and len(producer) < 50_000:
+                queue = self.queues[self.sent % len(self.queues)]
+                producer.produce(queue, b"%d" % self.sent, on_delivery=self._noted(queue, self.sent))
+                self.sent += 1
+            producer.poll(0.01)
+        assert producer.flush(60) == 0
+        self._all_sent.set()
+
+    def _noted(self, queue: str, number: int) -> Any:
+        def note(error: Any, message: Any) -> None:
+            if error is None:
+                self.acknowledged[queue][number] = message.offset()
+            else:
+                self.refused.append((number, error))
+
+        return note
+
+    def _consume(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._address, "group.id": "load", "log_level": 0,
+                "enable.auto.commit": False, "auto.offset.reset": "error",
+                "topic.metadata.refresh.interval.ms": 5000, "reconnect.backoff.max.ms": 500,
+            }
+        )  # fmt: skip
+        consumer.assign([TopicPartition(queue, 0, 0) for queue in self.queues])
+        end = None
+        while end is None or time.monotonic() < end:
+            for message in consumer.consume(500, 0.1):
+                error = message.error()
+                if error is None:
+                    pair = (message.offset(), int(message.value()))
+                    self.read[message.topic()].append(pair)
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    self.consumer_errors.append(error)
+            if self._all_sent.is_set():
+                end = end or time.monotonic() + 60
+                if all(len(self.read[q]) >= len(self.acknowledged[q]) for q in self.queues):
+                    break
+        consumer.close()
+
+    def check(self) -> None:
+        """After the block: what was acknowledged is what was read."""
+        assert not self.refused, self.refused[:3]
+        assert not self.consumer_errors, self.consumer_errors[:3]
+        assert self.count() == self.sent > 0
+        for queue in self.queues:
+            acknowledged, read = self.acknowledged[queue], self.read[queue]
+            assert [offset for offset, _ in read] == list(range(len(read))), queue
+            assert read == sorted((o, n) for n, o in acknowledged.items()), queue
+            numbers = [number for _, number in read]
+            assert numbers == sorted(set(numbers)), queue

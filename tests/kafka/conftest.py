@@ -1,0 +1,22 @@
+"""Every comparison runs against an embedded kproxy and against a worker on that same Kafka."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Served, served
+from tests.real_kafka import Kafka
+from tests.workers import Workers
+
+
+@pytest.fixture(scope="module", params=["embedded", "kafka"])
+def server(
+    request: pytest.FixtureRequest, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("data")
+    if request.param == "embedded":
+        with served(directory) as running:
+            yield running
+    else:
+        with Workers(kafka, directory, count=1, shards=4).running() as workers:
+            yield workers.workers[0]
