@@ -3,12 +3,19 @@
 What could lose an acknowledged record or an offset is refused, with the line that mends it.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from kproxy.errors import CannotStart
 from kproxy.upstream.settings import Upstream
@@ -54,6 +61,11 @@ def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[Want
     ]
 
 
+def _usable(metadata: ClusterMetadata, name: str) -> bool:
+    topic = metadata.topics.get(name)
+    return topic is not None and topic.error is None and bool(topic.partitions)
+
+
 class Topics:
     """Looks at a cluster's topics, makes the missing ones. All calls block."""
 
@@ -74,8 +86,7 @@ class Topics:
         Raises ClusterRefused; KafkaException where the cluster cannot be asked.
         """
         metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
-        there = {name for name, topic in metadata.topics.items() if topic.error is None}
-        missing = [topic for topic in self._wanted if topic.name not in there]
+        missing = [topic for topic in self._wanted if not _usable(metadata, topic.name)]
         if missing:
             replicas = min(_REPLICAS, len(metadata.brokers))
             self._check_replicas(replicas)
@@ -128,8 +139,8 @@ class Topics:
 
     def check(self) -> None:
         """Raises ClusterRefused."""
-        metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
         names = [topic.name for topic in self._wanted]
+        metadata = self._known_everywhere(names)
         configs = self._effective(names)
         for topic in self._wanted:
             found = metadata.topics[topic.name].partitions
@@ -138,6 +149,18 @@ class Topics:
             replicas = min(len(partition.replicas) for partition in found.values())
             for fault, mend in self._faults(topic, configs[topic.name], replicas):
                 raise ClusterRefused(f"topic {topic.name}: {fault}; {mend}")
+
+    def _known_everywhere(self, names: list[str]) -> ClusterMetadata:
+        """The cluster's metadata with these topics in it: one just made takes a moment."""
+        end = time.monotonic() + _TIMEOUT_S
+        while True:
+            metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
+            absent = [name for name in names if not _usable(metadata, name)]
+            if not absent:
+                return metadata
+            if time.monotonic() > end:
+                raise ClusterRefused(f"topic {absent[0]} was made, but is not to be seen")
+            time.sleep(0.1)
 
     def _wrong_count(self, topic: Wanted, found: int) -> str:
         text = f"topic {topic.name} has {found} partitions, not {topic.partitions}"

@@ -63,7 +63,9 @@ class Load:
             due = int((time.monotonic() - began) * self._per_second)
             while self.sent < due and len(producer) < 50_000:
                 queue = self.queues[self.sent % len(self.queues)]
-                producer.produce(queue, b"%d" % self.sent, on_delivery=self._noted(queue, self.sent))
+                producer.produce(
+                    queue, b"%d" % self.sent, on_delivery=self._noted(queue, self.sent)
+                )
                 self.sent += 1
             producer.poll(0.01)
         assert producer.flush(60) == 0

@@ -37,6 +37,7 @@ Script = Callable[[Wire, str], list[Any]]
 def alike(kafka: Kafka, server: Served, script: Script, queue: str) -> None:
     """Run a script of requests against both and compare what it returns, step by step."""
     answers = []
+    queue = f"{queue}-{server.port}"  # the real Kafka is asked once for each kind of server
     for target in (kafka, server):
         with Wire(target.host, target.port) as wire:
             answers.append([plain(step) for step in script(wire, queue)])

@@ -1,0 +1,87 @@
+"""The real Kafka away at the start, killed under load, and away for a while."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.load import Load
+from tests.harness import Served, eventually
+from tests.real_kafka import Kafka
+from tests.wire import Wire, batch
+from tests.workers import Workers
+
+QUEUES = [f"queue-{i}" for i in range(6)]
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
+    """A Kafka that a test may kill."""
+    (tmp_path / "kafka").mkdir()
+    running = Kafka(tmp_path / "kafka")
+    try:
+        yield running.wait_ready()
+    finally:
+        running.stop()
+
+
+def test_a_broker_killed_under_load(own_kafka: Kafka, tmp_path: Path) -> None:
+    with Workers(own_kafka, tmp_path, count=2, shards=4).running() as workers:
+        with Load(workers.address, QUEUES) as load:
+            load.wait_for(2000)
+            own_kafka.kill()
+            eventually(lambda: all(w.event("kafka_unreachable") for w in workers.workers), 20)
+            own_kafka.start()
+            own_kafka.wait_ready()
+            load.wait_for(3000)
+            workers.wait_served(30)
+        load.check()
+
+
+def test_kafka_away_at_the_start(own_kafka: Kafka, tmp_path: Path) -> None:
+    own_kafka.kill()
+    workers = Workers(own_kafka, tmp_path, count=1, shards=2)
+    worker = workers.workers[0]
+    said = eventually(lambda: worker.event("kafka_unreachable"), 30)
+    assert own_kafka.address in said["servers"]
+    assert "--bootstrap-servers" in said["hint"]
+    own_kafka.start()
+    own_kafka.wait_ready()
+    with workers.running(), worker.wire("q") as wire:
+        assert wire.produce("q", batch(b"v")).error_code == 0
+
+
+def test_away_for_long_is_answered_with_retriable_errors_in_bounded_memory(
+    own_kafka: Kafka, tmp_path: Path
+) -> None:
+    limits = ("--delivery-ms-max", "3000", "--request-bytes-buffered-max", "8MiB")
+    with Workers(own_kafka, tmp_path, *limits, count=1, shards=2).running() as workers:
+        worker = workers.workers[0]
+        with worker.wire("q") as wire:
+            assert wire.produce("q", batch(b"before")).base_offset == 0
+            own_kafka.kill()
+            used = worker.rss()
+            refused = {wire.produce("q", batch(bytes(900_000))).error_code for _ in range(3)}
+            assert refused <= {6, 7}  # not leader, timed out: clients try again
+            flood(worker)
+            assert worker.rss() - used < 150 << 20
+            assert wire.fetch("q", 0).high_watermark == 1  # what there is can be read meanwhile
+            own_kafka.start()
+            own_kafka.wait_ready()
+            eventually(lambda: wire.produce("q", batch(b"after")).error_code == 0, 30)
+
+
+def flood(worker: Served) -> None:
+    """100 MB of produces that nobody can take, over ten connections."""
+    wires = [Wire(worker.host, worker.port, seconds=60) for _ in range(10)]
+    from tests.wire import produce_values
+
+    for wire in wires:
+        wire.socket.settimeout(1)
+        try:
+            for _ in range(11):
+                wire.send(0, 9, produce_values("q", batch(bytes(900_000))))
+        except TimeoutError:
+            pass  # no more is taken in: the bound
+    for wire in wires:
+        wire.socket.close()
