@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.load import Load
 from tests.harness import Served, eventually
 from tests.real_kafka import Kafka
-from tests.wire import Wire, batch
+from tests.wire import Wire, batch, produce_values
 from tests.workers import Workers
 
 QUEUES = [f"queue-{i}" for i in range(6)]
@@ -74,14 +74,12 @@ def test_away_for_long_is_answered_with_retriable_errors_in_bounded_memory(
 def flood(worker: Served) -> None:
     """100 MB of produces that nobody can take, over ten connections."""
     wires = [Wire(worker.host, worker.port, seconds=60) for _ in range(10)]
-    from tests.wire import produce_values
-
     for wire in wires:
         wire.socket.settimeout(1)
         try:
             for _ in range(11):
                 wire.send(0, 9, produce_values("q", batch(bytes(900_000))))
-        except TimeoutError:
-            pass  # no more is taken in: the bound
+        except OSError:
+            pass  # no more is taken in, or too much was: the bound
     for wire in wires:
         wire.socket.close()
