@@ -35,6 +35,7 @@ _AGAIN_S = 1.0
 _REFUSED_AGAIN_S = 30.0
 _CLAIM_AGAIN_S = 0.5
 _PROGRESS_S = 5.0
+_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ class Holder:
         self.shard: Shard | None = None  # while it is served
         self._claimed_by_other = anyio.Event()
         self._rebuilt = False
+        self._foreign = 0
 
     async def run(self) -> None:
         while True:
@@ -214,6 +216,7 @@ class Holder:
         self._site.link.follow(self._index, log)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(log.run)
+            tasks.start_soon(self._report_foreign)
             await self._catch_up(shard)
             tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
             publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
@@ -247,9 +250,21 @@ class Holder:
             if envelope.writer != self._site.link.writer:
                 self._claimed_by_other.set()
         elif envelope.kind == Kind.VOID:
-            _log.warning("foreign_record_skipped", shard=self._index, log_offset=log_offset)
+            self._foreign += 1
         else:
             self._site.decisions.applied(shard, log_offset, envelope, outcome)
+
+    async def _report_foreign(self) -> None:
+        """Say that someone else writes to the data topic, once a second at most."""
+        said = self._foreign
+        while True:
+            await anyio.sleep(_PERIOD_S)
+            if self._foreign != said:
+                said = self._foreign
+                _log.warning(
+                    "foreign_records_skipped", shard=self._index, records=said,
+                    topic=self._site.upstream.data,
+                )  # fmt: skip
 
     def _serve(self, shard: Shard, claim: int) -> None:
         shard.serving = True
