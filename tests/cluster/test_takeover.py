@@ -72,19 +72,3 @@ def test_a_stalled_worker_wakes_up_to_a_world_that_went_on(kafka: Kafka, tmp_pat
                 for part in topic.partitions
             }
         assert -1 not in leaders
-
-
-def test_a_consumer_ahead_of_the_new_owner_is_not_sent_back(kafka: Kafka, tmp_path: Path) -> None:
-    """Offsets that another owner showed are looked for in the log, not called out of range."""
-    with Workers(kafka, tmp_path, count=1, shards=2).running() as workers:
-        worker = workers.workers[0]
-        with worker.wire("q") as wire:
-            from tests.wire import batch
-
-            for i in range(5):
-                assert wire.produce("q", batch(b"%d" % i)).base_offset == i
-            # What this worker does not know yet, another one wrote and showed.
-            before = wire.fetch("q", 5)
-            assert before.error_code == 0
-            beyond = wire.fetch("q", 6)
-            assert beyond.error_code == 1  # there is no such record in the log either
