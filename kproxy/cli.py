@@ -11,8 +11,10 @@ import click
 from kproxy import __version__
 from kproxy.config import BadConfig, Config, load
 from kproxy.errors import CannotStart, first_of
+from kproxy.locating import locate
 from kproxy.logs import configure
 from kproxy.server import serve
+from kproxy.supervisor import Supervisor
 
 try:
     import uvloop  # noqa: F401
@@ -28,18 +30,24 @@ def cli() -> None:
     """Millions of queues behind the Kafka protocol."""
 
 
-def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for every field of Config, in its order, with its default in the help."""
-    for name, field in reversed(Config.model_fields.items()):
-        flag = name.replace("_", "-")
-        shown = "" if field.default is None else f" [default: {_shown(field.default)}]"
-        text = f"{field.description}{shown}"
-        if field.annotation is bool:
-            option = click.option(f"--{flag}/--no-{flag}", name, default=None, help=text)
-        else:
-            option = click.option(f"--{flag}", name, default=None, help=text, metavar="VALUE")
-        command = option(command)
-    return command
+def _settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option for each of these fields of Config, or all, with its default in the help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, field in reversed(Config.model_fields.items()):
+            if names and name not in names:
+                continue
+            flag = name.replace("_", "-")
+            shown = "" if field.default is None else f" [default: {_shown(field.default)}]"
+            text = f"{field.description}{shown}"
+            if field.annotation is bool:
+                option = click.option(f"--{flag}/--no-{flag}", name, default=None, help=text)
+            else:
+                option = click.option(f"--{flag}", name, default=None, help=text, metavar="VALUE")
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def _shown(default: Any) -> str:
@@ -48,25 +56,46 @@ def _shown(default: Any) -> str:
     return str(default)
 
 
+def _config_file(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--config",
+        "config_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="KPROXY_CONFIG",
+        help="TOML file of settings, named as the flags with _ for -",
+    )(command)
+
+
+def _loaded(config_file: Path | None, flags: dict[str, Any]) -> Config:
+    return load({name: value for name, value in flags.items() if value is not None}, config_file)
+
+
 @cli.command(name="serve")
-@_settings
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="KPROXY_CONFIG",
-    help="TOML file of settings, named as the flags with _ for -",
-)
-def serve_command(config_file: Path | None, **flags: Any) -> None:
+@_settings()
+@_config_file
+@click.option("--supervised", is_flag=True, hidden=True)
+def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> None:
     """Serve queues to Kafka clients until stopped.
 
     Every setting may also be given as KPROXY_… in the environment (KPROXY_DATA_DIR) or in the
     file; flags win over the environment, and that over the file.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    config = load(given, config_file)
-    configure(config.log_level, config.log_format)
-    anyio.run(serve, config, backend_options=_LOOP)
+    config = _loaded(config_file, flags)
+    configure(config.log_level, config.log_format, config.listen if supervised else None)
+    if config.workers > 1:
+        anyio.run(Supervisor(config, sys.argv[1:]).run, backend_options=_LOOP)
+    else:
+        anyio.run(serve, config, supervised, backend_options=_LOOP)
+
+
+@cli.command(name="locate")
+@click.argument("queue")
+@click.option("--partition", default=0, show_default=True, help="which of the queue's partitions")
+@_settings("bootstrap_servers", "topic_prefix", "kafka_config")
+@_config_file
+def locate_command(queue: str, partition: int, config_file: Path | None, **flags: Any) -> None:
+    """Print a queue's shard, the node that serves it, and that node's address."""
+    click.echo(locate(_loaded(config_file, flags), queue, partition))
 
 
 def main() -> None:

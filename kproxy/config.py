@@ -80,7 +80,9 @@ class Config(BaseModel):
     topic_prefix: Annotated[str, AfterValidator(_prefix)] = Field(
         "kproxy", description="first part of the names of kproxy's topics on the cluster"
     )
-    shards: PositiveInt = Field(64, description="partitions of the data topic; never changes")
+    shards: Annotated[int, Field(gt=0, le=100_000)] = Field(
+        64, description="partitions of the data topic; never changes"
+    )
     workers: PositiveInt = Field(1, description="processes, on ports from the listen address's on")
     kafka_config: Path | None = Field(
         None, description="client settings for the cluster (librdkafka's names), for TLS and SASL"
@@ -163,6 +165,16 @@ class Config(BaseModel):
                 f"clients cannot connect to {self.advertised_address[0]}: say where they can with"
                 " --advertise HOST:PORT"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _several(self) -> Self:
+        if self.workers > 1 and self.bootstrap_servers is None:
+            raise ValueError(
+                "several workers share a Kafka cluster: say which with --bootstrap-servers"
+            )
+        if self.workers > 1 and not self.listen_address[1]:
+            raise ValueError("several workers count up from a port: give one with --listen")
         return self
 
     @property

@@ -1,11 +1,13 @@
 """The server: opens the data directory, listens, keeps house, stops without losing an answer."""
 
+import asyncio
 import fcntl
 import os
 import signal
+import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -173,9 +175,24 @@ class Server:
         scope.cancel()
 
 
-async def serve(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT. Raises CannotStart."""
+def _stop_at_eof(stop: Callable[[], None]) -> None:
+    """Stop when standard input ends: who started this worker is gone."""
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        while os.read(0, 4096):  # not through sys.stdin, whose lock would hold up the exit
+            pass
+        with suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(stop)
+
+    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+
+
+async def serve(config: Config, supervised: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT, or the supervisor's end. Raises CannotStart."""
     server = Server(config)
+    if supervised:
+        _stop_at_eof(server.stop)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 

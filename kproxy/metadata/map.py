@@ -6,6 +6,7 @@ sees its own record overwritten publishes it again. So what a late worker writes
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kproxy.protocol.answers import Broker
@@ -34,6 +35,14 @@ class ClusterMap:
         self.owners: list[Owner] = [NOBODY] * shards
         self.nodes: dict[int, Broker] = {}
         self.cluster_id: str | None = None
+
+    @staticmethod
+    def shards_of(records: Iterable[tuple[bytes, bytes | None]]) -> int | None:
+        """The number of shards that the records of a partitions topic tell of."""
+        for key, value in records:
+            if key == b"cluster:" and value is not None:
+                return int(json.loads(value)["shards"])
+        return None
 
     def apply(self, key: bytes, value: bytes | None) -> bytes | None:
         """Take in one record. The key where it would undo what holds already, else None.

@@ -22,7 +22,7 @@ from kproxy.protocol.answers import Broker
 from kproxy.upstream.following import Follower, Record
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.membership import Membership
-from kproxy.upstream.settings import Reach, Upstream, read_client_settings
+from kproxy.upstream.settings import BadKafkaConfig, Reach, Upstream, read_client_settings
 from kproxy.upstream.topics import ClusterRefused, Topics
 from kproxy.worker import Worker, wall_clock_ms
 
@@ -153,9 +153,8 @@ class Member:
         await to_thread.run_sync(self.cache.close)
 
 
-async def _prepared(config: Config, upstream: Upstream) -> None:
+async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> None:
     """Make and check the topics, for as long as it takes the cluster to answer."""
-    admin = AdminClient(upstream.settings())
     topics = Topics(
         admin,
         upstream,
@@ -191,7 +190,13 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
         client=read_client_settings(config.kafka_config),
         reach=Reach(config.bootstrap_servers),
     )
-    await _prepared(config, upstream)
+    try:
+        admin = AdminClient(upstream.settings())
+    except KafkaException as error:
+        raise BadKafkaConfig(
+            f"--kafka-config {config.kafka_config}: {error.args[0].str()}"
+        ) from None
+    await _prepared(config, upstream, admin)
     member = Member(config, upstream, address)
     try:
         async with anyio.create_task_group() as tasks:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
@@ -27,6 +27,34 @@ class Record(NamedTuple):
     offset: int
     key: bytes
     value: bytes | None
+
+
+def read_all(upstream: Upstream, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
+    """Keys and values of partition 0 of a topic, to its end as it is now. Raises KafkaException."""
+    consumer = Consumer(
+        upstream.settings(
+            group_id=f"{upstream.prefix}-look",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            enable_partition_eof=True,
+        )
+    )
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_ASK_S)
+        consumer.assign([TopicPartition(topic, 0, low)])
+        reached = low
+        while reached < high:
+            for message in consumer.consume(_CHUNK, _WAIT_S):
+                error = message.error()
+                if error is None:
+                    reached = (message.offset() or 0) + 1
+                    yield message.key() or b"", message.value()
+                elif error.code() == UpstreamError._PARTITION_EOF:
+                    reached = high
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
 
 
 class Follower:

@@ -1,0 +1,43 @@
+"""`kproxy locate`: where a queue is served, from the map on the cluster."""
+
+from confluent_kafka import KafkaException
+
+from kproxy.config import Config
+from kproxy.errors import CannotStart
+from kproxy.metadata.map import NOBODY, ClusterMap
+from kproxy.upstream.following import read_all
+from kproxy.upstream.settings import Reach, Upstream, read_client_settings
+from kproxy.virtual.partitioner import shard_of
+
+
+def locate(config: Config, queue: str, partition: int) -> str:
+    """One line about a queue's partition. Raises CannotStart."""
+    if config.bootstrap_servers is None:
+        raise CannotStart("locate asks the Kafka cluster: give --bootstrap-servers")
+    upstream = Upstream(
+        servers=config.bootstrap_servers,
+        prefix=config.topic_prefix,
+        client=read_client_settings(config.kafka_config),
+        reach=Reach(config.bootstrap_servers),
+    )
+    try:
+        records = list(read_all(upstream, upstream.partitions))
+    except KafkaException as error:
+        raise CannotStart(
+            f"cannot read topic {upstream.partitions} at {upstream.servers}:"
+            f" {error.args[0].str()}; is the cluster up, and --topic-prefix right?"
+        ) from None
+    shards = ClusterMap.shards_of(records)
+    if shards is None:
+        raise CannotStart(f"no kproxy has served with --topic-prefix {upstream.prefix} there yet")
+    map_ = ClusterMap(shards)
+    for key, value in records:
+        map_.apply(key, value)
+    shard = shard_of(queue, shards, partition)
+    owner = map_.owners[shard]
+    where = f"{queue} partition {partition}: shard {shard} of {shards}"
+    if owner == NOBODY:
+        return f"{where}, nobody has served it yet"
+    node = map_.nodes.get(owner.node_id)
+    address = f"{node.host}:{node.port}" if node else "unknown"
+    return f"{where}, owner {owner.node_id}, address {address}"

@@ -1,0 +1,96 @@
+"""`--workers N`: one process per worker, each on a port and a directory of its own.
+
+Workers do not know each other but through the cluster. One that dies is started again; one that
+refuses to start ends them all, for the others would refuse as well. Each worker's standard input is
+a pipe from here: where the supervisor is killed, they see its end and stop.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import anyio
+import structlog
+from anyio.abc import Process
+
+from kproxy.config import Config
+from kproxy.errors import CannotGoOn
+
+_log = structlog.get_logger()
+
+_AGAIN_S = 0.5
+_AGAIN_S_MAX = 10.0
+_STEADY_S = 10.0  # who lives so long had started well
+SUPERVISED = "--supervised"
+
+
+def worker_arguments(config: Config, index: int) -> list[str]:
+    """What sets worker `index` off from the first one."""
+    host, port = config.listen_address
+    name, advertised = config.advertised_address
+    return [
+        "--workers", "1",
+        "--listen", f"{host}:{port + index}",
+        "--advertise", f"{name}:{(advertised or port) + index}",
+        "--data-dir", str(config.data_dir / f"worker-{index}"),
+        SUPERVISED,
+    ]  # fmt: skip
+
+
+class Supervisor:
+    """Keeps the workers of one machine running until told to stop."""
+
+    def __init__(self, config: Config, arguments: Sequence[str]) -> None:
+        self._config = config
+        self._command = [sys.executable, "-m", "kproxy", *arguments]
+        self._processes: dict[int, Process] = {}
+        self._stopping = False
+        self._refused: int | None = None
+
+    async def run(self) -> None:
+        """Raises CannotGoOn where a worker refuses to start."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._wait_for_signal, tasks.cancel_scope)
+            async with anyio.create_task_group() as workers:
+                for index in range(self._config.workers):
+                    workers.start_soon(self._keep, index)
+            tasks.cancel_scope.cancel()
+        if self._refused is not None:
+            raise CannotGoOn(f"a worker ended with status {self._refused}; its last line says why")
+
+    async def _wait_for_signal(self, scope: anyio.CancelScope) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopping = True
+        for process in self._processes.values():
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+
+    async def _keep(self, index: int) -> None:
+        wait_s = _AGAIN_S
+        while not self._stopping:
+            began = anyio.current_time()
+            status = await self._run_once(index)
+            steady = anyio.current_time() - began > _STEADY_S
+            if self._stopping:
+                return
+            if status in (1, 2) and not steady:
+                self._refused = status
+                self._stop_all()
+                return
+            _log.error("worker_died", worker=index, status=status, again_in_s=wait_s)
+            await anyio.sleep(wait_s)
+            wait_s = _AGAIN_S if steady else min(2 * wait_s, _AGAIN_S_MAX)
+
+    async def _run_once(self, index: int) -> int:
+        process = await anyio.open_process(
+            [*self._command, *worker_arguments(self._config, index)],
+            stdin=subprocess.PIPE, stdout=None, stderr=None,
+        )  # fmt: skip
+        self._processes[index] = process
+        _log.info("worker_started", worker=index, pid=process.pid)
+        return await process.wait()
