@@ -11,7 +11,7 @@ import click
 from kproxy import __version__
 from kproxy.config import BadConfig, Config, load
 from kproxy.errors import CannotStart, first_of
-from kproxy.locating import locate
+from kproxy.locating import health, locate
 from kproxy.logs import configure
 from kproxy.server import serve
 from kproxy.supervisor import Supervisor
@@ -96,6 +96,16 @@ def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> N
 def locate_command(queue: str, partition: int, config_file: Path | None, **flags: Any) -> None:
     """Print a queue's shard, the node that serves it, and that node's address."""
     click.echo(locate(_loaded(config_file, flags), queue, partition))
+
+
+@cli.command(name="health")
+@_settings("listen", "advertise")
+@_config_file
+def health_command(config_file: Path | None, **flags: Any) -> None:
+    """Ask the kproxy at the listen address whether it serves; exit status 0 if so."""
+    config = _loaded(config_file, flags)
+    host, port = config.listen_address
+    click.echo(health("localhost" if host in ("0.0.0.0", "::") else host, port))
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
-"""`kproxy locate`: where a queue is served, from the map on the cluster."""
+"""`kproxy locate` and `kproxy health`: what can be asked from outside of a worker."""
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from kproxy.config import Config
 from kproxy.errors import CannotStart
@@ -8,6 +9,23 @@ from kproxy.metadata.map import NOBODY, ClusterMap
 from kproxy.upstream.following import read_all
 from kproxy.upstream.settings import Reach, Upstream, read_client_settings
 from kproxy.virtual.partitioner import shard_of
+
+_HEALTH_S = 4
+
+
+def health(host: str, port: int) -> str:
+    """One line about the kproxy at an address. Raises CannotStart where it does not serve."""
+    client = AdminClient(
+        {"bootstrap.servers": f"{host}:{port}", "log_level": 0, "socket.timeout.ms": 3000}
+    )
+    try:
+        cluster = client.describe_cluster(request_timeout=_HEALTH_S).result()
+    except KafkaException as error:
+        raise CannotStart(
+            f"nothing serves at {host}:{port}: {error.args[0].str()}; is kproxy up, and --listen"
+            " right?"
+        ) from None
+    return f"cluster {cluster.cluster_id}: {len(cluster.nodes)} serving"
 
 
 def locate(config: Config, queue: str, partition: int) -> str:

@@ -23,6 +23,7 @@ from kproxy.watch import Watchers
 _log = structlog.get_logger()
 
 _REPLAY_BATCH = 500
+_ROWS_CACHED_MIN = 500
 
 
 class Shard:
@@ -44,7 +45,10 @@ class Shard:
         self.kv = kv
         self.segments = segments
         self.room = room
-        self.state = State(kv, config.rows_cached_max)
+        cached = max(
+            config.rows_cached_max // shards, min(_ROWS_CACHED_MIN, config.rows_cached_max)
+        )
+        self.state = State(kv, cached)
         self.watchers = Watchers()
         self.fold = Fold(self.state, shard, shards, shared=shared)
         self.log = log(self._deliver)

@@ -48,6 +48,7 @@ class Site:
     decisions: Decisions
     announce: Callable[[int, int], None]
     """Tell the map who serves a shard: (shard, claim's log offset)."""
+    room: DiskRoom
     opening: anyio.Semaphore  # how many local copies are opened at a time
 
 
@@ -161,7 +162,7 @@ class Holder:
         config, directory = self._site.config, self._directory
         directory.mkdir(parents=True, exist_ok=True)
         segments = Segments(directory / "log")
-        room = DiskRoom(directory, config.disk_free_bytes_min)
+        room = self._site.room
 
         def log(deliver: Deliver) -> SharedLog:
             return SharedLog(

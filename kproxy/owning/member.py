@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from kproxy.config import Config
 from kproxy.errors import CannotStart
+from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.decisions import Decisions
@@ -222,6 +223,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         link=member.link,
         decisions=member.decisions,
         announce=member.announce,
+        room=DiskRoom(config.data_dir, config.disk_free_bytes_min),
         opening=anyio.Semaphore(_OPENING_MAX),
     )
     membership = Membership(

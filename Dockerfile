@@ -1,0 +1,36 @@
+# Two images: kproxy (--target kproxy), and spark with its examples.
+FROM python:3.11-slim-bookworm AS base
+RUN python3 -m venv /opt/kproxy && groupadd --gid 10001 kproxy \
+ && useradd --uid 10001 --gid 10001 --home-dir /data --shell /usr/sbin/nologin kproxy \
+ && install -d -o kproxy -g kproxy /data
+ENV PATH=/opt/kproxy/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /app
+
+FROM base AS kproxy
+COPY pyproject.toml constraints.txt README.md ./
+COPY kproxy kproxy
+RUN pip install -q --no-cache-dir -c constraints.txt .
+USER kproxy
+VOLUME /data
+EXPOSE 9092
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["kproxy", "health"]
+ENTRYPOINT ["kproxy"]
+CMD ["serve", "--listen", "0.0.0.0:9092", "--advertise", "localhost:9092", "--data-dir", "/data"]
+
+FROM base AS jars
+RUN apt-get update -qq \
+ && apt-get install -y -qq --no-install-recommends make maven openjdk-17-jdk-headless
+COPY Makefile ./
+COPY tools tools
+RUN make spark-jars
+
+FROM base AS spark
+RUN apt-get update -qq \
+ && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/*
+COPY constraints.txt ./
+RUN pip install -q --no-cache-dir -c constraints.txt pyspark
+COPY --from=jars /app/.tools/spark-jars .tools/spark-jars
+COPY spark_examples spark_examples
+USER kproxy
+CMD ["sleep", "infinity"]
