@@ -32,5 +32,6 @@ COPY constraints.txt ./
 RUN pip install -q --no-cache-dir -c constraints.txt pyspark
 COPY --from=jars /app/.tools/spark-jars .tools/spark-jars
 COPY spark_examples spark_examples
+RUN chown kproxy /app
 USER kproxy
 CMD ["sleep", "infinity"]
