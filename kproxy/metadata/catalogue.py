@@ -6,7 +6,6 @@ same id, so a connection's appends keep their order from the first one on.
 
 import base64
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -26,8 +25,12 @@ def new_queue_id(home: ShardId, shards: int) -> QueueId:
     Its last eight bytes say which shard is the queue's home, see `home_of`.
     """
     while True:
-        number = secrets.randbelow((1 << 64) // shards) * shards + home
-        value = os.urandom(8) + number.to_bytes(8, "big")
+        value = os.urandom(16)
+        number = int.from_bytes(value[8:], "big")
+        number += home - number % shards
+        if not 0 <= number < 1 << 64:
+            continue
+        value = value[:8] + number.to_bytes(8, "big")
         if any(value[:15]) and base64.urlsafe_b64encode(value)[:1] != b"-":
             return QueueId(value)
 

@@ -57,6 +57,7 @@ class Decisions:
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._landing: dict[tuple[QueueId, int], list[Answer]] = {}
+        self._to_note: list[str] = []
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking
@@ -192,8 +193,17 @@ class Decisions:
                 shard.state.put(key, None)
 
         if queue is None or queue.partitions:
-            self._cache.note(name, queue)
+            self._note_soon(name)
             self._link.publish_queue(b"q" + name.encode(), announcement(queue), delivered)
+
+    def _note_soon(self, name: str) -> None:
+        if not self._to_note:
+            self._tasks.start_soon(self._note)
+        self._to_note.append(name)
+
+    async def _note(self) -> None:
+        names, self._to_note = self._to_note, []
+        self._cache.note(names)
 
     def take_up(self, shard: Shard) -> None:
         """Announce and spread what an earlier owner did not get to."""

@@ -5,7 +5,7 @@ outcomes of commands are published beside it go to who waits for them.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,14 @@ def announced(name: str, value: bytes) -> Queue:
         changed_at=LogOffset(values["changed_at"]),
         configs=dict(values["configs"]),
     )
+
+
+def _same(one: Queue | None, other: Queue | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (one.queue_id, one.changed_at, one.partitions) == (
+        other.queue_id, other.changed_at, other.partitions,
+    )  # fmt: skip
 
 
 class QueueCache:
@@ -109,17 +117,20 @@ class QueueCache:
             home = self._serving(shard_of(name, self._shards))
             if home is not None:  # nobody knows it better
                 truth = StateLookup(home.state).find(name)
-                if announcement(truth) != announcement(queue):
+                if not _same(truth, queue):
                     doubtful.append(name)
-                queue = truth
+                    queue = truth
             self._put(changes, name, queue)
         self.kv.write(changes)
         return doubtful
 
-    def note(self, name: str, queue: Queue | None) -> None:
-        """A queue of a home shard served here is announced now."""
+    def note(self, names: Iterable[str]) -> None:
+        """Queues of home shards served here were announced: the same without waiting for it."""
         changes: dict[bytes, bytes | None] = {}
-        self._put(changes, name, queue)
+        for name in names:
+            home = self._serving(shard_of(name, self._shards))
+            if home is not None:
+                self._put(changes, name, StateLookup(home.state).find(name))
         self.kv.write(changes)
 
     def _put(self, changes: dict[bytes, bytes | None], name: str, queue: Queue | None) -> None:

@@ -115,14 +115,15 @@ class Fold:
             row.max_time_offset = last_offset
         self.state.put(
             rows.batch_key(*key, last_offset),
-            Batch(
+            rows.encode_batch(
                 *place,
                 header.last_offset_delta,
                 log_offset,
                 row.size,
                 header.max_timestamp,
                 row.max_time_ms,
-            ).encode(),
+                False,
+            ),
         )
         self.state.put_partition(key, row)
         self.state.add_live_bytes(place.segment, place.length)

@@ -247,6 +247,10 @@ class Batch(NamedTuple):
         return _BATCH.pack(*self)
 
 
+encode_batch = _BATCH.pack
+"""A batch's row from the values of `Batch` in their order: without making one on the hot path."""
+
+
 def decode_batch(data: bytes) -> Batch:
     return Batch._make(_BATCH.unpack(data))
 
