@@ -1,7 +1,5 @@
 """One shard's life on this worker: open its local copy, follow its log, claim it, serve it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -9,22 +7,18 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from kproxy.config import Config
 from kproxy.errors import KafkaError, first_of
 from kproxy.keeper import Keeper
 from kproxy.log.base import Deliver
-from kproxy.log.room import DiskRoom
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
-from kproxy.owning.decisions import Decisions
 from kproxy.owning.publishing import Publisher
 from kproxy.owning.rebuild import NotRebuilt, rebuild, wipe
+from kproxy.owning.site import Site
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
 from kproxy.store.segments import DamagedLog, Segments
-from kproxy.upstream.link import DataLink
 from kproxy.upstream.reading import Records
-from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Outcome
 from kproxy.virtual.types import ShardId
@@ -34,22 +28,7 @@ _log = structlog.get_logger()
 _AGAIN_S = 1.0
 _REFUSED_AGAIN_S = 30.0
 _CLAIM_AGAIN_S = 0.5
-_PROGRESS_S = 5.0
 _PERIOD_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """What all shards of a worker share."""
-
-    config: Config
-    upstream: Upstream
-    link: DataLink
-    decisions: Decisions
-    announce: Callable[[int, int], None]
-    """Tell the map who serves a shard: (shard, claim's log offset)."""
-    room: DiskRoom
-    opening: anyio.Semaphore  # how many local copies are opened at a time
 
 
 class _LastRecord:
@@ -134,9 +113,7 @@ class Holder:
         await to_thread.run_sync(wipe, self._directory)
         shard = await to_thread.run_sync(self._new)
         try:
-            await rebuild(
-                shard, self._site.upstream, self._site.link, self._site.config.segment_bytes
-            )
+            await rebuild(shard, self._site)
         except BaseException:
             self._site.link.forget(self._index)
             with anyio.CancelScope(shield=True):
@@ -232,19 +209,13 @@ class Holder:
                 await anyio.sleep(_CLAIM_AGAIN_S)
 
     async def _catch_up(self, shard: Shard) -> None:
-        """Fold what others wrote; with a line now and then where that is much."""
+        """Fold what others wrote."""
         first = shard.log.next_offset
-        end = await self._site.link.end(self._index)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._report_progress, shard, first, end)
+        total = await self._site.link.end(self._index) - first
+        async with self._site.progress.of(
+            "shard_catching_up", total, lambda: shard.log.next_offset - first, shard=self._index
+        ):
             await shard.log.catch_up()
-            tasks.cancel_scope.cancel()
-
-    async def _report_progress(self, shard: Shard, first: int, end: int) -> None:
-        while True:
-            await anyio.sleep(_PROGRESS_S)
-            done = shard.log.next_offset - first
-            _log.info("shard_catching_up", shard=self._index, envelopes=done, of=end - first)
 
     def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         if envelope.kind == Kind.CLAIM:

@@ -16,9 +16,10 @@ from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.decisions import Decisions
-from kproxy.owning.holder import Site
 from kproxy.owning.queues import QueueCache
 from kproxy.owning.shards import Shards
+from kproxy.owning.site import Site
+from kproxy.progress import Progress
 from kproxy.protocol.answers import Broker
 from kproxy.upstream.following import Follower, Record
 from kproxy.upstream.link import DataLink
@@ -224,6 +225,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         decisions=member.decisions,
         announce=member.announce,
         room=DiskRoom(config.data_dir, config.disk_free_bytes_min),
+        progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
     )
     membership = Membership(

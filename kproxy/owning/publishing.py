@@ -115,6 +115,8 @@ class Publisher:
         if trim_to <= self._trimmed_to:
             return
         try:
+            if not await self._link.rows_settled(self._shard.shard):
+                return  # the next publication tries again
             start = await self._link.trim(self._shard.shard, trim_to)
         except KafkaError as error:
             _log.warning("log_not_trimmed", shard=self._shard.shard, reason=error.message)

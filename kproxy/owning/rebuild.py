@@ -9,8 +9,8 @@ import structlog
 from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
+from kproxy.owning.site import Site
 from kproxy.shard import Shard
-from kproxy.upstream.link import DataLink
 from kproxy.upstream.published import read_rows
 from kproxy.upstream.reading import Records
 from kproxy.upstream.settings import Upstream
@@ -101,14 +101,14 @@ class _Below:
         return self._next
 
 
-async def rebuild(shard: Shard, upstream: Upstream, link: DataLink, segment_bytes: int) -> None:
+async def rebuild(shard: Shard, site: Site) -> None:
     """Fill an empty shard up to the log offset that the published rows stand for.
 
     Raises NotRebuilt; KafkaError where the log was trimmed meanwhile, or the cluster is away: wipe
     and try again.
     """
-    index = shard.shard
-    as_of = await _read_rows(shard, upstream)
+    index, link = shard.shard, site.link
+    as_of = await _read_rows(shard, site.upstream)
     start, end = await link.start(index), await link.end(index)
     if as_of > end:
         raise NotRebuilt(
@@ -121,13 +121,16 @@ async def rebuild(shard: Shard, upstream: Upstream, link: DataLink, segment_byte
             f"the log begins at {start}, but its rows were published as of {as_of} only",
         )
     shard.segments.start(start)
-    below = _Below(shard, start, as_of, segment_bytes)
+    below = _Below(shard, start, as_of, site.config.segment_bytes)
     if start == as_of:
         below.finish()
     else:
         link.follow(index, below)
         link.read(index, start, as_of)
-    await below.done.wait()
+    async with site.progress.of(
+        "shard_rebuilding", as_of - start, lambda: below.next_offset - start, shard=index
+    ):
+        await below.done.wait()
     if below.error is not None:
         raise below.error
     _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
@@ -144,8 +147,6 @@ async def _read_rows(shard: Shard, upstream: Upstream) -> int:
             for key, value in chunk:
                 if key == AS_OF_KEY and value is not None:
                     as_of = decode_as_of(value)
-                elif value is None:
-                    changes |= dict.fromkeys(published.undo(key))
                 else:
                     changes |= published.decode(key, value)
             shard.kv.write(changes)

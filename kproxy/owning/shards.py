@@ -7,7 +7,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kproxy.log.base import Ticket
-from kproxy.owning.holder import Holder, Site
+from kproxy.owning.holder import Holder
+from kproxy.owning.site import Site
 from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import anyio
 from anyio import to_thread
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kproxy.config import Config
@@ -137,6 +137,27 @@ class DataLink:
             ) from error
         self._upstream.reach.answered()
         return found
+
+    async def rows_settled(self, partition: int) -> bool:
+        """Whether all published rows of a shard are to be seen by who reads what is committed.
+
+        The coordinator says that a transaction is committed before its markers are written.
+        """
+
+        def ask() -> bool:
+            asked = {TopicPartition(self._upstream.offset, partition): OffsetSpec.latest()}
+            ends = []
+            for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+                futures = self._admin.list_offsets(
+                    asked, request_timeout=_ASK_S, isolation_level=isolation
+                )
+                ends += [future.result().offset for future in futures.values()]
+            return bool(ends[1] >= ends[0])
+
+        try:
+            return await to_thread.run_sync(ask)
+        except KafkaException as error:
+            raise KafkaError(Code.REQUEST_TIMED_OUT, str(error)) from error
 
     async def trim(self, partition: int, offset: int) -> int:
         """DeleteRecords before `offset`; the log's new start. Raises KafkaError."""

@@ -74,16 +74,17 @@ def _anchor(kv: Kv, key: bytes, log_start: int) -> Anchor | None:
     return None
 
 
-def decode(key: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The local rows that a published one stands for."""
+def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    """The local rows that a published one stands for, in the place of what an earlier one did."""
     if key[0] == ord("p"):
-        if any(anchor := data[: _ANCHOR.size]) and Anchor(*_ANCHOR.unpack(anchor)).log_offset >= 0:
-            yield _counter_key(key), anchor
-        yield key, data[_ANCHOR.size :]
+        anchor = None if data is None else data[: _ANCHOR.size]
+        there = anchor is not None and Anchor(*_ANCHOR.unpack(anchor)).log_offset >= 0
+        yield _counter_key(key), anchor if there else None
+        yield key, None if data is None else data[_ANCHOR.size :]
         return
     yield key, data
     if key[0] == ord("o"):
-        yield _tracked_key(key), b""
+        yield _tracked_key(key), None if data is None else b""
 
 
 def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
@@ -91,15 +92,6 @@ def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
     for key, data in kv.scan(b"q", b"r"):
         name = key[1:]
         yield rows.name_key(rows.decode_queue(name.decode(), data).queue_id), name
-
-
-def undo(key: bytes) -> Iterator[bytes]:
-    """The local rows that go when a published one does."""
-    yield key
-    if key[0] == ord("p"):
-        yield _counter_key(key)
-    elif key[0] == ord("o"):
-        yield _tracked_key(key)
 
 
 def _tracked_key(offset_key: bytes) -> bytes:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from kproxy.log.base import Deliver
 from kproxy.log.room import DiskRoom
 from kproxy.log.shared import SharedLog
 from kproxy.owning import rebuild as rebuilding
+from kproxy.progress import Progress
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv
 from kproxy.store.segments import Segments
@@ -218,12 +220,15 @@ def test_a_rebuild_while_the_owner_trims_begins_again(kafka: Kafka, tmp_path: Pa
 
             async def main() -> None:
                 link = DataLink(site, CONFIG)
+                means: Any = SimpleNamespace(
+                    upstream=site, link=link, config=CONFIG, progress=Progress()
+                )
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(rebuilding, "_read_rows", read_and_wait)
                     with opened(tmp_path / "first", link) as shard, pytest.raises(KafkaError):
-                        await rebuilding.rebuild(shard, site, link, 1 << 30)
+                        await rebuilding.rebuild(shard, means)
                     with opened(tmp_path / "again", link) as shard:
-                        await rebuilding.rebuild(shard, site, link, 1 << 30)
+                        await rebuilding.rebuild(shard, means)
                         rows: Any = shard.state.partition((queue_id(wire, "q"), 0))
                         assert (rows.log_start, rows.next_offset) == (115, 120)
                 link.forget(0)

@@ -67,7 +67,7 @@ class Simulation:
         self.rng = random.Random(seed)
         self.owner: Any = Owner()
         self.keeper = Keeper(self.owner, Config())
-        self.topic: dict[bytes, bytes] = {}  # the offset topic, compacted
+        self.topic: list[tuple[bytes, bytes | None]] = []  # the offset topic
         self.as_of = 0
         self.log_start = self.may_trim_to = 0
         self.names = 0
@@ -106,11 +106,9 @@ class Simulation:
         while capture.take_some(self.rng.randrange(4)):  # and the work goes on
             if self.rng.random() < 0.5:
                 self.owner.apply(self.envelope())
-        for key, value in capture.taken.items():
-            if value is None:
-                self.topic.pop(key, None)
-            else:
-                self.topic[key] = value
+        self.topic += capture.taken.items()
+        if self.rng.random() < 0.2:  # compaction
+            self.topic = list(dict(self.topic).items())
         again = state.unpublished
         self.owner.commit({rows.unpublished_key(key): None for key in keys if key not in again})
         self.as_of, self.may_trim_to = as_of, may_trim_to
@@ -153,7 +151,7 @@ class Simulation:
 
     def rebuild(self) -> None:
         state = State(DictKv(), 8)
-        for key, value in self.topic.items():
+        for key, value in self.topic:
             for local, data in published.decode(key, value):
                 state.put(local, data)
         state.kv.write(state.drain())

@@ -1,0 +1,28 @@
+"""What all shards of a worker share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+
+from kproxy.config import Config
+from kproxy.log.room import DiskRoom
+from kproxy.owning.decisions import Decisions
+from kproxy.progress import Progress
+from kproxy.upstream.link import DataLink
+from kproxy.upstream.settings import Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One worker's means."""
+
+    config: Config
+    upstream: Upstream
+    link: DataLink
+    decisions: Decisions
+    announce: Callable[[int, int], None]
+    """Tell the map who serves a shard: (shard, claim's log offset)."""
+    room: DiskRoom
+    opening: anyio.Semaphore  # how many local copies are opened at a time
+    progress: Progress

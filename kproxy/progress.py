@@ -1,0 +1,68 @@
+"""Progress of long work: a bar on a terminal (rich), a log line every few seconds elsewhere."""
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import structlog
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+_log = structlog.get_logger()
+
+_FIRST_S = 1.0  # shorter work is not worth a word
+_LINE_S = 5.0
+_BAR_S = 0.2
+
+
+class Progress:
+    """Shows how far several pieces of work have come."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._bars = Bars(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TimeRemainingColumn(), console=Console(file=sys.stderr), transient=True,
+        )  # fmt: skip
+        self._shown = 0
+
+    @asynccontextmanager
+    async def of(
+        self, event: str, total: int, done: Callable[[], int], **about: int
+    ) -> AsyncIterator[None]:
+        """While the block lasts, show how many of `total` are `done()`."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                self._bar if self._terminal else self._lines, event, total, done, about
+            )
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _lines(
+        self, event: str, total: int, done: Callable[[], int], about: dict[str, int]
+    ) -> None:
+        await anyio.sleep(_FIRST_S)
+        while True:
+            _log.info(event, envelopes=done(), of=total, **about)
+            await anyio.sleep(_LINE_S)
+
+    async def _bar(
+        self, event: str, total: int, done: Callable[[], int], about: dict[str, int]
+    ) -> None:
+        await anyio.sleep(_FIRST_S)
+        if not self._shown:
+            self._bars.start()
+        self._shown += 1
+        label = " ".join([event.replace("_", " "), *map(str, about.values())])
+        task = self._bars.add_task(label, total=total)
+        try:
+            while True:
+                self._bars.update(task, completed=done())
+                await anyio.sleep(_BAR_S)
+        finally:
+            self._bars.remove_task(task)
+            self._shown -= 1
+            if not self._shown:
+                self._bars.stop()
