@@ -248,7 +248,10 @@ class Decisions:
             self._ask(index, command(Kind.SPREAD, queue_id, number=work["as_of"], values=values))
             for index in self._others(shard, work)
         ]
-        return not any(outcome.code for outcome in await outcomes_of(tickets))
+        refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}
+        if refusals:
+            _log.warning("queue_not_spread_yet", queue=work["name"], reasons=sorted(refusals))
+        return not refusals
 
     def _others(self, shard: Shard, work: dict[str, Any]) -> Iterator[int]:
         """The shards but this one that hold partitions of the queue."""

@@ -16,7 +16,7 @@ from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.decisions import Decisions
-from kproxy.owning.queues import QueueCache
+from kproxy.owning.queues import OUTCOME, QueueCache
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
 from kproxy.progress import Progress
@@ -69,6 +69,8 @@ class Member:
 
     async def start(self) -> None:
         """Read the map and the catalogue to their ends, and take a place in the map."""
+        # A producer takes up to a second over the first record of a topic: not a client's second.
+        self.link.publish_queue(OUTCOME + self.link.writer.to_bytes(16, "big"), None)
         await to_thread.run_sync(self._follower.start)
         await self._until(self._follower.caught_up.is_set)
         await self._until(lambda: self.map.cluster_id is not None, self._name_cluster)

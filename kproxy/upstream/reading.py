@@ -6,6 +6,7 @@ one fetch under way per broker, and one that waits for records would be waited f
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
@@ -25,6 +26,7 @@ _CHUNK = 2000
 _WAIT_S = 0.05
 _ASK_S = 10
 _HOLE_MAX = 100_000
+_LEADERS_S = 60.0
 
 
 class Reader:
@@ -56,6 +58,7 @@ class Reader:
                 queued_max_messages_kbytes=16 << 10,
             )
         )
+        self._leaders_at = -_LEADERS_S
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="read", daemon=True)
         self._thread.start()
@@ -97,7 +100,15 @@ class Reader:
                 self._active[partition] = (position, max(end, known))
             elif start < end:
                 self._active[partition] = (start, end)
+                self._refresh_leaders()
                 self._consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+
+    def _refresh_leaders(self) -> None:
+        """What librdkafka does not know it looks up at its next second only, if not told to."""
+        now = time.monotonic()
+        if now - self._leaders_at > _LEADERS_S:
+            self._leaders_at = now
+            self._consumer.list_topics(self._topic, timeout=_ASK_S)
 
     def _read_some(self) -> None:
         messages = self._consumer.consume(1, _WAIT_S)
