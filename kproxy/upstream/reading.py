@@ -99,8 +99,8 @@ class Reader:
                 position, known = self._active[partition]
                 self._active[partition] = (position, max(end, known))
             elif start < end:
-                self._active[partition] = (start, end)
                 self._refresh_leaders()
+                self._active[partition] = (start, end)
                 self._consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
 
     def _refresh_leaders(self) -> None:
