@@ -17,7 +17,7 @@ from kproxy.owning.rebuild import NotRebuilt, rebuild, wipe
 from kproxy.owning.site import Site
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
-from kproxy.store.segments import DamagedLog, Segments
+from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.upstream.reading import Records
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Outcome
@@ -81,6 +81,12 @@ class Holder:
             except* NotRebuilt as group:
                 wait_s = _REFUSED_AGAIN_S
                 _log.error("shard_refused", shard=self._index, reason=str(first_of(group)))
+            except* (RowsFailed, LogFailed, OSError) as group:
+                wait_s = _REFUSED_AGAIN_S
+                _log.error("shard_not_stored", shard=self._index, reason=str(first_of(group)))
+            except* Exception:
+                wait_s = _REFUSED_AGAIN_S  # the other shards go on
+                _log.exception("shard_failed", shard=self._index)
             await anyio.sleep(wait_s)
 
     async def _hold_once(self) -> None:

@@ -11,6 +11,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
+from kproxy.store.rocks import RowsFailed
 from kproxy.upstream.settings import Upstream
 
 _log = structlog.get_logger()
@@ -66,8 +67,13 @@ class Follower:
         starts: dict[str, int],
         deliver: Callable[[list[Record]], Awaitable[None]],
         began_again: Callable[[str], None],
+        failed: Callable[[str], None],
     ) -> None:
-        """`began_again`: a topic has no record at its start offset any more; all of it comes."""
+        """`began_again`: a topic has no record at its start offset any more; all of it comes.
+
+        `failed`: `deliver` did, and nothing more comes.
+        """
+        self._failed = failed
         self._deliver = deliver
         self._began_again = began_again
         self._loop = asyncio.get_running_loop()
@@ -133,6 +139,9 @@ class Follower:
                     messages += self._consumer.consume(_CHUNK, 0)
                     self._hand_over(messages)
             except (CancelledError, RuntimeError):  # the event loop has ended
+                return
+            except RowsFailed as error:
+                self._loop.call_soon_threadsafe(self._failed, str(error))
                 return
             except KafkaException as error:
                 _log.warning("follow_failed", reason=str(error))

@@ -1,0 +1,223 @@
+"""A shared log over a link that a test drives: order, unknown fates, ends, full disks."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kproxy.errors import Code, KafkaError
+from kproxy.log.room import DiskRoom
+from kproxy.log.sequencer import LogChanged
+from kproxy.log.shared import SharedLog
+from kproxy.store.segments import Segments
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.fold import Outcome, Place
+
+
+class Link:
+    """Keeps what is asked of it."""
+
+    writer = 1
+
+    def __init__(self) -> None:
+        self.sent: list[Envelope] = []
+        self.reads: list[tuple[int, int]] = []
+        self.counter = 0
+        self.end_is = 0
+        self.full = False
+
+    def next_counter(self) -> int:
+        self.counter += 1
+        return self.counter
+
+    def send(self, partition: int, envelope: Envelope) -> None:
+        if self.full:
+            raise KafkaError(Code.REQUEST_TIMED_OUT, "full")
+        self.sent.append(envelope)
+
+    def read(self, partition: int, start: int, end: int) -> None:
+        self.reads.append((start, end))
+
+    async def end(self, partition: int) -> int:
+        return self.end_is
+
+
+def deliver(
+    first: int, batch: list[Envelope], places: list[Place], end: tuple[int, int]
+) -> list[Outcome]:
+    return [Outcome(number=first + i) for i in range(len(batch))]
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[tuple[SharedLog, Link]]:
+    link, segments = Link(), Segments(directory)
+    segments.start(0)
+    log = SharedLog(0, segments, deliver, link, segment_bytes=1000, room=DiskRoom(directory, 1))
+    log.next_offset = 0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.run)
+        yield log, link
+        log.close()
+    segments.close()
+
+
+def envelope(body: bytes = b"body") -> Envelope:
+    return Envelope(Kind.APPEND, body=body)
+
+
+def theirs() -> Envelope:
+    return Envelope(Kind.APPEND, body=b"theirs", writer=2)
+
+
+def test_outcomes_come_with_the_reports(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            ticket = log.append([envelope(), envelope()])
+            log.reported([(1, 0)])
+            await anyio.sleep(0.01)
+            assert not ticket.done
+            log.reported([(2, 1)])
+            assert [outcome.number for outcome in await ticket.wait()] == [0, 1]
+            assert not link.reads
+
+    anyio.run(test)
+
+
+def test_a_gap_is_read_first(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            ticket = log.append([envelope()])
+            log.reported([(1, 2)])
+            assert link.reads == [(0, 2)]
+            await log.was_read([(0, theirs()), (1, theirs())])
+            assert (await ticket.wait())[0].number == 2
+            assert log.next_offset == 3
+
+    anyio.run(test)
+
+
+def test_a_fate_not_known_is_answered_and_read_later(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            ticket = log.append([envelope(), envelope()])
+            log.reported([(1, None), (2, 1)])
+            assert link.reads == [(0, 1)]
+            await log.was_read([(0, link.sent[0])])  # it had landed after all
+            codes = [outcome.code for outcome in await ticket.wait()]
+            assert codes == [Code.REQUEST_TIMED_OUT, Code.NONE]
+            assert log.next_offset == 2
+
+    anyio.run(test)
+
+
+def test_what_others_append_is_read_when_the_end_says_so(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            log.saw_end(3, 0)
+            assert link.reads == [(0, 3)]
+            await log.was_read([(i, theirs()) for i in range(3)])
+            log.append([envelope()])
+            log.saw_end(4, 3)
+            assert len(link.reads) == 1  # that is ours, on its way
+            log.saw_end(4, 3)
+            assert link.reads[1] == (3, 4)  # it takes long
+
+    anyio.run(test)
+
+
+def test_catching_up_waits_for_the_end_that_there_is(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            link.end_is = 2
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(log.catch_up)
+                await anyio.sleep(0.01)
+                assert link.reads == [(0, 2)]
+                await log.was_read([(0, theirs()), (1, theirs())])
+            assert log.next_offset == 2
+
+    anyio.run(test)
+
+
+def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproxy.log.shared._SHORT_S", 0.02)
+
+    async def test() -> None:
+        async with running(tmp_path) as (log, _):
+            await log.was_read([(i, theirs()) for i in range(3)])
+            await anyio.sleep(0.01)
+            log.saw_end(1, 3)  # a new leader that does not know its end yet
+            log.saw_end(3, 3)
+            await anyio.sleep(0.03)
+            log.saw_end(1, 3)
+            assert not log.append([envelope()]).done
+            await anyio.sleep(0.03)
+            log.saw_end(1, 3)
+            with pytest.raises(KafkaError) as refused:
+                await log.append([envelope()]).wait()
+            assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
+            await anyio.sleep_forever()
+
+    with pytest.RaisesGroup(LogChanged):
+        anyio.run(test)
+
+
+def test_no_room_in_the_line_is_a_retriable_error(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            link.full = True
+            outcome = (await log.append([envelope()]).wait())[0]
+            assert outcome.code == Code.REQUEST_TIMED_OUT
+
+    anyio.run(test)
+
+
+def test_who_waits_when_the_shard_is_left_is_told_to_ask_elsewhere(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, _):
+            ticket = log.append([envelope()])
+            log.close()
+            assert (await ticket.wait())[0].code == Code.NOT_LEADER_OR_FOLLOWER
+            with pytest.raises(KafkaError):
+                await log.append([envelope()]).wait()
+
+    anyio.run(test)
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kproxy.log.shared._RETRY_S", 0.01)
+
+    async def test() -> None:
+        async with running(tmp_path) as (log, _):
+            real, refusals = Segments.write, 3
+
+            def write(self: Segments, buffers: list[bytes], total: int, sync: bool) -> None:
+                nonlocal refusals
+                if refusals:
+                    refusals -= 1
+                    raise OSError(28, "No space left on device")
+                real(self, buffers, total, sync)
+
+            monkeypatch.setattr(Segments, "write", write)
+            ticket = log.append([envelope()])
+            log.reported([(1, 0)])
+            assert (await ticket.wait())[0].number == 0
+            assert not refusals
+
+    anyio.run(test)
+
+
+def test_segments_roll(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, _):
+            for i in range(5):
+                await log.was_read([(i, Envelope(Kind.APPEND, body=bytes(600), writer=2))])
+                await anyio.sleep(0.005)
+            await log.roll()
+
+    anyio.run(test)
+    assert len(list(tmp_path.glob("*.log"))) == 4

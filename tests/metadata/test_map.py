@@ -1,0 +1,77 @@
+"""The map of owners and nodes: late records change nothing, whatever their order."""
+
+import itertools
+
+import pytest
+
+from kproxy.metadata.cluster import Mapped
+from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
+from kproxy.protocol.answers import Broker
+from kproxy.virtual.partitioner import shard_of
+
+ONE, TWO = Broker(1, "a", 9092), Broker(2, "b", 9092)
+
+
+def test_the_later_claim_holds_in_every_order() -> None:
+    records = [shard_record(0, Owner(1, 5)), shard_record(0, Owner(2, 9)),
+               shard_record(0, Owner(1, 7))]  # fmt: skip
+    for order in itertools.permutations(records):
+        map_ = ClusterMap(2)
+        for record in order:
+            map_.apply(*record)
+        assert map_.owners[0] == Owner(2, 9)
+
+
+def test_a_late_record_is_told_so_that_it_is_overwritten() -> None:
+    map_ = ClusterMap(2)
+    assert map_.apply(*shard_record(1, Owner(2, 9))) is None
+    assert map_.apply(*shard_record(1, Owner(1, 5))) == b"shard:1"
+    assert map_.apply(*node_record(ONE)) is None
+    assert map_.apply(*node_record(Broker(1, "other", 1))) == b"node:1"
+    assert map_.apply(b"node:1", None) == b"node:1"
+    assert map_.nodes == {1: ONE}
+    assert map_.free_node_id() == 2
+
+
+def test_a_cluster_keeps_its_id_and_number_of_shards() -> None:
+    map_ = ClusterMap(4)
+    assert map_.apply(*cluster_record("first", 4)) is None
+    assert map_.apply(*cluster_record("second", 4)) == b"cluster:"
+    assert map_.cluster_id == "first"
+    with pytest.raises(BadMap, match="--shards 8"):
+        map_.apply(*cluster_record("first", 8))
+    with pytest.raises(BadMap, match="format 99"):
+        map_.apply(b"cluster:", b'{"format": 99, "shards": 4, "cluster_id": "x"}')
+    assert ClusterMap.shards_of([(b"node:1", b"{}"), cluster_record("x", 7)]) == 7
+    assert ClusterMap.shards_of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"shard:9", b'{"node": 1, "claim": 1}'), (b"shard:-1", b'{"node": 1, "claim": 1}'),
+        (b"shard:x", b"{}"), (b"shard:0", b"nonsense"), (b"shard:0", b'{"node": 1}'), (b"", b""),
+        (b"\xff\xfe", b"{}"), (b"node:1", b'{"host": "a"}'), (b"shard:0", None), (b"other", b"{}"),
+    ],
+)  # fmt: skip
+def test_records_of_others_are_passed_over(key: bytes, value: bytes | None) -> None:
+    map_ = ClusterMap(2)
+    assert map_.apply(key, value) is None
+    assert map_.owners == ClusterMap(2).owners
+    assert not map_.nodes
+
+
+def test_metadata_comes_from_the_map() -> None:
+    map_ = ClusterMap(4)
+    for node in (ONE, TWO):
+        map_.apply(*node_record(node))
+    home = shard_of("q", 4)
+    map_.apply(*shard_record(home, Owner(2, 1)))
+    cluster = Mapped(ONE, map_)
+    assert cluster.leaders("q", 3) == (2, -1, -1)
+    assert cluster.coordinator("q") == TWO
+    assert cluster.brokers == (ONE, TWO)
+    map_.apply(*shard_record(home, Owner(1, 2)))
+    assert cluster.leaders("q", 5) == (1, -1, -1, -1, 1)
+    assert cluster.brokers == (ONE,)  # who serves nothing is not named
+    assert cluster.controller_id == 1
