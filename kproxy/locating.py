@@ -7,7 +7,7 @@ from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.metadata.map import NOBODY, ClusterMap
 from kproxy.upstream.following import read_all
-from kproxy.upstream.settings import Reach, Upstream, read_client_settings
+from kproxy.upstream.settings import upstream_of
 from kproxy.virtual.partitioner import shard_of
 
 _HEALTH_S = 4
@@ -32,12 +32,7 @@ def locate(config: Config, queue: str, partition: int) -> str:
     """One line about a queue's partition. Raises CannotStart."""
     if config.bootstrap_servers is None:
         raise CannotStart("locate asks the Kafka cluster: give --bootstrap-servers")
-    upstream = Upstream(
-        servers=config.bootstrap_servers,
-        prefix=config.topic_prefix,
-        client=read_client_settings(config.kafka_config),
-        reach=Reach(config.bootstrap_servers),
-    )
+    upstream = upstream_of(config)
     try:
         records = list(read_all(upstream, upstream.partitions))
     except KafkaException as error:

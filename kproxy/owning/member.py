@@ -24,7 +24,7 @@ from kproxy.protocol.answers import Broker
 from kproxy.upstream.following import Follower, Record
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.membership import Membership
-from kproxy.upstream.settings import BadKafkaConfig, Reach, Upstream, read_client_settings
+from kproxy.upstream.settings import BadKafkaConfig, Upstream, upstream_of
 from kproxy.upstream.topics import ClusterRefused, Topics
 from kproxy.worker import Worker, wall_clock_ms
 
@@ -188,13 +188,7 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 
     Raises CannotStart.
     """
-    assert config.bootstrap_servers is not None
-    upstream = Upstream(
-        servers=config.bootstrap_servers,
-        prefix=config.topic_prefix,
-        client=read_client_settings(config.kafka_config),
-        reach=Reach(config.bootstrap_servers),
-    )
+    upstream = upstream_of(config)
     try:
         admin = AdminClient(upstream.settings())
     except KafkaException as error:

@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError as UpstreamError
 
+from kproxy.config import Config
 from kproxy.errors import CannotStart
 
 _log = structlog.get_logger()
@@ -90,6 +91,17 @@ class Upstream:
                 for name, value in more.items()
             },
         }
+
+
+def upstream_of(config: Config) -> Upstream:
+    """The cluster that a configuration names. Raises BadKafkaConfig."""
+    assert config.bootstrap_servers is not None
+    return Upstream(
+        servers=config.bootstrap_servers,
+        prefix=config.topic_prefix,
+        client=read_client_settings(config.kafka_config),
+        reach=Reach(config.bootstrap_servers),
+    )
 
 
 def read_client_settings(path: Path | None) -> dict[str, str]:

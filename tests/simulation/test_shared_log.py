@@ -1,8 +1,8 @@
 """Seeded: several workers append to one shard's log at once, over a network that does anything.
 
-Appends are delayed, reordered between workers and lost; reports are delayed and lost; readers lag;
-workers die and come back with nothing. Whatever happens, every worker's rows must be the fold of
-the log, byte for byte, and every outcome that was answered must be that of the envelope's place.
+Appends are delayed, reordered between workers, lost and doubled; reports are delayed and lost;
+readers lag; workers die and come back with nothing. Whatever happens, every worker's rows must be
+the fold of the log, byte for byte, and every outcome that was answered that of the envelope's place.
 """
 
 import random
@@ -93,6 +93,8 @@ class Simulation:
         if self.rng.random() < 0.95:  # else the report is lost: the reader will bring it
             owner.reports.append((envelope.counter, len(self.log)))
         self.log.append(envelope)
+        if self.rng.random() < 0.03:  # a producer that was not idempotent sent it again
+            self.log.append(envelope)
 
     def report(self, worker: Worker) -> None:
         if worker.reports:
