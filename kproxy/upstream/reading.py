@@ -58,6 +58,7 @@ class Reader:
                 queued_max_messages_kbytes=16 << 10,
             )
         )
+        self._holes: dict[int, int] = {}  # partition -> where a hole was seen
         self._leaders_at = -_LEADERS_S
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="read", daemon=True)
@@ -131,14 +132,15 @@ class Reader:
                 return
             if offset > position:
                 if not self._fill_hole(partition, records, position, offset):
-                    return
+                    break
                 position = offset
             if error is None and offset == position:
                 records.append((offset, from_record(message.key(), message.value())))
                 position += 1
-        self._active[partition] = (position, end)
-        if position >= end:
-            self._stop(partition)
+        if partition in self._active:
+            self._active[partition] = (position, end)
+            if position >= end:
+                self._stop(partition)
         if records:
             asyncio.run_coroutine_threadsafe(self._call(partition, records), self._loop).result()
 
@@ -146,7 +148,15 @@ class Reader:
         await self._deliver(partition, records)
 
     def _fill_hole(self, partition: int, records: Records, position: int, offset: int) -> bool:
-        """Offsets that hold no record: another's transaction marker, or the log was trimmed."""
+        """Offsets that hold no record: another's transaction marker, or the log was trimmed.
+
+        Believed when a second look, from an assignment made anew, finds the same.
+        """
+        if self._holes.get(partition) != position:
+            self._holes[partition] = position
+            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._consumer.incremental_assign([TopicPartition(self._topic, partition, position)])
+            return False
         low, _ = self._consumer.get_watermark_offsets(
             TopicPartition(self._topic, partition), timeout=_ASK_S
         )

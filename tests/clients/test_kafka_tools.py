@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import java, run_java
+from tests.harness import eventually, java, run_java
 from tests.workers import Site
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -43,7 +43,7 @@ def test_topics_create_describe_alter_list_delete(site: Site, queue: str) -> Non
     unknown = run_java(TOPICS, *at, "--create", "--topic", queue + "x", "--config", "foo.bar=1")
     assert unknown.returncode
     java(TOPICS, *at, "--delete", "--topic", queue)
-    assert queue not in java(TOPICS, *at, "--list").split()
+    eventually(lambda: queue not in java(TOPICS, *at, "--list").split(), 5)
 
 
 def test_perf_get_offsets_and_delete_records(site: Site, queue: str, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_admin_creates_grows_describes_trims_and_deletes(site: Site, queue: str)
     described = admin.describe_topics(TopicCollection([queue]))[queue].result(10)
     assert len(described.partitions) == 3
     admin.create_partitions([NewPartitions(queue, 5)])[queue].result(10)
-    assert len(admin.list_topics(queue, timeout=10).topics[queue].partitions) == 5
+    eventually(lambda: len(admin.list_topics(queue, timeout=10).topics[queue].partitions) == 5, 2)
     resource = ConfigResource(ConfigResource.Type.TOPIC, queue)
     configs = admin.describe_configs([resource])[resource].result(10)
     assert configs["retention.ms"].value == "60000"
@@ -148,7 +148,8 @@ def test_admin_creates_grows_describes_trims_and_deletes(site: Site, queue: str)
     assert admin.delete_records([trim])[trim].result(10).low_watermark == 6
     assert [m.offset() for m in read(site, queue, 4, partition=4, offset=6)] == [6, 7, 8, 9]
     admin.delete_topics([queue])[queue].result(10)
-    assert queue not in admin.list_topics(timeout=10).topics
+    # As with several brokers: the other one may know it a moment later.
+    eventually(lambda: queue not in admin.list_topics(timeout=10).topics, 2)
 
 
 def test_a_recreated_queue_starts_afresh_with_a_new_id(site: Site, queue: str) -> None:

@@ -11,6 +11,7 @@ from aiokafka.admin import NewTopic as AioNewTopic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
+from tests.harness import eventually
 from tests.workers import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -47,9 +48,9 @@ def test_kafka_python_in_and_out(site: Site, codec: str | None) -> None:
 def test_kafka_python_admin(site: Site, queue: str) -> None:
     admin = KafkaAdminClient(bootstrap_servers=site.address)
     admin.create_topics([NewTopic(queue, num_partitions=2, replication_factor=1)])
-    assert queue in admin.list_topics()
+    eventually(lambda: queue in admin.list_topics(), 2)
     admin.delete_topics([queue])
-    assert queue not in admin.list_topics()
+    eventually(lambda: queue not in admin.list_topics(), 2)
     admin.close()
 
 
@@ -85,9 +86,11 @@ def test_aiokafka_admin(site: Site, queue: str) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=site.address)
         await admin.start()
         await admin.create_topics([AioNewTopic(queue, 2, 1)])
-        assert queue in await admin.list_topics()
+        while queue not in await admin.list_topics():
+            await asyncio.sleep(0.05)
         await admin.delete_topics([queue])
-        assert queue not in await admin.list_topics()
+        while queue in await admin.list_topics():
+            await asyncio.sleep(0.05)
         await admin.close()
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -2,7 +2,7 @@
 
 Appends are delayed, reordered between workers, lost and doubled; reports are delayed and lost;
 readers lag; workers die and come back with nothing. Whatever happens, every worker's rows must be
-the fold of the log, byte for byte, and every outcome that was answered that of the envelope's place.
+the fold of the log, byte for byte, and every outcome that was answered that of its place in it.
 """
 
 import random
