@@ -1,6 +1,7 @@
 """A worker's way to the data topic: appending, reading, where the logs end and begin."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import anyio
@@ -17,6 +18,7 @@ from kproxy.virtual.envelope import Envelope
 
 _ENDS_PERIOD_S = 0.1
 _ASK_S = 10
+_AWAY_S = 0.5
 
 
 class Following(Protocol):
@@ -108,7 +110,8 @@ class DataLink:
             try:
                 ends = await self.ends(list(before))
             except KafkaError:
-                continue  # `Reach` says so
+                await anyio.sleep(_AWAY_S)  # `Reach` says so
+                continue
             for partition, end in ends.items():
                 following = self._following.get(partition)
                 if following is not None:
@@ -128,15 +131,28 @@ class DataLink:
 
     def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(self._upstream.data, p): spec for p in partitions}
-        try:
-            futures = self._admin.list_offsets(asked, request_timeout=_ASK_S)
+        with self._asking() as admin:
+            futures = admin.list_offsets(asked, request_timeout=_ASK_S)
             found = {tp.partition: future.result().offset for tp, future in futures.items()}
-        except KafkaException as error:
-            raise KafkaError(
-                Code.NOT_LEADER_OR_FOLLOWER, f"the cluster does not answer: {error}"
-            ) from error
         self._upstream.reach.answered()
         return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[AdminClient]:
+        """The admin client. Raises KafkaError, and goes on with a new client.
+
+        librdkafka's admin requests go out with the leader epochs that it once learned; it does not
+        ask for new ones when a broker refuses them (FENCED_LEADER_EPOCH after a restart, for ever).
+        """
+        admin = self._admin
+        try:
+            yield admin
+        except KafkaException as error:
+            if self._admin is admin:
+                self._admin = AdminClient(self._upstream.settings())
+            raise KafkaError(
+                Code.NOT_LEADER_OR_FOLLOWER, f"the cluster does not answer: {error.args[0].str()}"
+            ) from error
 
     async def rows_settled(self, partition: int) -> bool:
         """Whether all published rows of a shard are to be seen by who reads what is committed.
@@ -147,27 +163,23 @@ class DataLink:
         def ask() -> bool:
             asked = {TopicPartition(self._upstream.offset, partition): OffsetSpec.latest()}
             ends = []
-            for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
-                futures = self._admin.list_offsets(
-                    asked, request_timeout=_ASK_S, isolation_level=isolation
-                )
-                ends += [future.result().offset for future in futures.values()]
+            with self._asking() as admin:
+                for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+                    futures = admin.list_offsets(
+                        asked, request_timeout=_ASK_S, isolation_level=isolation
+                    )
+                    ends += [future.result().offset for future in futures.values()]
             return bool(ends[1] >= ends[0])
 
-        try:
-            return await to_thread.run_sync(ask)
-        except KafkaException as error:
-            raise KafkaError(Code.REQUEST_TIMED_OUT, str(error)) from error
+        return await to_thread.run_sync(ask)
 
     async def trim(self, partition: int, offset: int) -> int:
         """DeleteRecords before `offset`; the log's new start. Raises KafkaError."""
 
         def delete() -> int:
             wanted = TopicPartition(self._upstream.data, partition, offset)
-            try:
-                futures = self._admin.delete_records([wanted], request_timeout=_ASK_S)
+            with self._asking() as admin:
+                futures = admin.delete_records([wanted], request_timeout=_ASK_S)
                 return int(futures[wanted].result().low_watermark)
-            except KafkaException as error:
-                raise KafkaError(Code.REQUEST_TIMED_OUT, str(error)) from error
 
         return await to_thread.run_sync(delete)

@@ -3,9 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio import to_thread
 
+from kproxy.errors import KafkaError
+from kproxy.upstream.link import DataLink
 from tests.cluster.load import Load
+from tests.cluster.test_two_writers import CONFIG, upstream
 from tests.harness import Served, eventually
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch, produce_values
@@ -83,3 +88,26 @@ def flood(worker: Served) -> None:
             pass  # no more is taken in, or too much was: the bound
     for wire in wires:
         wire.socket.close()
+
+
+def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka) -> None:
+    """A restarted broker leads with a new epoch, and refuses requests that carry the old one."""
+    site = upstream(own_kafka, "epochs")
+
+    async def main() -> None:
+        link = DataLink(site, CONFIG)
+        assert await link.ends([0]) == {0: 0}
+        for _ in range(2):
+            await to_thread.run_sync(own_kafka.kill)
+            own_kafka.start()
+            await to_thread.run_sync(own_kafka.wait_ready)
+            with anyio.fail_after(20):
+                while True:
+                    try:
+                        assert await link.ends([0]) == {0: 0}
+                        break
+                    except KafkaError:
+                        await anyio.sleep(0.2)
+        await link.close()
+
+    anyio.run(main)
