@@ -27,6 +27,7 @@ _WAIT_S = 0.05
 _ASK_S = 10
 _HOLE_MAX = 100_000
 _LEADERS_S = 60.0
+_AGAIN_S = 0.5
 
 
 class Reader:
@@ -95,21 +96,28 @@ class Reader:
                 return
             if asked is None:
                 return
-            partition, start, end = asked
-            if partition in self._active:
-                position, known = self._active[partition]
-                self._active[partition] = (position, max(end, known))
-            elif start < end:
-                self._refresh_leaders()
-                self._active[partition] = (start, end)
-                self._consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+            try:
+                self._begin(*asked)
+            except KafkaException:
+                self._asked.put(asked)  # who asked waits for it
+                time.sleep(_AGAIN_S)
+                raise
+
+    def _begin(self, partition: int, start: int, end: int) -> None:
+        if partition in self._active:
+            position, known = self._active[partition]
+            self._active[partition] = (position, max(end, known))
+        elif start < end:
+            self._refresh_leaders()
+            self._consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+            self._active[partition] = (start, end)
 
     def _refresh_leaders(self) -> None:
         """What librdkafka does not know it looks up at its next second only, if not told to."""
         now = time.monotonic()
         if now - self._leaders_at > _LEADERS_S:
-            self._leaders_at = now
             self._consumer.list_topics(self._topic, timeout=_ASK_S)
+            self._leaders_at = now
 
     def _read_some(self) -> None:
         messages = self._consumer.consume(1, _WAIT_S)
