@@ -92,13 +92,10 @@ class Keeper:
 
     def _dead(self) -> list[int]:
         """Segments that hold nothing live; in order, those before the first that does."""
-        dead = []
-        for segment in sorted(self._sealed()):
-            if not self._state.live_bytes(segment):
-                dead.append(segment)
-            elif self._in_order:
-                break
-        return dead
+        if self._in_order:
+            first = self._shard.first_live()
+            return [segment for segment in self._sealed() if segment < first]
+        return [segment for segment in self._sealed() if not self._state.live_bytes(segment)]
 
     def _reclaim(self, dead: list[int]) -> None:
         """Delete segments that hold nothing live and lie before the checkpoint."""
@@ -155,9 +152,8 @@ class Keeper:
         while slice_ := list(islice(self._shard.kv.scan(start, end), _SLICE)):
             changes: dict[bytes, bytes | None] = {}
             for key, _ in slice_:
-                index = int.from_bytes(key[17:21], "big")
                 changes[key] = None
-                changes[rows.offset_key(key[21:].decode(), queue_id, index)] = None
+                changes[rows.offset_key(key[21:].decode(), *rows.partition_of(key))] = None
             self._shard.commit(changes)
             await checkpoint()
 
@@ -178,11 +174,10 @@ class Keeper:
     def _to_copy(self) -> list[int]:
         if not self._in_order:
             return [segment for segment in self._sealed() if self._mostly_dead(segment)]
-        ids = sorted(self._shard.segments.ids)
+        ids = self._shard.segments.ids
         size = sum(map(self._shard.segments.size, ids))
         live = sum(map(self._state.live_bytes, ids))
-        sealed = [segment for segment in ids if segment != self._shard.segments.active]
-        return sealed[:1] if size > _WORTH_FREEING_BYTES and live * 2 < size else []
+        return sorted(self._sealed())[:1] if size > _WORTH_FREEING_BYTES and live * 2 < size else []
 
     async def _copy_segment(self, segment: int) -> int:
         copied, pending, pending_bytes = 0, [], 0

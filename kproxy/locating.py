@@ -1,16 +1,19 @@
 """`kproxy locate` and `kproxy health`: what can be asked from outside of a worker."""
 
+from itertools import chain
+
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.metadata.map import NOBODY, ClusterMap
-from kproxy.upstream.following import read_all
 from kproxy.upstream.settings import upstream_of
+from kproxy.upstream.whole import read_whole
 from kproxy.virtual.partitioner import shard_of
 
 _HEALTH_S = 4
+_MAP_S = 15
 
 
 def health(host: str, port: int) -> str:
@@ -34,7 +37,9 @@ def locate(config: Config, queue: str, partition: int) -> str:
         raise CannotStart("locate asks the Kafka cluster: give --bootstrap-servers")
     upstream = upstream_of(config)
     try:
-        records = list(read_all(upstream, upstream.partitions))
+        records = list(
+            chain.from_iterable(read_whole(upstream, upstream.partitions, timeout_s=_MAP_S))
+        )
     except KafkaException as error:
         raise CannotStart(
             f"cannot read topic {upstream.partitions} at {upstream.servers}:"

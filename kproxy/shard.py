@@ -83,7 +83,7 @@ class Shard:
     ) -> Checkpoint:
         if last is None:
             return Checkpoint(next_offset, *end, *self.applied_through[3:])
-        return Checkpoint(next_offset, *end, last.writer, last.counter, crc32c(last.body))
+        return Checkpoint(next_offset, *end, *_identity(last))
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         """Write housekeeping's changes, which no answer depends on, in one piece."""
@@ -161,10 +161,16 @@ class Shard:
         if pending:
             self._write(self._checkpoint(next_offset, (segment, position), last))
 
+    def first_live(self) -> int:
+        """The log offset from which on anything in the log is live."""
+        for segment in sorted(self.segments.ids):
+            if segment == self.segments.active or self.state.live_bytes(segment):
+                return segment
+        return 0
+
     def ends_with(self, envelope: Envelope) -> bool:
         """Whether this envelope is the last one that was applied."""
-        last = (envelope.writer, envelope.counter, crc32c(envelope.body))
-        return last == self.applied_through[3:]
+        return _identity(envelope) == self.applied_through[3:]
 
     def begin_at(self, next_offset: int, last: Envelope | None) -> None:
         """The rows stand for all before this log offset from now on, after a rebuild."""
@@ -179,6 +185,12 @@ class Shard:
             _log.error("rows_not_flushed", reason=str(error))  # the log has them
         self.kv.close()
         self.segments.close()
+
+
+def _identity(envelope: Envelope) -> tuple[int, int, int]:
+    """Writer, counter, CRC-32C of the body; embedded there is no writer, and nobody asks."""
+    writer = envelope.writer
+    return writer, envelope.counter, crc32c(envelope.body) if writer else 0
 
 
 def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:

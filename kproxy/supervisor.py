@@ -51,7 +51,7 @@ class Supervisor:
     async def run(self) -> None:
         """Raises CannotGoOn where a worker refuses to start."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._wait_for_signal, tasks.cancel_scope)
+            tasks.start_soon(self._wait_for_signal)
             async with anyio.create_task_group() as workers:
                 for index in range(self._config.workers):
                     workers.start_soon(self._keep, index)
@@ -59,7 +59,7 @@ class Supervisor:
         if self._refused is not None:
             raise CannotGoOn(f"a worker ended with status {self._refused}; its last line says why")
 
-    async def _wait_for_signal(self, scope: anyio.CancelScope) -> None:
+    async def _wait_for_signal(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for _ in signals:
                 self._stop_all()

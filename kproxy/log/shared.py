@@ -209,9 +209,10 @@ class SharedLog(Log):
         if now - self._short_since > _SHORT_S:
             self.lost(f"the log ends at {end}, but {applied} envelopes were applied")
 
-    async def catch_up(self) -> None:
-        """Wait until everything that is in the log by now is applied. Raises KafkaError."""
-        end = await self._link.end(self._partition)
+    async def catch_up(self, end: int | None = None) -> None:
+        """Wait until all that is in the log by now, or before `end`, is applied. KafkaError."""
+        if end is None:
+            end = await self._link.end(self._partition)
         if end <= self._applied:
             return
         if not self._sequencer.waiting:
@@ -255,10 +256,7 @@ class SharedLog(Log):
         async with self._disk:
             while True:
                 try:
-                    if self._segments.end >= self._segment_bytes:
-                        self._segments.start(first)
-                    buffers, places, total = self._segments.frame(first, batch)
-                    self._segments.write(buffers, total, False)
+                    places = self._segments.append(first, batch, self._segment_bytes)
                     break
                 except OSError as error:  # the log has it: wait until the local copy can
                     _log.error("local_copy_not_written", shard=self._partition, error=str(error))

@@ -60,6 +60,10 @@ class Lookup(Protocol):
         ...
 
 
+def _usable(queue: Queue | None) -> Queue | None:
+    return queue if queue is not None and queue.partitions else None
+
+
 class StateLookup:
     """The queues of one shard's state; those that other shards are still told of are not there."""
 
@@ -67,12 +71,10 @@ class StateLookup:
         self._state = state
 
     def find(self, name: str) -> Queue | None:
-        queue = self._state.queue(name)
-        return queue if queue is not None and queue.partitions else None
+        return _usable(self._state.queue(name))
 
     def find_id(self, queue_id: QueueId) -> Queue | None:
-        name = self._state.name(queue_id)
-        return None if name is None else self.find(name)
+        return _usable(self._state.queue_by_id(queue_id))
 
     def all(self) -> Iterator[Queue]:
         for key, value in self._state.kv.scan(b"q", b"r"):

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.owning.queues import OUTCOME, QueueCache, announced, announcement
+from kproxy.owning.queues import QueueCache, announced, announcement, outcome_key
 from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
@@ -32,9 +32,8 @@ _DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.SPREAD))
 _CHANGING = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.LANDED))
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
-_RECENT_MS = (
-    600_000  # older commands of a log that is read again; clocks of machines differ by less
-)
+# Older commands come from a log that is read again; clocks of machines differ by less.
+_RECENT_MS = 600_000
 
 Serving = Callable[[int], Shard | None]
 Answer = Callable[[Outcome], None]
@@ -73,7 +72,7 @@ class Decisions:
         shard = self._serving(index)
         if shard is not None:
             ticket = shard.append([envelope])
-            if not landed or ticket.done or not self._may_spread(shard, envelope):
+            if not landed or ticket.done or not self._may_spread(envelope):
                 return ticket
             return self._wait_for(Ticket([envelope]))
         envelope.time_ms = self._now_ms()
@@ -85,7 +84,7 @@ class Decisions:
             self._settle(envelope.counter, Outcome(error.code, message=error.message))
         return ticket
 
-    def _may_spread(self, shard: Shard, envelope: Envelope) -> bool:
+    def _may_spread(self, envelope: Envelope) -> bool:
         """Whether other shards may have to be told: not for a queue of one partition."""
         if envelope.kind == Kind.CREATE:
             return int(envelope.values()["partitions"]) > 1
@@ -139,12 +138,9 @@ class Decisions:
             self.announce(shard, outcome.queue.name)
         if kind == Kind.LANDED:
             for answer in self._landing.pop((envelope.queue_id, envelope.number), ()):
-                answer(Outcome(Code.NONE, queue=shard.state.queue(self._name(shard, envelope))))
+                answer(Outcome(Code.NONE, queue=shard.state.queue_by_id(envelope.queue_id)))
         elif kind in _DECIDED:
             self._decided(shard, log_offset, envelope, outcome)
-
-    def _name(self, shard: Shard, envelope: Envelope) -> str:
-        return shard.state.name(envelope.queue_id) or ""
 
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         answer = self._answer_to(envelope)
@@ -179,7 +175,7 @@ class Decisions:
         row = announcement(queue)
         if queue is not None and row is not None:
             values["queue"] = {"name": queue.name, "row": row.decode()}
-        key = OUTCOME + envelope.writer.to_bytes(8, "big") + envelope.counter.to_bytes(8, "big")
+        key = outcome_key(envelope.writer, envelope.counter)
         self._link.publish_queue(key, json.dumps(values).encode())
         self._link.publish_queue(key, None)  # nobody needs it later
 
@@ -197,7 +193,7 @@ class Decisions:
 
         if queue is None or queue.partitions:
             self._note_soon(name)
-            self._link.publish_queue(b"q" + name.encode(), announcement(queue), delivered)
+            self._link.publish_queue(rows.queue_key(name), announcement(queue), delivered)
 
     def _note_soon(self, name: str) -> None:
         if not self._to_note:

@@ -18,6 +18,7 @@ from kproxy.owning.site import Site
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
+from kproxy.upstream.link import Onlooker
 from kproxy.upstream.reading import Records
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Outcome
@@ -31,10 +32,8 @@ _CLAIM_AGAIN_S = 0.5
 _PERIOD_S = 1.0
 
 
-class _LastRecord:
+class _LastRecord(Onlooker):
     """Reads one record, to hold it against the local copy."""
-
-    next_offset = 0
 
     def __init__(self) -> None:
         self.envelope: Envelope | None = None
@@ -47,12 +46,6 @@ class _LastRecord:
 
     def lost(self, reason: str) -> None:
         self.done.set()
-
-    def reported(self, reports: list[tuple[int, int | None]]) -> None:
-        pass
-
-    def saw_end(self, end: int, applied: int) -> None:
-        pass
 
 
 class Holder:
@@ -201,7 +194,7 @@ class Holder:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(log.run)
             tasks.start_soon(self._report_foreign)
-            await self._catch_up(shard)
+            await self._catch_up(log)
             tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
             publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
             tasks.start_soon(publisher.run)
@@ -214,14 +207,13 @@ class Holder:
                     self._stop_serving(shard)
                 await anyio.sleep(_CLAIM_AGAIN_S)
 
-    async def _catch_up(self, shard: Shard) -> None:
+    async def _catch_up(self, log: SharedLog) -> None:
         """Fold what others wrote."""
-        first = shard.log.next_offset
-        total = await self._site.link.end(self._index) - first
+        first, end = log.next_offset, await self._site.link.end(self._index)
         async with self._site.progress.of(
-            "shard_catching_up", total, lambda: shard.log.next_offset - first, shard=self._index
+            "shard_catching_up", end - first, lambda: log.next_offset - first, shard=self._index
         ):
-            await shard.log.catch_up()
+            await log.catch_up(end)
 
     def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         if envelope.kind == Kind.CLAIM:

@@ -1,6 +1,6 @@
 """One worker among many on a real cluster: from an address to a `Worker` that serves its shards."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,7 +16,7 @@ from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.decisions import Decisions
-from kproxy.owning.queues import OUTCOME, QueueCache
+from kproxy.owning.queues import QueueCache, outcome_key
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
 from kproxy.progress import Progress
@@ -71,7 +71,7 @@ class Member:
     async def start(self) -> None:
         """Read the map and the catalogue to their ends, and take a place in the map."""
         # A producer takes up to a second over the first record of a topic: not a client's second.
-        self.link.publish_queue(OUTCOME + self.link.writer.to_bytes(16, "big"), None)
+        self.link.publish_queue(outcome_key(0, self.link.writer), None)
         await to_thread.run_sync(self._follower.start)
         await self._until(self._follower.caught_up.is_set)
         await self._until(lambda: self.map.cluster_id is not None, self._name_cluster)
@@ -83,12 +83,13 @@ class Member:
         await self._until(lambda: self._place() is not None, self._take_place)
         self.me = self._place()
 
-    async def _until(self, done: object, attempt: object = None) -> None:
-        assert callable(done)
+    async def _until(
+        self, done: Callable[[], bool], attempt: Callable[[], None] | None = None
+    ) -> None:
         while not done():
             if self.failed.is_set():
                 raise ClusterRefused(self.reason)
-            if callable(attempt):
+            if attempt is not None:
                 attempt()
             with anyio.move_on_after(0.1 if attempt is None else 1.0):
                 self._map_changed = anyio.Event()

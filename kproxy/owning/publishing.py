@@ -51,15 +51,7 @@ class Publisher:
         if changed > self._rows_max:
             return True
         old = time.monotonic() - self._published_at > self._period_s
-        return old and (changed > 0 or self.first_live() > self._trimmed_to)
-
-    def first_live(self) -> int:
-        """The log offset from which on anything in the log is live."""
-        segments = self._shard.segments
-        for segment in sorted(segments.ids):
-            if segment == segments.active or self._shard.state.live_bytes(segment):
-                return segment
-        return 0
+        return old and (changed > 0 or self._shard.first_live() > self._trimmed_to)
 
     async def publish(self) -> None:
         """All rows that changed, as of now, in one transaction; then trim the log."""
@@ -71,15 +63,11 @@ class Publisher:
             return
         state = self._shard.state
         keys, state.unpublished = state.unpublished or set(), set()
-        as_of, trim_to = self._shard.applied_through.next_offset, self.first_live()
-        capture = self._shard.capture = Capture(self._shard.kv, set(keys))
+        as_of, trim_to = self._shard.applied_through.next_offset, self._shard.first_live()
         try:
-            while capture.take_some(_SLICE):
-                await checkpoint()
-            self._shard.capture = None
-            await to_thread.run_sync(writer.write, iter(capture.taken.items()), as_of)
+            changed = await self._captured(keys)
+            await to_thread.run_sync(writer.write, iter(changed.items()), as_of)
         except BaseException as error:
-            self._shard.capture = None
             state.unpublished |= keys
             if not isinstance(error, NotPublished):
                 raise
@@ -90,6 +78,16 @@ class Publisher:
         self._shard.commit({rows.unpublished_key(k): None for k in keys if k not in again})
         _log.debug("rows_published", shard=self._shard.shard, rows=len(keys), as_of=as_of)
         await self._trim(trim_to)
+
+    async def _captured(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
+        """These rows as they are now, whatever happens while they are taken."""
+        capture = self._shard.capture = Capture(self._shard.kv, set(keys))
+        try:
+            while capture.take_some(_SLICE):
+                await checkpoint()
+        finally:
+            self._shard.capture = None
+        return capture.taken
 
     async def _fenced(self) -> RowsWriter:
         """A writer that no other can follow, with all that others published behind us."""

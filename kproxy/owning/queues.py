@@ -5,6 +5,7 @@ outcomes of commands are published beside it go to who waits for them.
 """
 
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from kproxy.virtual.rows import Queue, decode_queue, name_key, queue_key
 from kproxy.virtual.types import LogOffset, QueueId
 
 _NEXT = b"m"
-OUTCOME = b"o"
+_OUTCOME = struct.Struct(">cQQ")
+
+
+def outcome_key(writer: int, counter: int) -> bytes:
+    """The key under which the outcome of a command is published for who sent it."""
+    return _OUTCOME.pack(b"o", writer, counter)
 
 
 def announcement(queue: Queue | None) -> bytes | None:
@@ -73,8 +79,12 @@ class QueueCache:
 
     # -- looking up
 
+    def _home(self, name: str) -> Shard | None:
+        """The home shard of a queue, if it is served here."""
+        return self._serving(shard_of(name, self._shards))
+
     def find(self, name: str) -> Queue | None:
-        home = self._serving(shard_of(name, self._shards))
+        home = self._home(name)
         return self._announced(name) if home is None else StateLookup(home.state).find(name)
 
     def find_id(self, queue_id: QueueId) -> Queue | None:
@@ -114,7 +124,7 @@ class QueueCache:
                 queue = None if value is None else announced(name, value)
             except (ValueError, KeyError, TypeError):
                 continue  # someone else wrote it
-            home = self._serving(shard_of(name, self._shards))
+            home = self._home(name)
             if home is not None:  # nobody knows it better
                 truth = StateLookup(home.state).find(name)
                 if not _same(truth, queue):
@@ -128,7 +138,7 @@ class QueueCache:
         """Queues of home shards served here were announced: the same without waiting for it."""
         changes: dict[bytes, bytes | None] = {}
         for name in names:
-            home = self._serving(shard_of(name, self._shards))
+            home = self._home(name)
             if home is not None:
                 self._put(changes, name, StateLookup(home.state).find(name))
         self.kv.write(changes)
@@ -149,7 +159,7 @@ class QueueCache:
         self, records: list[tuple[int, bytes, bytes | None]], writer: int
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """(counter, outcome) of our commands among the records."""
-        prefix = OUTCOME + writer.to_bytes(8, "big")
+        prefix = outcome_key(writer, 0)[:-8]
         for _, key, value in records:
             if value is not None and key.startswith(prefix):
                 yield int.from_bytes(key[len(prefix) :], "big"), json.loads(value)

@@ -11,9 +11,10 @@ from anyio import to_thread
 from kproxy.errors import Code, KafkaError
 from kproxy.owning.site import Site
 from kproxy.shard import Shard
-from kproxy.upstream.published import read_rows
+from kproxy.upstream.link import Onlooker
 from kproxy.upstream.reading import Records
 from kproxy.upstream.settings import Upstream
+from kproxy.upstream.whole import read_whole
 from kproxy.virtual import published
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.published import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
@@ -33,12 +34,12 @@ def wipe(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-class _Below:
+class _Below(Onlooker):
     """Follows the log from its start to before X, where the published rows stand."""
 
     def __init__(self, shard: Shard, start: int, as_of: int, segment_bytes: int) -> None:
         self._shard = shard
-        self._next = start
+        self.next_offset = start
         self._as_of = as_of
         self._segment_bytes = segment_bytes
         self._reindex = Reindex(shard.state)
@@ -49,26 +50,24 @@ class _Below:
     async def was_read(self, records: Records) -> None:
         if not self.done.is_set():
             try:
-                await self._take([r for r in records if self._next <= r[0] < self._as_of])
+                self._take([r for r in records if self.next_offset <= r[0] < self._as_of])
             except (KafkaError, OSError) as error:
                 self._finish(error)
 
-    async def _take(self, records: Records) -> None:
+    def _take(self, records: Records) -> None:
         if not records:
             return
-        if records[0][0] != self._next:
-            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"{self._next} is missing in the log")
-        segments = self._shard.segments
-        if segments.end >= self._segment_bytes:
-            segments.start(self._next)
+        if records[0][0] != self.next_offset:
+            raise KafkaError(
+                Code.NOT_LEADER_OR_FOLLOWER, f"{self.next_offset} is missing in the log"
+            )
         batch = [envelope for _, envelope in records]
-        buffers, places, total = segments.frame(self._next, batch)
-        segments.write(buffers, total, False)
+        places = self._shard.segments.append(self.next_offset, batch, self._segment_bytes)
         for (log_offset, envelope), place in zip(records, places, strict=True):
             self._reindex.apply(log_offset, envelope, place)
         self._shard.kv.write(self._shard.state.drain())
-        self._next, self._last = self._next + len(batch), batch[-1]
-        if self._next == self._as_of:
+        self.next_offset, self._last = self.next_offset + len(batch), batch[-1]
+        if self.next_offset == self._as_of:
             self.finish()
 
     def finish(self) -> None:
@@ -89,16 +88,6 @@ class _Below:
 
     def lost(self, reason: str) -> None:
         self._finish(KafkaError(Code.NOT_LEADER_OR_FOLLOWER, reason))
-
-    def reported(self, reports: list[tuple[int, int | None]]) -> None:
-        pass
-
-    def saw_end(self, end: int, applied: int) -> None:
-        pass
-
-    @property
-    def next_offset(self) -> int:
-        return self._next
 
 
 async def rebuild(shard: Shard, site: Site) -> None:
@@ -142,7 +131,7 @@ async def _read_rows(shard: Shard, upstream: Upstream) -> int:
 
     def read() -> None:
         nonlocal as_of
-        for chunk in read_rows(upstream, shard.shard):
+        for chunk in read_whole(upstream, upstream.offset, shard.shard):
             changes: dict[bytes, bytes | None] = {}
             for key, value in chunk:
                 if key == AS_OF_KEY and value is not None:

@@ -117,6 +117,16 @@ class Segments:
             log_offset += 1
         return buffers, places, position - self.end
 
+    def append(
+        self, first_log_offset: int, batch: list[Envelope], segment_bytes: int
+    ) -> list[Place]:
+        """Write a batch, unsynced; behind `segment_bytes` in a new segment. Raises as `write`."""
+        if self.end >= segment_bytes:
+            self.start(first_log_offset)
+        buffers, places, total = self.frame(first_log_offset, batch)
+        self.write(buffers, total, False)
+        return places
+
     def write(self, buffers: list[bytes], total: int, sync: bool) -> None:
         """Append `buffers`, `total` bytes.
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
@@ -30,34 +30,6 @@ class Record(NamedTuple):
     value: bytes | None
 
 
-def read_all(upstream: Upstream, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """Keys and values of partition 0 of a topic, to its end as it is now. Raises KafkaException."""
-    consumer = Consumer(
-        upstream.settings(
-            group_id=f"{upstream.prefix}-look",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            enable_partition_eof=True,
-        )
-    )
-    try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_ASK_S)
-        consumer.assign([TopicPartition(topic, 0, low)])
-        reached = low
-        while reached < high:
-            for message in consumer.consume(_CHUNK, _WAIT_S):
-                error = message.error()
-                if error is None:
-                    reached = (message.offset() or 0) + 1
-                    yield message.key() or b"", message.value()
-                elif error.code() == UpstreamError._PARTITION_EOF:
-                    reached = high
-                else:
-                    raise KafkaException(error)
-    finally:
-        consumer.close()
-
-
 class Follower:
     """Reads partition 0 of topics from given offsets on, for ever, on a thread of its own."""
 
@@ -65,7 +37,7 @@ class Follower:
         self,
         upstream: Upstream,
         starts: dict[str, int],
-        deliver: Callable[[list[Record]], Awaitable[None]],
+        deliver: Callable[[list[Record]], Coroutine[Any, Any, None]],
         began_again: Callable[[str], None],
         failed: Callable[[str], None],
     ) -> None:
@@ -81,12 +53,9 @@ class Follower:
         self._starts = starts
         self._behind: dict[str, int] = {}
         self._consumer = Consumer(
-            upstream.settings(
-                group_id=f"{upstream.prefix}-follower",
-                enable_auto_commit=False,
-                enable_auto_offset_store=False,
+            upstream.reading(
+                "follower",
                 auto_offset_reset="earliest",
-                enable_partition_eof=True,
                 isolation_level="read_uncommitted",
                 fetch_max_bytes=8 << 20,
                 queued_max_messages_kbytes=16 << 10,
@@ -159,9 +128,6 @@ class Follower:
             if self._behind.get(topic, reached + 1) <= reached:
                 del self._behind[topic]
         if records:
-            asyncio.run_coroutine_threadsafe(self._call(records), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._deliver(records), self._loop).result()
         if not self._behind and not self.caught_up.is_set():
             self._loop.call_soon_threadsafe(self.caught_up.set)
-
-    async def _call(self, records: list[Record]) -> None:
-        await self._deliver(records)

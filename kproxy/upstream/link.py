@@ -32,6 +32,18 @@ class Following(Protocol):
     def next_offset(self) -> int: ...
 
 
+class Onlooker:
+    """What reads a part of a log and neither appends to it nor follows its end."""
+
+    next_offset = 0
+
+    def reported(self, reports: list[tuple[int, int | None]]) -> None:
+        pass
+
+    def saw_end(self, end: int, applied: int) -> None:
+        pass
+
+
 class DataLink:
     """`log.shared.Link` over confluent-kafka. Made and used on the event loop."""
 

@@ -6,16 +6,13 @@ The transactional id is the shard's, so a new owner's first publication fences t
 from collections.abc import Iterator
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka import KafkaError as UpstreamError
+from confluent_kafka import KafkaException, Producer
 
 from kproxy.upstream.settings import Upstream
+from kproxy.upstream.whole import Row
 from kproxy.virtual.published import AS_OF_KEY, encode_as_of
 
 _TIMEOUT_S = 30.0
-_CHUNK = 5000
-
-Row = tuple[bytes, bytes | None]
 
 
 class NotPublished(Exception):
@@ -84,43 +81,3 @@ class RowsWriter:
 def _not_published(error: KafkaException) -> NotPublished:
     cause: Any = error.args[0]
     return NotPublished(cause.str(), bool(cause.fatal()))
-
-
-def read_rows(upstream: Upstream, shard: int) -> Iterator[list[Row]]:
-    """Everything published for a shard, in chunks; later values of a key replace earlier ones.
-
-    Ends where nothing more is committed. Blocks. Raises KafkaException.
-    """
-    consumer = Consumer(
-        upstream.settings(
-            group_id=f"{upstream.prefix}-rows-reader",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            enable_partition_eof=True,
-            isolation_level="read_committed",
-            fetch_wait_max_ms=20,
-        )
-    )
-    partition = TopicPartition(upstream.offset, shard, 0)
-    try:
-        low, high = consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S)
-        if low == high:
-            return
-        consumer.assign([TopicPartition(upstream.offset, shard, low)])
-        while True:
-            messages = consumer.consume(1, 1.0)
-            if messages:
-                messages += consumer.consume(_CHUNK, 0)
-            rows: list[Row] = []
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    rows.append((message.key() or b"", message.value()))
-                elif error.code() != UpstreamError._PARTITION_EOF:
-                    raise KafkaException(error)
-            if rows:
-                yield rows
-            if messages and messages[-1].error() is not None:
-                return
-    finally:
-        consumer.close()

@@ -7,7 +7,7 @@ one fetch under way per broker, and one that waits for records would be waited f
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -36,7 +36,7 @@ class Reader:
     def __init__(
         self,
         upstream: Upstream,
-        deliver: Callable[[int, Records], Awaitable[None]],
+        deliver: Callable[[int, Records], Coroutine[Any, Any, None]],
         lost: Callable[[int, str], None],
     ) -> None:
         self._topic = upstream.data
@@ -46,12 +46,9 @@ class Reader:
         self._asked: SimpleQueue[tuple[int, int, int] | None] = SimpleQueue()
         self._active: dict[int, tuple[int, int]] = {}  # partition -> next offset, end
         self._consumer = Consumer(
-            upstream.settings(
-                group_id=f"{upstream.prefix}-reader",
-                enable_auto_commit=False,
-                enable_auto_offset_store=False,
+            upstream.reading(
+                "reader",
                 auto_offset_reset="error",
-                enable_partition_eof=True,
                 isolation_level="read_uncommitted",
                 fetch_wait_max_ms=20,
                 fetch_max_bytes=8 << 20,
@@ -150,10 +147,7 @@ class Reader:
             if position >= end:
                 self._stop(partition)
         if records:
-            asyncio.run_coroutine_threadsafe(self._call(partition, records), self._loop).result()
-
-    async def _call(self, partition: int, records: Records) -> None:
-        await self._deliver(partition, records)
+            asyncio.run_coroutine_threadsafe(self._deliver(partition, records), self._loop).result()
 
     def _fill_hole(self, partition: int, records: Records, position: int, offset: int) -> bool:
         """Offsets that hold no record: another's transaction marker, or the log was trimmed.

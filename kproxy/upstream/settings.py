@@ -92,6 +92,16 @@ class Upstream:
             },
         }
 
+    def reading(self, name: str, **more: Any) -> dict[str, Any]:
+        """For a consumer that assigns its partitions itself and commits nothing."""
+        return self.settings(
+            group_id=f"{self.prefix}-{name}",
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            enable_partition_eof=True,
+            **more,
+        )
+
 
 def upstream_of(config: Config) -> Upstream:
     """The cluster that a configuration names. Raises BadKafkaConfig."""

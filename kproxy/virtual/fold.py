@@ -220,12 +220,8 @@ class Fold:
         )
         return self._put_queue(log_offset, queue)
 
-    def _known(self, queue_id: QueueId) -> Queue | None:
-        name = self.state.name(queue_id)
-        return None if name is None else self.state.queue(name)
-
     def _grow(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        queue = self._known(envelope.queue_id)
+        queue = self.state.queue_by_id(envelope.queue_id)
         if queue is None:
             return _NO_QUEUE
         wanted = envelope.number
@@ -252,14 +248,14 @@ class Fold:
         if work is None or json.loads(work)["as_of"] != envelope.number:
             return Outcome(Code.NONE)
         self.state.put(rows.work_key(envelope.queue_id), None)
-        queue = self._known(envelope.queue_id)
+        queue = self.state.queue_by_id(envelope.queue_id)
         if queue is None:
             return Outcome(Code.NONE)
         usable = replace(queue, partitions=queue.wanted, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, usable)
 
     def _delete(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        queue = self._known(envelope.queue_id)
+        queue = self.state.queue_by_id(envelope.queue_id)
         if queue is None:
             return _NO_QUEUE
         self.state.drop_queue(queue)
@@ -297,7 +293,6 @@ class Fold:
         return Outcome(Code.INVALID_RECORD)
 
     def _claim(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        self.state.put(rows.CLAIM_KEY, rows.encode_claim(log_offset, envelope.writer))
         return Outcome(Code.NONE, log_offset)
 
     # -- committed offsets

@@ -11,11 +11,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.fold import Outcome, Place, copied_header, copied_place
+from kproxy.virtual.fold import Place, copied_header, copied_place
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.state import Kv, State
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -63,8 +62,8 @@ def encode(kv: Kv, key: bytes, value: bytes) -> bytes:
 
 
 def _anchor(kv: Kv, key: bytes, log_start: int) -> Anchor | None:
-    queue_id, index = QueueId(key[1:17]), int.from_bytes(key[17:], "big")
-    start, end = (rows.batch_key(queue_id, index, o) for o in (log_start, _OFFSET_END))
+    partition = rows.partition_of(key)
+    start, end = (rows.batch_key(*partition, offset) for offset in (log_start, _OFFSET_END))
     for found, data in kv.scan(start, end):
         batch = rows.decode_batch(data)
         if not batch.copied:
@@ -95,9 +94,8 @@ def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _tracked_key(offset_key: bytes) -> bytes:
-    length = int.from_bytes(offset_key[1:3], "big")
-    group, partition = offset_key[3 : 3 + length], offset_key[3 + length :]
-    return b"r" + partition + group
+    group, queue_id, index = offset_key[3:-20], offset_key[-20:-4], offset_key[-4:]
+    return rows.tracked_key(QueueId(queue_id), int.from_bytes(index, "big"), group.decode())
 
 
 def _counter_key(partition_key: bytes) -> bytes:
@@ -142,25 +140,22 @@ class Reindex:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def apply(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        """Note where a live batch lies; an outcome with an error: nothing of it is needed."""
+    def apply(self, log_offset: int, envelope: Envelope, place: Place) -> None:
+        """Note where a live batch lies; of anything else nothing is needed."""
         key = (envelope.queue_id, envelope.partition)
         if envelope.kind == Kind.APPEND:
-            return self._append(key, log_offset, envelope, place)
-        if envelope.kind == Kind.COPY:
-            return self._copy(key, envelope, place)
-        return Outcome(Code.INVALID_RECORD)
+            self._append(key, log_offset, envelope, place)
+        elif envelope.kind == Kind.COPY:
+            self._copy(key, envelope, place)
 
-    def _append(
-        self, key: PartitionKey, log_offset: int, envelope: Envelope, place: Place
-    ) -> Outcome:
+    def _append(self, key: PartitionKey, log_offset: int, envelope: Envelope, place: Place) -> None:
         counter_key = _counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
         if data is None:
-            return Outcome(Code.UNKNOWN_TOPIC_ID)
+            return
         counter = Anchor._make(_ANCHOR.unpack(data))
         if log_offset < counter.log_offset or self._void(log_offset):
-            return Outcome(Code.INVALID_RECORD)
+            return
         header = read_header(envelope.body)
         last_offset = counter.base_offset + header.last_offset_delta
         size = counter.size_before + place.length
@@ -171,17 +166,16 @@ class Reindex:
         self._note(key, last_offset, batch)
         counted = Anchor(log_offset + 1, last_offset + 1, size, through_ms)
         self._state.put(counter_key, _ANCHOR.pack(*counted))
-        return Outcome(Code.NONE)
 
     def _void(self, log_offset: int) -> bool:
         return self._state.get(rows.void_key(log_offset)) is not None
 
-    def _copy(self, key: PartitionKey, envelope: Envelope, place: Place) -> Outcome:
+    def _copy(self, key: PartitionKey, envelope: Envelope, place: Place) -> None:
         header = copied_header(envelope)
         last_offset = envelope.number + header.last_offset_delta
         row = self._state.partition(key)
         if row is None or not row.log_start <= last_offset < row.next_offset:
-            return Outcome(Code.UNKNOWN_TOPIC_ID)
+            return
         log_offset, size, through_ms = COPIED.unpack_from(envelope.body)
         batch = Batch(
             *copied_place(place),
@@ -189,7 +183,6 @@ class Reindex:
             copied=True,
         )  # fmt: skip
         self._note(key, last_offset, batch)
-        return Outcome(Code.NONE)
 
     def _note(self, key: PartitionKey, last_offset: int, batch: Batch) -> None:
         before = self._state.batch_at(key, last_offset)
@@ -202,7 +195,7 @@ class Reindex:
         """All of the log below X was seen. Raises RowsDisagree."""
         for key, data in self._state.kv.scan(b"t", b"u"):
             counter = Anchor._make(_ANCHOR.unpack(data))
-            partition: PartitionKey = (QueueId(key[1:17]), int.from_bytes(key[17:], "big"))
+            partition = rows.partition_of(key)
             row = self._state.partition(partition)
             if row is None or counter.base_offset != row.next_offset:
                 raise RowsDisagree(

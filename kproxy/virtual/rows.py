@@ -3,9 +3,9 @@
 Keys begin with a letter for the kind of row, so that each kind is one range of the store:
 `q` queue by name, `i` name by id, `p` queue partition, `b` batch index, `o` committed offset,
 `r` groups by queue, `x` deleted queues and `y` trimmed ones to sweep, `s` live bytes by segment,
-`m` the checkpoint; on a shared log `c` the last claim, `w` what a home shard has to spread, `h`
-what another home shard spread here, `v` appends without effect, `a` queues to announce, `d` rows to
-publish, `t` counters of a rebuild.
+`m` the checkpoint; on a shared log `w` what a home shard has to spread, `h` what another home
+shard spread here, `v` appends without effect, `a` queues to announce, `d` rows to publish, `t`
+counters of a rebuild.
 """
 
 import json
@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kproxy.virtual.types import LogOffset, QueueId
+from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 
 _QUEUE = struct.Struct(">16siiQQ")
 _PARTITION_KEY = struct.Struct(">c16sI")
@@ -24,7 +24,6 @@ _SENT = struct.Struct(">iiqq")
 _BATCH = struct.Struct(">QIIiQQqq?")
 _OFFSET = struct.Struct(">qiq")
 _SPREAD = struct.Struct(">qi")
-_CLAIM = struct.Struct(">QQ")
 
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 PRODUCERS_REMEMBERED = 1000  # per partition; past that the one idle longest is forgotten
@@ -45,6 +44,11 @@ def partition_key(queue_id: QueueId, index: int) -> bytes:
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
     """Batches are filed by their last offset: a seek to an offset finds the batch that holds it."""
     return _BATCH_KEY.pack(b"b", queue_id, index, last_offset)
+
+
+def partition_of(key: bytes) -> PartitionKey:
+    """The queue partition that a key of kind `p`, `b`, `r` or `t` belongs to."""
+    return QueueId(key[1:17]), int.from_bytes(key[17:21], "big")
 
 
 def batch_key_offset(key: bytes) -> int:
@@ -97,9 +101,8 @@ def unpublished_key(key: bytes) -> bytes:
     return b"d" + key
 
 
-PUBLISHED_KINDS = frozenset(b"qpoxvhwc")
+PUBLISHED_KINDS = frozenset(b"qpoxvhw")
 CHECKPOINT_KEY = b"m"
-CLAIM_KEY = b"c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +152,6 @@ def encode_spread(as_of: int, partitions: int) -> bytes:
 
 def decode_spread(data: bytes) -> tuple[int, int]:
     return _SPREAD.unpack(data)
-
-
-def encode_claim(log_offset: int, writer: int) -> bytes:
-    """The `c` row: the last claim's log offset, and whose it is."""
-    return _CLAIM.pack(log_offset, writer)
-
-
-def decode_claim(data: bytes) -> tuple[int, int]:
-    return _CLAIM.unpack(data)
 
 
 class Sent(NamedTuple):

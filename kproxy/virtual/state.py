@@ -86,6 +86,10 @@ class State:
             self._cache(self._names, queue_id, name)
         return name
 
+    def queue_by_id(self, queue_id: QueueId) -> Queue | None:
+        name = self.name(queue_id)
+        return None if name is None else self.queue(name)
+
     def put_queue(self, queue: Queue) -> None:
         self._cache(self._queues, queue.name, queue)
         self._cache(self._names, queue.queue_id, queue.name)

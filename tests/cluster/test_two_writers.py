@@ -25,9 +25,10 @@ from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv
 from kproxy.store.segments import Segments
 from kproxy.upstream.link import DataLink
-from kproxy.upstream.published import NotPublished, RowsWriter, read_rows
+from kproxy.upstream.published import NotPublished, RowsWriter
 from kproxy.upstream.settings import Reach, Upstream
 from kproxy.upstream.topics import Topics
+from kproxy.upstream.whole import read_whole
 from kproxy.virtual.envelope import Envelope, Kind, command, record_key
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.published import AS_OF_KEY, decode_as_of
@@ -142,7 +143,7 @@ def test_a_fenced_writers_rows_are_not_published(kafka: Kafka) -> None:
         zombie.write(iter([(b"pa", b"late")]), 11)
     assert refused.value.fenced
     owner.write(iter([(b"pa", b"2"), (b"pb", None)]), 20)
-    found = dict(row for chunk in read_rows(site, 0) for row in chunk)
+    found = dict(row for chunk in read_whole(site, site.offset) for row in chunk)
     assert (found[b"pa"], found[b"pb"]) == (b"2", None)
     assert decode_as_of(found[AS_OF_KEY] or b"") == 20
     zombie.close()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kproxy.metadata.catalogue import new_queue_id
-from kproxy.owning.queues import OUTCOME, QueueCache, announced, announcement
+from kproxy.owning.queues import QueueCache, announced, announcement, outcome_key
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
@@ -98,8 +98,8 @@ def test_a_queue_that_others_are_still_told_of_is_not_there(
 
 
 def test_outcomes_are_for_who_asked(cache: QueueCache) -> None:
-    mine = OUTCOME + (7).to_bytes(8, "big") + (3).to_bytes(8, "big")
-    other = OUTCOME + (8).to_bytes(8, "big") + (3).to_bytes(8, "big")
+    mine = outcome_key(7, 3)
+    other = outcome_key(8, 3)
     records = [(0, mine, b'{"code": 0}'), (1, other, b'{"code": 0}'), (2, mine, None)]
     assert list(cache.outcomes(records, 7)) == [(3, {"code": 0})]
 

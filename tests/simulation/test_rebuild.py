@@ -186,7 +186,7 @@ class Simulation:
         for key, value in state.kv.scan(b"", b"\xff"):
             if key[:1] == b"o" and key[4:20].hex() in self.to_sweep:
                 continue
-            if key[0] in b"qipohwc" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
+            if key[0] in b"qipohw" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
                 yield key, value
             elif key[:1] == b"b":
                 row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
