@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,11 +215,19 @@ def test_workers_under_a_supervisor(kafka: Kafka, tmp_path: Path) -> None:
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(30) == 0
     finally:
-        for child in psutil.Process(parent.pid).children() if parent.poll() is None else ():
-            child.kill()
-        parent.kill()
-        if parent.stderr:
-            parent.stderr.close()
+        ended(parent)
+
+
+def ended(parent: subprocess.Popen[Any]) -> None:
+    """Kill it with its workers, leaving nothing for a later test to stumble over."""
+    if parent.poll() is None:
+        for child in psutil.Process(parent.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    parent.kill()
+    parent.wait()
+    if parent.stderr:
+        parent.stderr.close()
 
 
 def both(wire: Wire) -> Any:
@@ -228,8 +236,15 @@ def both(wire: Wire) -> Any:
 
 
 def alive(parent: subprocess.Popen[Any]) -> set[int]:
-    children = psutil.Process(parent.pid).children()
-    return {child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE}
+    return {child.pid for child in psutil.Process(parent.pid).children() if lives(child)}
+
+
+def lives(child: psutil.Process) -> bool:
+    """Neither dead nor waiting to be reaped; the supervisor reaps while we look."""
+    try:
+        return bool(child.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def located(kafka: Kafka, port: int) -> None:
