@@ -6,7 +6,7 @@ from kproxy.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.fold import Outcome
+from kproxy.virtual.outcome import Outcome
 
 
 class Appends:

@@ -17,6 +17,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveInt,
     ValidationError,
     model_validator,
@@ -141,6 +142,21 @@ class Config(BaseModel):
     )
     shutdown_ms_max: PositiveInt = Field(10_000, description="longest a stop waits for answers")
     offset_metadata_bytes_max: PositiveInt = Field(4096, description="metadata of a commit")
+    offsets_retention_minutes: PositiveInt = Field(
+        7 * 24 * 60, description="how long a group's offsets are kept once nobody uses them"
+    )
+    group_initial_rebalance_delay_ms: NonNegativeInt = Field(
+        3000, description="wait for more members before a new group's first rebalance"
+    )
+    group_session_ms_min: PositiveInt = Field(6000, description="shortest session of a member")
+    group_session_ms_max: PositiveInt = Field(1_800_000, description="longest session of a member")
+    group_consumer_session_ms: PositiveInt = Field(
+        45_000, description="session of a member of the consumer protocol (KIP-848)"
+    )
+    group_consumer_heartbeat_ms: PositiveInt = Field(
+        5000, description="time between its heartbeats"
+    )
+    group_members_max: PositiveInt = Field(10_000, description="members of one group")
     segment_bytes: Bytes = Field(ByteSize(128 * MIB), description="size of a log segment file")
     commit_bytes_max: Bytes = Field(ByteSize(32 * MIB), description="most bytes in one commit")
     disk_free_bytes_min: Bytes = Field(

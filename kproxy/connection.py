@@ -44,6 +44,7 @@ class Connection:
         self._config: Config = worker.config
         self._memory = worker.request_memory
         self._peer = peer
+        self._host = "/" + peer.rpartition(":")[0]
         self._line: deque[tuple[Accepted, int]] = deque()
         self._unfinished = 0  # bytes of a request that is not whole yet
         self._serial = 0  # of the line, those that do not overlap
@@ -111,7 +112,7 @@ class Connection:
             await self._wait_for_less(lambda: len(self._line))
         while self._serial:
             await self._wait_for_less(lambda: self._serial)
-        accepted = accept(self._worker, frame)
+        accepted = accept(self._worker, frame, self._host)
         self._memory.take(len(frame))
         self._line.append((accepted, len(frame)))
         if not accepted.pipelined:

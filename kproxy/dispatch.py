@@ -12,8 +12,10 @@ from typing import Any
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import (
     api_versions,
+    classic_groups,
     describe_configs,
     fetch,
+    groups,
     list_offsets,
     metadata,
     offsets,
@@ -64,6 +66,12 @@ _APIS = (
     Api(key=8, low=2, high=10, handle=offsets.commit),
     Api(key=9, low=1, high=10, handle=offsets.fetch),
     Api(key=10, low=0, high=6, handle=offsets.find_coordinator),
+    Api(key=11, low=0, high=9, handle=classic_groups.join),
+    Api(key=12, low=0, high=4, handle=classic_groups.heartbeat),
+    Api(key=13, low=0, high=5, handle=classic_groups.leave),
+    Api(key=14, low=0, high=5, handle=classic_groups.sync),
+    Api(key=15, low=0, high=6, handle=groups.describe),
+    Api(key=16, low=0, high=5, handle=groups.list_groups),
     Api(key=api_versions.KEY, low=0, high=4, handle=_versions),
     Api(key=19, low=2, high=7, handle=topics.create),
     Api(key=20, low=1, high=6, handle=topics.delete),
@@ -72,6 +80,7 @@ _APIS = (
     Api(key=23, low=2, high=4, handle=list_offsets.for_leader_epoch),
     Api(key=32, low=1, high=4, handle=describe_configs.handle),
     Api(key=37, low=0, high=3, handle=topics.create_partitions),
+    Api(key=42, low=0, high=2, handle=groups.delete),
     Api(key=47, low=0, high=0, handle=offsets.delete),
     Api(key=60, low=0, high=2, handle=metadata.describe_cluster),
 )
@@ -88,8 +97,11 @@ class Accepted:
     answer: Answer
 
 
-def accept(worker: Worker, frame: bytes) -> Accepted:
-    """Decode a request and, for a Produce, append it. Raises Malformed: close the connection."""
+def accept(worker: Worker, frame: bytes, host: str = "") -> Accepted:
+    """Decode a request of the client at `host` and, for a Produce, append it.
+
+    Raises Malformed: close the connection.
+    """
     header = decode_header(frame)
     api = TABLE.get(header.api_key)
     if api is None or not api.low <= header.api_version <= api.high or header.body_at < 0:
@@ -99,7 +111,9 @@ def accept(worker: Worker, frame: bytes) -> Accepted:
             )
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
     request = Request(
-        header=header, body=decode_body(frame, header, worker.config.request_elements_max)
+        header=header,
+        body=decode_body(frame, header, worker.config.request_elements_max),
+        host=host,
     )
     if header.api_key == PRODUCE_KEY:
         finish = produce.start(worker, request)

@@ -36,12 +36,14 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
             tasks.start_soon(shard.log.run)
             async with anyio.create_task_group() as house:
                 house.start_soon(Keeper(shard, config).run)
-                yield Worker(
+                worker = Worker(
                     config=config,
                     cluster=Alone(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
                     routes=OneShard(shard),
                     lookup=StateLookup(shard.state),
                 )
+                house.start_soon(worker.groups.run)
+                yield worker
                 house.cancel_scope.cancel()
             shard.log.close()
     finally:

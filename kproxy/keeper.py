@@ -21,7 +21,8 @@ from kproxy.protocol.batch import read_header
 from kproxy.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.fold import Place, copied_place
+from kproxy.virtual.fold import copied_place
+from kproxy.virtual.outcome import Place
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()

@@ -13,7 +13,8 @@ from kproxy.log.room import DiskRoom
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import DamagedLog, Segments
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.fold import Fold, Outcome, Place
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.published import Capture
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.state import State
@@ -55,6 +56,7 @@ class Shard:
         # Of the rows, and of those on disk.
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
+        self.term = 0  # log offset of the claim it is served by
         self.capture: Capture | None = None
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
         """Told of every envelope applied that is not a client's batch."""

@@ -10,6 +10,7 @@ import anyio
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
+from kproxy.groups.coordinator import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.memory import Memory
 from kproxy.metadata import configs
@@ -32,6 +33,7 @@ class Request:
 
     header: RequestHeader
     body: Any
+    host: str = ""  # of the client, as Kafka shows it: with a slash before it
 
     @property
     def version(self) -> int:
@@ -47,8 +49,8 @@ class Routes(Protocol):
         """The shard with this number, if this worker serves it now."""
         ...
 
-    def any(self) -> Shard | None:
-        """Some shard that this worker serves, if there is one."""
+    def all(self) -> list[Shard]:
+        """The shards that this worker serves now."""
         ...
 
     def decide(self, name: str, envelope: Envelope) -> Ticket:
@@ -67,8 +69,8 @@ class OneShard:
     def serving(self, index: int) -> Shard:
         return self._shard
 
-    def any(self) -> Shard:
-        return self._shard
+    def all(self) -> list[Shard]:
+        return [self._shard]
 
     def decide(self, name: str, envelope: Envelope) -> Ticket:
         return self._shard.append([envelope])
@@ -98,12 +100,14 @@ class Worker:
         self.request_memory = Memory(config.request_bytes_buffered_max)
         self.answer_memory = Memory(config.answer_bytes_buffered_max)
         self.now_ms = now_ms
+        self.groups = Coordinators(routes.all, config, lookup, now_ms)
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
 
     def stop(self) -> None:
         """Let every long poll answer with what there is."""
         self.stopping = True
+        self.groups.stop()
         for event in self._long_polls:
             event.set()
 
@@ -133,10 +137,9 @@ class Worker:
 
     def any_shard(self) -> Shard:
         """A shard that this worker serves, for what belongs to none. Raises KafkaError."""
-        shard = self.routes.any()
-        if shard is None:
-            raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
-        return shard
+        for shard in self.routes.all():
+            return shard
+        raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
     def max_batch_bytes(self, queue: Queue) -> int:
         given = queue.configs.get("max.message.bytes")

@@ -10,7 +10,8 @@ from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster import Alone
 from kproxy.protocol.answers import Broker
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.fold import Fold, Outcome, Place
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
 from kproxy.watch import Watchers
@@ -59,6 +60,8 @@ class MemoryShard:
         self.segments = MemorySegments()
         self.log: list[Envelope] = []
         self.serving = True
+        self.shard = ShardId(shard)
+        self.term = 0
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))

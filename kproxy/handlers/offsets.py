@@ -1,7 +1,6 @@
 """FindCoordinator (10), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
 
-For consumers that assign partitions themselves: a commit with a generation is answered
-as Kafka answers for a group that has no members. Membership is not built yet.
+A commit is judged twice: by the coordinator, which knows of rebalances under way, and by the fold.
 """
 
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from kproxy.worker import Request, Worker
 
 _GROUP = 0
 _COMMIT_BY_ID = _FETCH_BY_ID = 10
+_MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_MEMBER_EPOCH)
 
 
 async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -73,13 +73,14 @@ def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str,
 async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
-    group_fault = _group_fault(worker, body)
+    group_fault = _group_fault(worker, request)
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
     offsets: list[list[Any]] = []
     slots: list[dict[str, Any]] = []
     topics = []
     for topic in body.topics:
         queue = _queue(worker, topic, by_id)
+        deny = queue is not None and worker.setting(queue, "kproxy.commit.rewind") == "deny"
         parts = []
         for part in topic.partitions:
             index, metadata = part.partition_index, part.committed_metadata or ""
@@ -95,23 +96,28 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
                 epoch = getattr(part, "committed_leader_epoch", -1)
                 slots.append(answer)
                 offsets.append(
-                    [queue.queue_id.hex(), index, part.committed_offset, epoch, metadata]
+                    [queue.queue_id.hex(), index, part.committed_offset, epoch, metadata, deny]
                 )
         topics.append(_labelled(topic, by_id, parts))
     if offsets:
-        await _append(worker, body.group_id, offsets, slots, absent)
+        await _append(worker, body, offsets, slots, absent)
     return {"topics": topics}
 
 
 async def _append(
-    worker: Worker, group: str, offsets: list[Any], slots: list[dict[str, Any]], absent: Code
+    worker: Worker, body: Any, offsets: list[Any], slots: list[dict[str, Any]], absent: Code
 ) -> None:
-    envelope = command(
-        Kind.COMMIT, time_ms=worker.now_ms(), values={"group": group, "offsets": offsets}
-    )
-    outcome = await append(worker.coordinated(group), envelope)
+    values = {
+        "group": body.group_id,
+        "member": body.member_id,
+        "epoch": body.generation_id_or_member_epoch,
+        "offsets": offsets,
+    }
+    envelope = command(Kind.COMMIT, time_ms=worker.now_ms(), values=values)
+    outcome = await append(worker.coordinated(body.group_id), envelope)
     # COORDINATOR_NOT_AVAILABLE is what Kafka's coordinator says when its log cannot be written.
-    codes = outcome.codes or (Code.COORDINATOR_NOT_AVAILABLE,) * len(slots)
+    refused = outcome.code if outcome.code in _MEMBER_FAULTS else Code.COORDINATOR_NOT_AVAILABLE
+    codes = outcome.codes or (refused,) * len(slots)
     for answer, code in zip(slots, codes, strict=True):
         answer["error_code"] = absent if code == Code.UNKNOWN_TOPIC_ID else code
 
@@ -127,12 +133,19 @@ def _here(worker: Worker, group: str) -> Code:
     return Code.NONE
 
 
-def _group_fault(worker: Worker, body: Any) -> Code:
-    """As Kafka's coordinator for a group without members: only a generation gives one away."""
-    fault = _here(worker, body.group_id)
+def _group_fault(worker: Worker, request: Request) -> Code:
+    """What the group's coordinator says before the log is asked; the fold has the last word."""
+    body = request.body
+    group_id, epoch = body.group_id, body.generation_id_or_member_epoch
+    fault = _here(worker, group_id)
     if fault:
         return fault
-    return Code.UNKNOWN_MEMBER_ID if body.generation_id_or_member_epoch >= 0 else Code.NONE
+    group = worker.groups.of(worker.coordinated(group_id)).find(group_id)
+    if group is None:
+        known = epoch < 0 and not body.member_id
+        return Code.NONE if known else Code.UNKNOWN_MEMBER_ID
+    instance = getattr(body, "group_instance_id", None)
+    return group.commit_fault(body.member_id, instance, epoch, request.version)
 
 
 async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -185,8 +198,7 @@ def _all_committed(worker: Worker, group: str) -> list[dict[str, Any]]:
     prefix = rows.offset_prefix(group)
     by_queue: dict[QueueId, list[dict[str, Any]]] = {}
     for key, value in worker.coordinated(group).state.kv.scan(prefix, prefix + b"\xff" * 21):
-        queue_id = QueueId(key[-20:-4])
-        index = int.from_bytes(key[-4:], "big")
+        queue_id, index = rows.partition_of_offset(key)
         by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
     answer = []
     for queue_id, parts in by_queue.items():
@@ -204,10 +216,13 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     if fault:
         return {"error_code": fault, "topics": ()}
     shard = worker.coordinated(body.group_id)
-    prefix = rows.offset_prefix(body.group_id)
-    known = next(shard.state.kv.scan(prefix, prefix + b"\xff" * 21), None)
-    if known is None:
+    coordinator = worker.groups.of(shard)
+    group = coordinator.find(body.group_id)
+    if group is None and coordinator.head(body.group_id) is None:
         return {"error_code": Code.GROUP_ID_NOT_FOUND, "topics": ()}
+    used = frozenset() if group is None else group.subscribed()
+    if used is None:
+        return {"error_code": Code.NON_EMPTY_GROUP, "topics": ()}
     partitions: list[list[Any]] = []
     topics = []
     for topic in body.topics:
@@ -218,6 +233,8 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             code = Code.NONE
             if queue is None or not 0 <= index < queue.partitions:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif topic.name in used:
+                code = Code.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 partitions.append([queue.queue_id.hex(), index])
             parts.append({"partition_index": index, "error_code": code})

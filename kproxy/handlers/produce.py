@@ -15,7 +15,7 @@ from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.fold import Outcome
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producers import judge
 from kproxy.virtual.rows import Queue, Sent
 from kproxy.virtual.types import QueueId

@@ -14,7 +14,7 @@ from kproxy.metadata import configs
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope, Kind, command
-from kproxy.virtual.fold import Outcome
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId

@@ -7,7 +7,7 @@ import anyio
 
 from kproxy.errors import KafkaError
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.fold import Outcome, Place
+from kproxy.virtual.outcome import Outcome, Place
 
 Deliver = Callable[[int, list[Envelope], list[Place], tuple[int, int]], list[Outcome]]
 """deliver(first log offset, envelopes, places, (segment, position) behind them) -> outcomes.

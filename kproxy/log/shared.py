@@ -19,7 +19,7 @@ from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.fold import Outcome
+from kproxy.virtual.outcome import Outcome
 
 _log = structlog.get_logger()
 

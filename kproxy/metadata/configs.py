@@ -48,6 +48,11 @@ SETTINGS = {
             documentation="Batches are kept as the producer compressed them.",
         ),
         Setting(
+            name="kproxy.commit.rewind", default="allow", kind=STRING,
+            fault=_one_of("allow", "deny"),
+            documentation="Whether a group may commit an offset below the one it has committed.",
+        ),
+        Setting(
             name="max.message.bytes", default="1048588", kind=INT, fault=_number(0, 2**31 - 1),
             documentation="The largest record batch accepted, after compression, in bytes.",
         ),

@@ -22,7 +22,7 @@ from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
-from kproxy.virtual.fold import Outcome
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import QueueId
 

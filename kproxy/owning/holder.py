@@ -21,7 +21,7 @@ from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.upstream.link import Onlooker
 from kproxy.upstream.reading import Records
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.fold import Outcome
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.types import ShardId
 
 _log = structlog.get_logger()
@@ -238,6 +238,7 @@ class Holder:
 
     def _serve(self, shard: Shard, claim: int) -> None:
         shard.serving = True
+        shard.term = claim
         self.shard = shard
         self._site.announce(self._index, claim)
         self._site.decisions.take_up(shard)

@@ -240,12 +240,14 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     tasks.start_soon(member.flush_now_and_then)
     tasks.start_soon(_watch_failure, member)
     _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
-    return Worker(
+    worker = Worker(
         config=config,
         cluster=Mapped(member.me, member.map),
         routes=shards,
         lookup=member.cache,
     )
+    tasks.start_soon(worker.groups.run)
+    return worker
 
 
 async def _until_cancelled(membership: Membership) -> None:

@@ -35,8 +35,8 @@ class Shards:
         """The home shard of a queue, if this worker serves it now."""
         return self.serving(shard_of(name, self.shards))
 
-    def any(self) -> Shard | None:
-        return next((h.shard for h in self._holders.values() if h.shard is not None), None)
+    def all(self) -> list[Shard]:
+        return [h.shard for h in self._holders.values() if h.shard is not None]
 
     def assigned(self, wanted: frozenset[int]) -> None:
         """The group has decided anew which shards are this worker's."""

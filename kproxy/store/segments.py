@@ -19,7 +19,7 @@ from crc32c import crc32c
 from kproxy.store import files
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.fold import Place
+from kproxy.virtual.outcome import Place
 
 _FRAME = struct.Struct(">IIQ")
 _CRC_FROM = 8

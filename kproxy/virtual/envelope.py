@@ -23,7 +23,7 @@ _CRC = struct.Struct(">I")
 
 
 class Kind(IntEnum):
-    """What an envelope asks for; 24 and up are kept for groups, transactions, shares."""
+    """What an envelope asks for; 28 and up are kept for transactions and shares."""
 
     VOID = 0  # in the place of a record that is not ours
     APPEND = 1  # body: a record batch
@@ -31,13 +31,17 @@ class Kind(IntEnum):
     GROW = 3  # number: the new partition count
     DELETE = 4
     TRIM = 5  # number: the new log start offset
-    COMMIT = 6  # body: {group, offsets}
+    COMMIT = 6  # body: {group, member, epoch, offsets}
     FORGET = 7  # body: {group, partitions}
     PRODUCER_ID = 8
     COPY = 9  # number: the base offset; body: what `COPIED` says, the record batch
     CLAIM = 20  # its writer serves the shard from now on
     SPREAD = 21  # number: log offset in the queue's home shard; body: {name, partitions}
     LANDED = 22  # in the home shard. number: the same, all other shards have it
+    GROUP = 24  # body: {group, after, kind, members, values, rows}
+    EXPIRE = 25  # number: when to look again (ms). body: {group, after, offsets}
+    DELETE_GROUP = 26  # body: {group}
+    CONFIGURE = 27  # body: {set, drop, all}
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

@@ -7,36 +7,17 @@ same code runs, so what was answered and what is rebuilt cannot differ.
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.virtual import producers, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.groups import GroupFold
+from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Batch, Committed, Partition, Queue
+from kproxy.virtual.rows import Batch, Partition, Queue
 from kproxy.virtual.state import State
-from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
-
-
-class Place(NamedTuple):
-    """Where the local copy keeps an envelope's body: segment, byte position, length."""
-
-    segment: int
-    position: int
-    length: int
-
-
-class Outcome(NamedTuple):
-    """What `apply` decided. `number`: base offset, new log start, partition count, producer id."""
-
-    code: Code = Code.NONE
-    number: int = -1
-    time_ms: int = -1  # log append time
-    log_start: int = -1
-    message: str | None = None
-    queue: Queue | None = None
-    codes: tuple[Code, ...] = ()  # one for each item of a command that has several
+from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
 
 def copied_header(envelope: Envelope) -> BatchHeader:
@@ -61,14 +42,19 @@ class Fold:
         self._shared = shared
         self._shard = shard
         self._shards = shards
+        groups = GroupFold(state, alone=shards == 1)
         self._by_kind: dict[int, Callable[[int, Envelope, Place], Outcome]] = {
             Kind.APPEND: self._append,
             Kind.CREATE: self._create,
             Kind.GROW: self._grow,
             Kind.DELETE: self._delete,
             Kind.TRIM: self._trim,
-            Kind.COMMIT: self._commit,
-            Kind.FORGET: self._forget,
+            Kind.COMMIT: groups.commit,
+            Kind.FORGET: groups.forget,
+            Kind.GROUP: groups.change,
+            Kind.EXPIRE: groups.expire,
+            Kind.DELETE_GROUP: groups.delete,
+            Kind.CONFIGURE: self._configure,
             Kind.PRODUCER_ID: self._producer_id,
             Kind.COPY: self._copy,
             Kind.VOID: self._void,
@@ -242,6 +228,18 @@ class Fold:
         )
         return self._put_queue(log_offset, grown)
 
+    def _configure(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """Settings changed: `all` says that those not set are dropped."""
+        queue = self.state.queue_by_id(envelope.queue_id)
+        if queue is None:
+            return _NO_QUEUE
+        values = envelope.values()
+        kept = {} if values["all"] else dict(queue.configs)
+        for name in values["drop"]:
+            kept.pop(name, None)
+        changed = replace(queue, configs=kept | values["set"], changed_at=LogOffset(log_offset))
+        return self._put_queue(log_offset, changed)
+
     def _landed(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """All other shards have been told what this home shard decided at `number`."""
         work = self.state.get(rows.work_key(envelope.queue_id))
@@ -294,32 +292,6 @@ class Fold:
 
     def _claim(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         return Outcome(Code.NONE, log_offset)
-
-    # -- committed offsets
-
-    def _commit(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        values = envelope.values()
-        group: str = values["group"]
-        codes = []
-        for queue_hex, index, offset, leader_epoch, metadata in values["offsets"]:
-            key: PartitionKey = (QueueId(bytes.fromhex(queue_hex)), index)
-            if self._shards == 1 and self.state.partition(key) is None:
-                codes.append(Code.UNKNOWN_TOPIC_ID)
-                continue
-            committed = Committed(offset, leader_epoch, envelope.time_ms, metadata)
-            self.state.put(rows.offset_key(group, *key), committed.encode())
-            self.state.put(rows.tracked_key(*key, group), b"")
-            codes.append(Code.NONE)
-        return Outcome(Code.NONE, codes=tuple(codes))
-
-    def _forget(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        values = envelope.values()
-        group: str = values["group"]
-        for queue_hex, index in values["partitions"]:
-            key: PartitionKey = (QueueId(bytes.fromhex(queue_hex)), index)
-            self.state.put(rows.offset_key(group, *key), None)
-            self.state.put(rows.tracked_key(*key, group), None)
-        return Outcome(Code.NONE)
 
     def _producer_id(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """Unique for ever: no two allocations share shard and log offset."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kproxy.protocol.batch import read_header
-from kproxy.virtual import rows
+from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.fold import Place, copied_header, copied_place
+from kproxy.virtual.fold import copied_header, copied_place
+from kproxy.virtual.outcome import Place
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.state import Kv, State
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -84,6 +85,9 @@ def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None
     yield key, data
     if key[0] == ord("o"):
         yield _tracked_key(key), None if data is None else b""
+    elif key[0] == ord("g") and data is not None:
+        # An earlier one's look is left behind: who looks finds that it is not the group's.
+        yield group_rows.look_key(group_rows.decode_head(data).look_ms, key[1:].decode()), b""
 
 
 def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:

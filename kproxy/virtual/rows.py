@@ -5,7 +5,7 @@ Keys begin with a letter for the kind of row, so that each kind is one range of 
 `r` groups by queue, `x` deleted queues and `y` trimmed ones to sweep, `s` live bytes by segment,
 `m` the checkpoint; on a shared log `w` what a home shard has to spread, `h` what another home
 shard spread here, `v` appends without effect, `a` queues to announce, `d` rows to publish, `t`
-counters of a rebuild.
+counters of a rebuild. Those of groups, `g`, `u` and `e`: `group_rows`.
 """
 
 import json
@@ -64,6 +64,11 @@ def offset_prefix(group: str) -> bytes:
     return b"o" + len(name).to_bytes(2, "big") + name
 
 
+def partition_of_offset(key: bytes) -> PartitionKey:
+    """The queue partition that a key of kind `o` belongs to."""
+    return QueueId(key[-20:-4]), int.from_bytes(key[-4:], "big")
+
+
 def tracked_key(queue_id: QueueId, index: int, group: str) -> bytes:
     return b"r" + queue_id + index.to_bytes(4, "big") + group.encode()
 
@@ -101,7 +106,7 @@ def unpublished_key(key: bytes) -> bytes:
     return b"d" + key
 
 
-PUBLISHED_KINDS = frozenset(b"qpoxvhw")
+PUBLISHED_KINDS = frozenset(b"qpoxvhwgu")
 CHECKPOINT_KEY = b"m"
 
 

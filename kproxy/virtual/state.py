@@ -53,6 +53,14 @@ class State:
     def put(self, key: bytes, value: bytes | None) -> None:
         self._changes[key] = value
 
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < end, with changes not written yet; for few: it gathers them."""
+        changes = self._changes
+        changed = {key: value for key, value in changes.items() if start <= key < end}
+        found = {key: value for key, value in self.kv.scan(start, end) if key not in changed}
+        found |= {key: value for key, value in changed.items() if value is not None}
+        yield from sorted(found.items())
+
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)
         if row is None and (data := self.get(rows.partition_key(*key))) is not None:

@@ -19,6 +19,7 @@ from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.group_rows import group_key, look_key
 from kproxy.virtual.types import QueueId
 from tests.wire import batch
 
@@ -256,13 +257,13 @@ def test_a_deleted_queue_gives_the_disk_back_and_leaves_no_row(tmp_path: Path) -
             await create(shard, QUEUES[0])
             for _ in range(40):
                 await put(shard, QUEUES[0], b"x" * 200_000)
-            offsets = {"group": "g", "offsets": [[QUEUES[0].hex(), 0, 5, -1, "m"]]}
+            offsets = {"group": "g", "offsets": [[QUEUES[0].hex(), 0, 5, -1, "m", False]]}
             await shard.append([command(Kind.COMMIT, values=offsets)]).wait()
             assert len(shard.segments.ids) >= 4
             await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
             await keep(shard, lambda: sum(map(shard.segments.size, shard.segments.ids)) < 1000)
             left = [key for key, _ in shard.kv.scan(b"", b"\xff" * 40) if key[:1] not in b"ms"]
-            assert left == []
+            assert left == [look_key(0, "g"), group_key("g")]  # the group itself expires
         again = open_local(tmp_path, config())
         assert again.state.queue("q1") is None
         again.close()

@@ -13,7 +13,7 @@ from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.fold import Outcome, Place
+from kproxy.virtual.outcome import Outcome, Place
 
 
 class Link:

@@ -110,7 +110,7 @@ class Simulation:
             end = self.model.partitions[queue][index].end
             return command(Kind.TRIM, queue, index, number=self.rng.randrange(end + 1))
         if dice < 0.16:
-            offsets = [[queue.hex(), index, self.rng.randrange(99), -1, ""]]
+            offsets = [[queue.hex(), index, self.rng.randrange(99), -1, "", False]]
             return command(Kind.COMMIT, values={"group": "g", "offsets": offsets})
         return self.append(queue, index)
 

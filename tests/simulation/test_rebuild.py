@@ -17,7 +17,8 @@ from kproxy.errors import Code
 from kproxy.keeper import Keeper
 from kproxy.virtual import published, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
-from kproxy.virtual.fold import Fold, Outcome, Place
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.published import Capture, Reindex
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
@@ -210,7 +211,7 @@ class Simulation:
             end = row.next_offset if row else 3
             return command(Kind.TRIM, queue, index, number=self.rng.randrange(-1, end + 2))
         if dice < 0.30:
-            offsets = [[queue.hex(), index, self.rng.randrange(9), -1, ""]]
+            offsets = [[queue.hex(), index, self.rng.randrange(9), -1, "", False]]
             return command(Kind.COMMIT, values={"group": "g", "offsets": offsets})
         if dice < 0.32:
             return command(Kind.FORGET, values={"group": "g", "partitions": [[queue.hex(), index]]})

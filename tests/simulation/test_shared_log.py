@@ -126,7 +126,7 @@ class Simulation:
         if dice < 0.14:
             return command(Kind.TRIM, queue, 0, number=self.rng.randrange(-1, 9))
         if dice < 0.2:
-            offsets = [[queue.hex(), 0, self.rng.randrange(9), -1, ""]]
+            offsets = [[queue.hex(), 0, self.rng.randrange(9), -1, "", False]]
             return command(Kind.COMMIT, values={"group": "g", "offsets": offsets})
         if dice < 0.22:
             return command(Kind.DELETE, queue)

@@ -42,7 +42,7 @@ class Model:
                 return Code.NONE, here
             case Kind.COMMIT:
                 values = envelope.values()
-                for hex_id, part, offset, _, _ in values["offsets"]:
+                for hex_id, part, offset, _, _, _ in values["offsets"]:
                     if part < len(self.partitions.get(bytes.fromhex(hex_id), [])):
                         self.commits[values["group"], bytes.fromhex(hex_id), part] = offset
                 return Code.NONE, None

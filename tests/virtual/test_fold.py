@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kproxy.errors import Code
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind, command
-from kproxy.virtual.fold import Fold, Place
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import Place
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import PRODUCERS_REMEMBERED
 from kproxy.virtual.state import State
@@ -55,7 +56,10 @@ def creates() -> st.SearchStrategy[Envelope]:
 
 def commits() -> st.SearchStrategy[Envelope]:
     def build(group: str, queue: QueueId, part: int, offset: int) -> Envelope:
-        values: dict[str, Any] = {"group": group, "offsets": [[queue.hex(), part, offset, -1, ""]]}
+        values: dict[str, Any] = {
+            "group": group,
+            "offsets": [[queue.hex(), part, offset, -1, "", False]],
+        }
         return command(Kind.COMMIT, values=values)
 
     return st.builds(build, st.sampled_from(GROUPS), ids(), parts(), st.integers(0, 9))

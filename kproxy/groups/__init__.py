@@ -1,0 +1,1 @@
+"""Groups with members: the coordinator of each shard served here."""

@@ -1,0 +1,474 @@
+"""A group of the classic protocol, as Kafka's `ClassicGroup` and `GroupMetadataManager` run it.
+
+Who is joining, who waits and until when is soft: a new coordinator hears of it from the members'
+own retries. A completed rebalance is logged, and answered when it has been.
+"""
+
+import uuid
+from collections import Counter
+from enum import StrEnum
+from typing import Any, Protocol
+
+from anyio import Lock
+
+from kproxy.errors import Code
+from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, subscribed_topics
+from kproxy.groups.member import Member, Promise, restored
+from kproxy.groups.timers import Timers
+from kproxy.virtual.group_rows import NO_VERSION, Head
+
+_NEW_MEMBER_S = 300.0  # as Kafka's group.new.member.join.timeout
+
+
+class State(StrEnum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Home(Protocol):
+    """What a group needs of its coordinator."""
+
+    timers: Timers
+
+    def now(self) -> float: ...
+    def soon(self, group: "ClassicGroup") -> None:
+        """Log the group as it is, without anyone waiting for it."""
+        ...
+
+    def forget(self, group: "ClassicGroup") -> None:
+        """Nothing of it is worth keeping in memory."""
+        ...
+
+    @property
+    def initial_delay_s(self) -> float: ...
+
+
+class ClassicGroup:
+    """Members and where their rebalance stands. `version`: of the row that this stands for."""
+
+    kind = "classic"
+
+    def __init__(self, group_id: str, home: Home) -> None:
+        self.id = group_id
+        self._home = home
+        self.state = State.EMPTY
+        self.members: dict[str, Member] = {}
+        self._instances: dict[str, str] = {}
+        self._pending: dict[str, float] = {}  # ids given out and not joined with, until when
+        self._unsynced: set[str] = set()
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.version = NO_VERSION
+        self.logged: set[str] = set()  # members that have rows
+        self.lock = Lock()
+        self._round = 0  # of rebalances, so that a late timer finds that it is late
+        self._initial = False
+        self._newly_joined = False
+
+    # -- rows
+
+    def restore(self, head: Head, members: dict[str, dict[str, Any]]) -> None:
+        """Become what the rows say; everybody has a whole session to be heard of again."""
+        self.version = head.version
+        values = head.values
+        self.generation = values.get("generation", 0)
+        self.protocol_type = values.get("protocol_type")
+        self.protocol = values.get("protocol")
+        self.leader = values.get("leader")
+        self.logged = set(members)
+        for member_id, row in members.items():
+            self._add(restored(member_id, row))
+        if self.members:
+            self.state = State.STABLE
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "protocol_type": self.protocol_type,
+            "protocol": self.protocol,
+            "leader": self.leader,
+        }
+
+    def rows(self) -> dict[str, dict[str, Any] | None]:
+        """All members' rows, and None for those that have one and are gone."""
+        rows: dict[str, dict[str, Any] | None] = dict.fromkeys(self.logged - self.members.keys())
+        for member in self.members.values():
+            rows[member.id] = member.row(self.generation)
+        return rows
+
+    # -- members
+
+    def member_fault(self, member_id: str, instance: str | None, generation: int) -> Code:
+        """Why this is not a member of this generation; -1 is not looked at."""
+        if self.state == State.DEAD:
+            return Code.COORDINATOR_NOT_AVAILABLE
+        if instance is not None:
+            known = self._instances.get(instance)
+            if known is None:
+                return Code.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return Code.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return Code.UNKNOWN_MEMBER_ID
+        if generation >= 0 and generation != self.generation:
+            return Code.ILLEGAL_GENERATION
+        return Code.NONE
+
+    def commit_fault(
+        self, member_id: str, instance: str | None, generation: int, version: int
+    ) -> Code:
+        """Why this may not commit now; without member and generation it is the administrator."""
+        if generation < 0 and not member_id and instance is None and not self.members:
+            return Code.NONE
+        fault = self.member_fault(member_id, instance, generation)
+        if not fault and generation < 0:
+            return Code.ILLEGAL_GENERATION
+        if not fault and self.state == State.COMPLETING:
+            return Code.REBALANCE_IN_PROGRESS
+        return fault
+
+    def subscribed(self) -> frozenset[str] | None:
+        """The queues that members read; None where only they know what they use."""
+        if not self.members:
+            return frozenset()
+        if self.protocol_type != CONSUMER_PROTOCOL or self.state == State.PREPARING:
+            return None
+        found: set[str] = set()
+        for member in self.members.values():
+            topics = subscribed_topics(member.metadata(self.protocol))
+            if topics is None:
+                return None
+            found.update(topics)
+        return frozenset(found)
+
+    def of_instance(self, instance: str) -> str | None:
+        return self._instances.get(instance)
+
+    def supports(self, protocol_type: str, protocols: set[str]) -> bool:
+        """Whether a member with these protocols fits in."""
+        if not protocol_type or not protocols:
+            return False
+        if not self.members:
+            return True
+        if protocol_type != self.protocol_type:
+            return False
+        return bool(protocols & self._common_protocols())
+
+    def _common_protocols(self) -> set[str]:
+        sets = [{name for name, _ in member.protocols} for member in self.members.values()]
+        return set.intersection(*sets)
+
+    def reserve(self, client_id: str, session_s: float) -> str:
+        """A member id for someone to join with."""
+        member_id = f"{client_id}-{uuid.uuid4()}"
+        self._pending[member_id] = self._home.now() + session_s
+        self._home.timers.at(self._pending[member_id], lambda now: self._expire_pending(member_id))
+        return member_id
+
+    def reserved(self, member_id: str) -> bool:
+        return member_id in self._pending
+
+    def drop_reserved(self, member_id: str) -> bool:
+        if self._pending.pop(member_id, None) is None:
+            return False
+        self._maybe_complete()
+        self._forget_if_idle()
+        return True
+
+    def _expire_pending(self, member_id: str) -> None:
+        self.drop_reserved(member_id)
+
+    def join(self, member: Member, protocol_type: str) -> Promise[dict[str, Any]]:
+        """Take a new member in and rebalance; the promise is its JoinGroup answer."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        self._pending.pop(member.id, None)
+        member.new = True
+        self._newly_joined = True
+        waiting: Promise[dict[str, Any]] = Promise()
+        member.joined = waiting
+        self._add(member)
+        if self.leader is None:
+            self.leader = member.id
+        self.rebalance()
+        return waiting
+
+    def rejoin(
+        self, member: Member, protocols: tuple[tuple[str, bytes], ...], session_s: float,
+        rebalance_s: float,
+    ) -> Promise[dict[str, Any]]:  # fmt: skip
+        """A known member joins with what it supports now, and all rebalance."""
+        self.update(member, protocols, session_s, rebalance_s)
+        waiting: Promise[dict[str, Any]] = Promise()
+        member.answer_join(join_answer(Code.UNKNOWN_MEMBER_ID, member.id))  # an earlier try
+        member.joined = waiting
+        self.rebalance()
+        return waiting
+
+    def update(
+        self, member: Member, protocols: tuple[tuple[str, bytes], ...], session_s: float,
+        rebalance_s: float,
+    ) -> None:  # fmt: skip
+        member.protocols = protocols
+        member.session_s = session_s
+        member.rebalance_s = rebalance_s
+
+    def replace_static(self, instance: str, new_id: str) -> Member:
+        """The same static member under a new id; who still waits under the old one is fenced."""
+        old_id = self._instances[instance]
+        member = self.members.pop(old_id)
+        member.answer_join(join_answer(Code.FENCED_INSTANCE_ID, old_id))
+        member.answer_sync(sync_answer(Code.FENCED_INSTANCE_ID))
+        member.id = new_id
+        self.members[new_id] = member
+        self._instances[instance] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self._unsynced:
+            self._unsynced.discard(old_id)
+            self._unsynced.add(new_id)
+        self.heard(member)
+        return member
+
+    def _add(self, member: Member) -> None:
+        self.members[member.id] = member
+        if member.instance is not None:
+            self._instances[member.instance] = member.id
+        member.deadline = self._home.now() + (_NEW_MEMBER_S if member.new else member.session_s)
+        self._home.timers.at(member.deadline, lambda now: self._expire(member, now))
+
+    def heard(self, member: Member) -> None:
+        member.deadline = self._home.now() + member.session_s
+
+    def _expire(self, member: Member, now: float) -> float | None:
+        if self.members.get(member.id) is not member or self.state == State.DEAD:
+            return None
+        if (member.joined is not None and not member.new) or member.synced is not None:
+            self.heard(member)
+        if member.deadline > now:
+            return member.deadline
+        self.remove(member.id)
+        return None
+
+    def remove(self, member_id: str) -> None:
+        """A member has left or has not been heard of."""
+        self._drop(member_id)
+        self.rebalance_without()
+
+    def _drop(self, member_id: str) -> None:
+        member = self.members.pop(member_id)
+        if member.instance is not None:
+            self._instances.pop(member.instance, None)
+        self._unsynced.discard(member_id)
+        member.answer_join(join_answer(Code.UNKNOWN_MEMBER_ID, member_id))
+        member.answer_sync(sync_answer(Code.UNKNOWN_MEMBER_ID))
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    # -- rebalancing
+
+    def rebalance(self) -> None:
+        if self.state == State.PREPARING:
+            self._maybe_complete()
+        else:
+            self._prepare()
+
+    def rebalance_without(self) -> None:
+        """Some member is gone."""
+        if self.state in (State.STABLE, State.COMPLETING):
+            self._prepare()
+        else:
+            self._maybe_complete()
+
+    def _prepare(self) -> None:
+        if self.state == State.COMPLETING:
+            for member in self.members.values():
+                member.answer_sync(sync_answer(Code.REBALANCE_IN_PROGRESS))
+        self._initial = self.state == State.EMPTY
+        self.state = State.PREPARING
+        self._round += 1
+        if self._initial:
+            self._debounce(self._rebalance_s())
+        else:
+            self._complete_by(self._rebalance_s())
+            self._maybe_complete()
+
+    def _rebalance_s(self) -> float:
+        return max((member.rebalance_s for member in self.members.values()), default=0.0)
+
+    def _debounce(self, remaining_s: float) -> None:
+        """A new group waits a little for more members, again for each that came meanwhile."""
+        self._newly_joined = False
+        round_, delay_s = self._round, min(self._home.initial_delay_s, remaining_s)
+
+        def due(now: float) -> None:
+            if (self._round, self.state) != (round_, State.PREPARING):
+                return
+            if self._newly_joined and remaining_s - delay_s > 0:
+                self._debounce(remaining_s - delay_s)
+            else:
+                self._complete()
+
+        self._home.timers.at(self._home.now() + delay_s, due)
+
+    def _complete_by(self, seconds: float) -> None:
+        round_ = self._round
+
+        def due(now: float) -> None:
+            if (self._round, self.state) == (round_, State.PREPARING):
+                self._complete()
+
+        self._home.timers.at(self._home.now() + seconds, due)
+
+    def _maybe_complete(self) -> None:
+        if self.state != State.PREPARING or self._initial or self._pending:
+            return
+        if all(member.joined is not None for member in self.members.values()):
+            self._complete()
+
+    def _complete(self) -> None:
+        """Go on with those who have joined; static members are kept for their sessions' length."""
+        for member in [m for m in self.members.values() if m.joined is None and not m.instance]:
+            self._drop(member.id)
+        joined = [m.id for m in self.members.values() if m.joined is not None]
+        if self.members and not joined:
+            self._complete_by(self._rebalance_s())
+            return
+        if joined and self.leader not in joined:
+            self.leader = joined[0]
+        self._initial = False
+        self._round += 1
+        self.generation += 1
+        if not self.members:
+            self.state, self.protocol, self.leader = State.EMPTY, None, None
+            self._home.soon(self)
+            return
+        self.protocol = self.vote()
+        self.state = State.COMPLETING
+        self._unsynced = set(self.members)
+        for member in self.members.values():
+            member.new = False
+            self.heard(member)
+            member.answer_join(self.current(member.id))
+        self._sync_by(self._rebalance_s())
+
+    def vote(self) -> str:
+        """The protocol that most members prefer among those that all support."""
+        common = self._common_protocols()
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common)
+            for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def _sync_by(self, seconds: float) -> None:
+        round_ = self._round
+
+        def due(now: float) -> None:
+            if self._round != round_ or not self._unsynced:
+                return
+            if self.state in (State.COMPLETING, State.STABLE):
+                for member_id in list(self._unsynced):
+                    self._drop(member_id)
+                self._prepare()
+
+        self._home.timers.at(self._home.now() + seconds, due)
+
+    def current(self, member_id: str) -> dict[str, Any]:
+        """The JoinGroup answer with the current generation."""
+        members: list[dict[str, Any]] = []
+        if member_id == self.leader:
+            members = self.members_listed()
+        return join_answer(Code.NONE, member_id) | {
+            "generation_id": self.generation,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "leader": self.leader or "",
+            "members": members,
+        }
+
+    def members_listed(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance,
+                "metadata": member.metadata(self.protocol),
+            }
+            for member in self.members.values()
+        ]
+
+    # -- syncing
+
+    def wait_for_sync(self, member: Member) -> Promise[dict[str, Any]]:
+        member.answer_sync(sync_answer(Code.UNKNOWN_MEMBER_ID))  # an earlier try
+        waiting: Promise[dict[str, Any]] = Promise()
+        member.synced = waiting
+        self._unsynced.discard(member.id)
+        return waiting
+
+    def assign(self, assignments: dict[str, bytes]) -> None:
+        """What the leader has decided; each member's part, empty where it has none."""
+        for member in self.members.values():
+            member.assignment = assignments.get(member.id, b"")
+
+    def unassign(self, code: Code) -> None:
+        """The assignment could not be logged."""
+        for member in self.members.values():
+            member.assignment = b""
+            member.answer_sync(sync_answer(code))
+
+    def settle(self) -> None:
+        """The assignment has been logged."""
+        self.state = State.STABLE
+        for member in self.members.values():
+            if member.synced is not None:
+                self.heard(member)
+                member.answer_sync(self.assignment_of(member))
+
+    def assignment_of(self, member: Member) -> dict[str, Any]:
+        return sync_answer(Code.NONE) | {
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "assignment": member.assignment,
+        }
+
+    # -- the end
+
+    def _forget_if_idle(self) -> None:
+        if self.state == State.EMPTY and not self._pending:
+            self._home.forget(self)
+
+    @property
+    def idle(self) -> bool:
+        return self.state == State.EMPTY and not self._pending
+
+    def end(self, code: Code) -> None:
+        """This coordinator knows nothing any more: whoever waits is told to look again."""
+        self.state = State.DEAD
+        for member in self.members.values():
+            member.answer_join(join_answer(code, member.id))
+            member.answer_sync(sync_answer(code))
+
+
+def join_answer(code: Code, member_id: str) -> dict[str, Any]:
+    """A JoinGroupResponse's fields without a generation."""
+    return {
+        "error_code": code,
+        "generation_id": -1,
+        "protocol_type": None,
+        "protocol_name": "",
+        "leader": "",
+        "skip_assignment": False,
+        "member_id": member_id,
+        "members": (),
+    }
+
+
+def sync_answer(code: Code) -> dict[str, Any]:
+    """A SyncGroupResponse's fields without an assignment."""
+    return {"error_code": code, "protocol_type": None, "protocol_name": None, "assignment": b""}

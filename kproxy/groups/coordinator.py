@@ -1,0 +1,232 @@
+"""The groups of one shard in memory, as its rows and its members say; and those of all shards.
+
+Only groups that somebody is a member of, or is joining, are kept. When a shard is gained, those
+with members are read, so that members that never come back run out; when it is lost, whoever waits
+is sent to look for the new coordinator.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from kproxy.appends import append
+from kproxy.config import Config
+from kproxy.errors import Code
+from kproxy.groups.classic import ClassicGroup
+from kproxy.groups.timers import Timers
+from kproxy.metadata.catalogue import Lookup
+from kproxy.shard import Shard
+from kproxy.virtual import group_rows
+from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.group_rows import Head, decode_head
+
+_log = structlog.get_logger()
+
+_TICK_S = 0.05
+_SLICE = 200
+
+Group = ClassicGroup
+
+
+class Coordinator:
+    """The groups of one shard while this worker serves it."""
+
+    def __init__(
+        self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
+    ) -> None:
+        self.shard = shard
+        self.term = shard.term
+        self.config = config
+        self.lookup = lookup
+        self.now_ms = now_ms
+        self.timers = Timers()
+        self.groups: dict[str, Group] = {}
+        self._to_log: list[Group] = []
+        self._more = anyio.Event()
+        self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
+
+    def now(self) -> float:
+        return anyio.current_time()
+
+    # -- finding
+
+    def head(self, group_id: str) -> Head | None:
+        data = self.shard.state.get(group_rows.group_key(group_id))
+        return None if data is None else decode_head(data)
+
+    def find(self, group_id: str) -> Group | None:
+        """A group with members, or being joined; None for any other."""
+        group = self.groups.get(group_id)
+        if group is None:
+            head = self.head(group_id)
+            if head is not None and head.members:
+                group = self._restored(group_id, head)
+        return group
+
+    def open_classic(self, group_id: str) -> ClassicGroup:
+        """The group, new or empty where nobody is in it."""
+        group = self.find(group_id)
+        if group is None:
+            group = ClassicGroup(group_id, self)
+            head = self.head(group_id)
+            if head is not None:
+                group.version = head.version
+                if head.kind == "classic":
+                    group.generation = head.values["generation"]
+            self.groups[group_id] = group
+        return group
+
+    def _restored(self, group_id: str, head: Head) -> Group:
+        group = ClassicGroup(group_id, self)
+        group.restore(head, dict(self._members(group_id)))
+        self.groups[group_id] = group
+        return group
+
+    def _members(self, group_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        prefix = group_rows.member_prefix(group_id)
+        for key, data in self.shard.state.scan(prefix, prefix + b"\xff"):
+            yield key[len(prefix) :].decode(), json.loads(data)
+
+    def listed(self) -> Iterator[tuple[str, Head]]:
+        """All groups that have members or offsets, by id."""
+        for key, data in self.shard.kv.scan(b"g", b"h"):
+            yield key[1:].decode(), decode_head(data)
+
+    # -- logging
+
+    async def log(self, group: Group) -> Code:
+        """Log a group as it stands when its turn comes. What was logged holds, or it is dropped."""
+        async with group.lock:
+            if self.groups.get(group.id) is not group:
+                return Code.NOT_COORDINATOR
+            rows = group.rows()
+            values = {
+                "group": group.id,
+                "after": group.version,
+                "kind": group.kind,
+                "members": len(group.members),
+                "values": group.values(),
+                "rows": rows,
+            }
+            outcome = await append(
+                self.shard, command(Kind.GROUP, time_ms=self.now_ms(), values=values)
+            )
+            if outcome.code == Code.NONE:
+                group.version = outcome.number
+                group.logged = {member for member, row in rows.items() if row is not None}
+                if group.idle:
+                    self.forget(group)
+            elif outcome.code == Code.NOT_COORDINATOR:
+                _log.warning("group_changed_elsewhere", group=group.id, shard=self.shard.shard)
+                self.groups.pop(group.id, None)
+                group.end(Code.NOT_COORDINATOR)
+            return outcome.code
+
+    def soon(self, group: Group) -> None:
+        self._to_log.append(group)
+        self._more.set()
+
+    def forget(self, group: Group) -> None:
+        if self.groups.get(group.id) is group:
+            del self.groups[group.id]
+
+    # -- running
+
+    async def run(self) -> None:
+        """Find the groups with members, then log what nobody waits for, until cancelled."""
+        await self._take_up()
+        while True:
+            self._more = anyio.Event()
+            groups, self._to_log = self._to_log, []
+            for group in groups:
+                code = await self.log(group)
+                if code:
+                    _log.warning("group_not_logged", group=group.id, reason=code.name)
+            if not self._to_log:
+                await self._more.wait()
+
+    async def _take_up(self) -> None:
+        group, found = "", 0
+        start = b"u"
+        while True:
+            key = next((key for key, _ in self.shard.kv.scan(start, b"v")), None)
+            if key is None:
+                return
+            group = group_rows.group_of_member(key)
+            self.find(group)
+            start = group_rows.member_prefix(group) + b"\xff"
+            found += 1
+            if found % _SLICE == 0:
+                await checkpoint()
+
+    def end(self, code: Code) -> None:
+        groups, self.groups = self.groups, {}
+        for group in groups.values():
+            group.end(code)
+
+
+class Coordinators:
+    """A coordinator for each shard that is served here."""
+
+    def __init__(
+        self,
+        serving: Callable[[], list[Shard]],
+        config: Config,
+        lookup: Lookup,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._serving = serving
+        self._config = config
+        self._lookup = lookup
+        self._now_ms = now_ms
+        self._by_shard: dict[int, Coordinator] = {}
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._tasks: TaskGroup | None = None
+
+    def of(self, shard: Shard) -> Coordinator:
+        """The coordinator of a shard that is served here now."""
+        known = self._by_shard.get(shard.shard)
+        if known is None or known.shard is not shard or known.term != shard.term:
+            if known is not None:
+                self._drop(known)
+            known = Coordinator(shard, self._config, self._lookup, self._now_ms)
+            self._by_shard[shard.shard] = known
+            if self._tasks is not None:
+                self._tasks.start_soon(self._run, known)
+        return known
+
+    async def _run(self, coordinator: Coordinator) -> None:
+        with anyio.CancelScope() as scope:
+            self._scopes[id(coordinator)] = scope
+            await coordinator.run()
+        del self._scopes[id(coordinator)]
+
+    def _drop(self, coordinator: Coordinator) -> None:
+        del self._by_shard[coordinator.shard.shard]
+        coordinator.end(Code.NOT_COORDINATOR)
+        scope = self._scopes.get(id(coordinator))
+        if scope is not None:
+            scope.cancel()
+
+    async def run(self) -> None:
+        """Keep to the shards that are served, and let time pass for their groups."""
+        async with anyio.create_task_group() as self._tasks:
+            while True:
+                shards = self._serving()
+                for shard in shards:
+                    self.of(shard).timers.run_due(anyio.current_time())
+                served = {shard.shard for shard in shards}
+                for coordinator in list(self._by_shard.values()):
+                    if coordinator.shard.shard not in served:
+                        self._drop(coordinator)
+                await anyio.sleep(_TICK_S)
+
+    def stop(self) -> None:
+        """Answer whoever waits: this worker ends."""
+        for coordinator in self._by_shard.values():
+            coordinator.end(Code.COORDINATOR_NOT_AVAILABLE)

@@ -1,0 +1,111 @@
+"""A member of a classic group, and what waits for its answer."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+Answer = TypeVar("Answer")
+
+
+class Promise(Generic[Answer]):
+    """One answer that is not there yet; the first `set` counts."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._value: Answer | None = None
+
+    def set(self, value: Answer) -> None:
+        if not self._event.is_set():
+            self._value = value
+            self._event.set()
+
+    async def wait(self) -> Answer:
+        await self._event.wait()
+        assert self._value is not None
+        return self._value
+
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""(name, metadata) as a member prefers them."""
+
+
+class Member:
+    """Times are seconds; `deadline` is when it is gone unless it is heard of."""
+
+    __slots__ = (
+        "assignment", "client_id", "deadline", "host", "id", "instance", "joined", "new",
+        "protocols", "rebalance_s", "session_s", "synced",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        member_id: str,
+        instance: str | None,
+        client_id: str,
+        host: str,
+        session_s: float,
+        rebalance_s: float,
+        protocols: Protocols,
+    ) -> None:
+        self.id = member_id
+        self.instance = instance
+        self.client_id = client_id
+        self.host = host
+        self.session_s = session_s
+        self.rebalance_s = rebalance_s
+        self.protocols = protocols
+        self.assignment = b""
+        self.joined: Promise[dict[str, Any]] | None = None
+        self.synced: Promise[dict[str, Any]] | None = None
+        self.new = False  # it cannot send heartbeats before its first answer
+        self.deadline = 0.0
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+    def answer_join(self, answer: dict[str, Any]) -> None:
+        if self.joined is not None:
+            self.joined.set(answer)
+            self.joined = None
+
+    def answer_sync(self, answer: dict[str, Any]) -> None:
+        if self.synced is not None:
+            self.synced.set(answer)
+            self.synced = None
+
+    def row(self, generation: int) -> dict[str, Any]:
+        return {
+            "epoch": generation,
+            "instance": self.instance,
+            "client_id": self.client_id,
+            "host": self.host,
+            "session_s": self.session_s,
+            "rebalance_s": self.rebalance_s,
+            "protocols": encode_protocols(self.protocols),
+            "assignment": b64encode(self.assignment).decode(),
+        }
+
+
+def restored(member_id: str, row: dict[str, Any]) -> Member:
+    """A member as its row has it."""
+    member = Member(
+        member_id,
+        row["instance"],
+        row["client_id"],
+        row["host"],
+        row["session_s"],
+        row["rebalance_s"],
+        decode_protocols(row["protocols"]),
+    )
+    member.assignment = b64decode(row["assignment"])
+    return member
+
+
+def encode_protocols(protocols: Protocols) -> list[list[str]]:
+    return [[name, b64encode(data).decode()] for name, data in protocols]
+
+
+def decode_protocols(items: Sequence[Sequence[str]]) -> Protocols:
+    return tuple((name, b64decode(data)) for name, data in items)

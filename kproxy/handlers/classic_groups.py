@@ -1,0 +1,259 @@
+"""JoinGroup (11), SyncGroup (14), Heartbeat (12), LeaveGroup (13): the classic protocol.
+
+Rules and codes follow Kafka's `GroupMetadataManager` (4.3).
+"""
+
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.classic import ClassicGroup, State, join_answer, sync_answer
+from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.member import Member, Promise
+from kproxy.virtual.partitioner import group_is_too_long
+from kproxy.worker import Request, Worker
+
+_KNOWN_ID_REQUIRED = 4  # JoinGroup version from which on a new member first gets an id (KIP-394)
+_SKIP_ASSIGNMENT = 9
+_BATCHED_LEAVE = 3
+
+
+def coordinator_of(worker: Worker, group: str) -> Coordinator:
+    """Raises KafkaError where the group's id is none, or another worker's."""
+    if not group or group_is_too_long(group):
+        raise KafkaError(Code.INVALID_GROUP_ID)
+    return worker.groups.of(worker.coordinated(group))
+
+
+def _protocols(body: Any) -> tuple[tuple[str, bytes], ...]:
+    return tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols)
+
+
+def _seconds(value: Any) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value / 1000
+
+
+class _Join:
+    """One JoinGroup request."""
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        body = request.body
+        self.coordinator = coordinator_of(worker, body.group_id)
+        self.group_id: str = body.group_id
+        self.version = request.version
+        self.member_id: str = body.member_id
+        self.instance: str | None = getattr(body, "group_instance_id", None)
+        self.client_id = request.header.client_id or ""
+        self.host = request.host
+        self.session_s = _seconds(body.session_timeout)
+        self.rebalance_s = _seconds(getattr(body, "rebalance_timeout", body.session_timeout))
+        self.protocol_type: str = body.protocol_type
+        self.protocols = _protocols(body)
+        config = worker.config
+        low, high = config.group_session_ms_min, config.group_session_ms_max
+        if not low <= self.session_s * 1000 <= high:
+            raise KafkaError(Code.INVALID_SESSION_TIMEOUT)
+        self.members_max = config.group_members_max
+        self.group: ClassicGroup
+
+    async def answer(self) -> Mapping[str, Any]:
+        found = self.coordinator.find(self.group_id) if self.member_id else None
+        if self.member_id and found is None:
+            raise KafkaError(Code.UNKNOWN_MEMBER_ID)
+        self.group = found or self.coordinator.open_classic(self.group_id)
+        try:
+            waiting = await self._joined()
+        except KafkaError:
+            if self.group.idle:
+                self.coordinator.forget(self.group)
+            raise
+        return await waiting.wait() if isinstance(waiting, Promise) else waiting
+
+    async def _joined(self) -> Promise[dict[str, Any]] | dict[str, Any]:
+        group = self.group
+        if group.state == State.DEAD:
+            raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE)
+        if self.member_id not in group.members and len(group.members) >= self.members_max:
+            raise KafkaError(Code.GROUP_MAX_SIZE_REACHED)
+        if not group.supports(self.protocol_type, {name for name, _ in self.protocols}):
+            raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
+        if not self.member_id:
+            return await self._new()
+        if group.reserved(self.member_id):
+            return group.join(self._member(self.member_id), self.protocol_type)
+        return self._known()
+
+    def _member(self, member_id: str) -> Member:
+        return Member(
+            member_id, self.instance, self.client_id, self.host, self.session_s, self.rebalance_s,
+            self.protocols,
+        )  # fmt: skip
+
+    async def _new(self) -> Promise[dict[str, Any]] | dict[str, Any]:
+        group = self.group
+        if self.instance is not None:
+            new_id = f"{self.instance}-{uuid.uuid4()}"
+            if group.of_instance(self.instance) is None:
+                return group.join(self._member(new_id), self.protocol_type)
+            return await self._static_again(self.instance, new_id)
+        if self.version >= _KNOWN_ID_REQUIRED:
+            new_id = group.reserve(self.client_id, self.session_s)
+            return join_answer(Code.MEMBER_ID_REQUIRED, new_id)
+        return group.join(self._member(f"{self.client_id}-{uuid.uuid4()}"), self.protocol_type)
+
+    async def _static_again(
+        self, instance: str, new_id: str
+    ) -> Promise[dict[str, Any]] | dict[str, Any]:
+        """A static member is back without its id: it keeps its part where nothing else changed."""
+        group = self.group
+        leader_before = group.leader or ""
+        before = group.protocol
+        member = group.replace_static(instance, new_id)
+        same = member.protocols == self.protocols
+        group.update(member, self.protocols, self.session_s, self.rebalance_s)
+        if group.state != State.STABLE or not same or group.vote() != before:
+            return group.rejoin(member, self.protocols, self.session_s, self.rebalance_s)
+        code = await self.coordinator.log(group)
+        if code:
+            raise KafkaError(code)
+        answer = group.current(new_id)
+        if group.leader != new_id:
+            return answer
+        if self.version >= _SKIP_ASSIGNMENT:
+            return answer | {"skip_assignment": True}
+        return answer | {"leader": leader_before, "members": ()}  # or it would assign anew
+
+    def _known(self) -> Promise[dict[str, Any]] | dict[str, Any]:
+        group = self.group
+        fault = group.member_fault(self.member_id, self.instance, -1)
+        if fault:
+            raise KafkaError(fault)
+        member = group.members[self.member_id]
+        same = member.protocols == self.protocols
+        leads = group.leader == self.member_id
+        if group.state == State.EMPTY:
+            raise KafkaError(Code.UNKNOWN_MEMBER_ID)
+        # It has not got the answer to an earlier request, or asks without need.
+        if same and (
+            group.state == State.COMPLETING or (group.state == State.STABLE and not leads)
+        ):
+            return group.current(self.member_id)
+        return group.rejoin(member, self.protocols, self.session_s, self.rebalance_s)
+
+
+async def join(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A JoinGroupResponse, when the rebalance has come so far."""
+    try:
+        return await _Join(worker, request).answer()
+    except KafkaError as error:
+        given = request.body.member_id
+        kept = error.code not in (Code.INVALID_SESSION_TIMEOUT, Code.GROUP_MAX_SIZE_REACHED)
+        return join_answer(error.code, given if kept else "")
+
+
+async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A SyncGroupResponse: this member's assignment, once the leader's is logged."""
+    try:
+        return await _synced(worker, request)
+    except KafkaError as error:
+        return sync_answer(error.code)
+
+
+async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
+    body = request.body
+    coordinator, group = _member_group(worker, request)
+    for given, ours in (
+        (getattr(body, "protocol_type", None), group.protocol_type),
+        (getattr(body, "protocol_name", None), group.protocol),
+    ):
+        if given is not None and given != ours:
+            raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
+    member = group.members[body.member_id]
+    if group.state == State.PREPARING:
+        raise KafkaError(Code.REBALANCE_IN_PROGRESS)
+    if group.state == State.STABLE:
+        group.heard(member)
+        return group.assignment_of(member)
+    waiting = group.wait_for_sync(member)
+    if group.leader == member.id:
+        generation = group.generation
+        group.assign({a.member_id: bytes(a.assignment) for a in body.assignments})
+        code = await coordinator.log(group)
+        if group.state == State.COMPLETING and group.generation == generation:
+            if code:
+                group.unassign(_storage_code(code))
+                group.rebalance()
+            else:
+                group.settle()
+    return await waiting.wait()
+
+
+def _storage_code(code: Code) -> Code:
+    """What Kafka's coordinator says when its log cannot be written."""
+    if code == Code.MESSAGE_TOO_LARGE:
+        return Code.UNKNOWN_SERVER_ERROR
+    return Code.COORDINATOR_NOT_AVAILABLE
+
+
+def _member_group(worker: Worker, request: Request) -> tuple[Coordinator, ClassicGroup]:
+    """The group that a member of this generation speaks of. Raises KafkaError."""
+    body = request.body
+    coordinator = coordinator_of(worker, body.group_id)
+    group = coordinator.find(body.group_id)
+    if group is None:
+        raise KafkaError(Code.UNKNOWN_MEMBER_ID)
+    instance = getattr(body, "group_instance_id", None)
+    fault = group.member_fault(body.member_id, instance, body.generation_id)
+    if not fault and body.generation_id != group.generation:
+        fault = Code.ILLEGAL_GENERATION
+    if fault or group.state == State.EMPTY:
+        raise KafkaError(fault or Code.UNKNOWN_MEMBER_ID)
+    return coordinator, group
+
+
+async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A HeartbeatResponse; REBALANCE_IN_PROGRESS asks the member to join again."""
+    try:
+        _, group = _member_group(worker, request)
+    except KafkaError as error:
+        return {"error_code": error.code}
+    group.heard(group.members[request.body.member_id])
+    rebalancing = group.state == State.PREPARING
+    return {"error_code": Code.REBALANCE_IN_PROGRESS if rebalancing else Code.NONE}
+
+
+async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A LeaveGroupResponse; members are named one by one, static ones by their instance."""
+    body = request.body
+    try:
+        coordinator = coordinator_of(worker, body.group_id)
+    except KafkaError as error:
+        return {"error_code": error.code, "members": ()}
+    group = coordinator.find(body.group_id)
+    if request.version < _BATCHED_LEAVE:
+        return {"error_code": _left(group, body.member_id, None)}
+    answers = []
+    for one in body.members:
+        answers.append(
+            {
+                "member_id": one.member_id,
+                "group_instance_id": one.group_instance_id,
+                "error_code": _left(group, one.member_id, one.group_instance_id),
+            }
+        )
+    return {"error_code": Code.NONE, "members": answers}
+
+
+def _left(group: ClassicGroup | None, member_id: str, instance: str | None) -> Code:
+    if group is None:
+        return Code.UNKNOWN_MEMBER_ID
+    if not member_id and instance is not None:
+        member_id = group.of_instance(instance) or ""
+    elif instance is None and group.drop_reserved(member_id):
+        return Code.NONE
+    fault = group.member_fault(member_id, instance, -1)
+    if not fault:
+        group.remove(member_id)
+    return fault

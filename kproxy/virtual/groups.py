@@ -1,0 +1,161 @@
+"""The fold's part for groups: their members as their coordinators decide, and their offsets.
+
+A coordinator works outside the log; what must survive it is one GROUP command, void where the group
+has changed since the coordinator looked. A commit is judged here, in log order: by the member's
+epoch, and by `kproxy.commit.rewind` as its handler found it set.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from kproxy.errors import Code
+from kproxy.virtual import group_rows, rows
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.group_rows import NO_VERSION, Head
+from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.rows import Committed
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey, QueueId
+
+ALLOW_REWIND = "allow-rewind"
+"""A commit whose metadata says so may go back."""
+
+
+class GroupFold:
+    """Applies the commands of groups to a shard's state."""
+
+    def __init__(self, state: State, *, alone: bool) -> None:
+        """`alone`: every queue lives in this shard, so a commit to one that does not is refused."""
+        self._state = state
+        self._alone = alone
+
+    def head(self, group: str) -> Head | None:
+        data = self._state.get(group_rows.group_key(group))
+        return None if data is None else group_rows.decode_head(data)
+
+    def _put_head(self, group: str, before: Head | None, head: Head) -> None:
+        if before is None or before.look_ms != head.look_ms:
+            if before is not None:
+                self._state.put(group_rows.look_key(before.look_ms, group), None)
+            self._state.put(group_rows.look_key(head.look_ms, group), b"")
+        self._state.put(group_rows.group_key(group), head.encode())
+
+    def _drop_head(self, group: str, head: Head) -> None:
+        self._state.put(group_rows.look_key(head.look_ms, group), None)
+        self._state.put(group_rows.group_key(group), None)
+
+    # -- members
+
+    def change(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """GROUP: a group's new head and the members that changed."""
+        values = envelope.values()
+        group: str = values["group"]
+        before = self.head(group)
+        if (NO_VERSION if before is None else before.version) != values["after"]:
+            return Outcome(Code.NOT_COORDINATOR)
+        for member, row in values["rows"].items():
+            data = None if row is None else group_rows.dumps(row)
+            self._state.put(group_rows.member_key(group, member), data)
+        members: int = values["members"]
+        time_ms = envelope.time_ms
+        head = Head(
+            version=log_offset,
+            kind=values["kind"],
+            members=members,
+            empty_since_ms=time_ms if members == 0 or before is None else before.empty_since_ms,
+            look_ms=time_ms if before is None else before.look_ms,
+            values=values["values"],
+        )
+        self._put_head(group, before, head)
+        return Outcome(Code.NONE, log_offset)
+
+    # -- offsets
+
+    def commit(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        values = envelope.values()
+        group: str = values["group"]
+        head = self.head(group)
+        fault = self._member_fault(group, head, values.get("member", ""), values.get("epoch", -1))
+        if fault:
+            return Outcome(fault)
+        codes = [
+            self._commit_one(group, head, item, envelope.time_ms) for item in values["offsets"]
+        ]
+        if head is None and Code.NONE in codes:
+            time_ms = envelope.time_ms
+            made = Head(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
+            self._put_head(group, None, made)
+        return Outcome(Code.NONE, codes=tuple(codes))
+
+    def _member_fault(self, group: str, head: Head | None, member: str, epoch: int) -> Code:
+        """As Kafka's groups validate a commit; without a member it is the administrator's."""
+        if epoch < 0 and not member:
+            return Code.UNKNOWN_MEMBER_ID if head is not None and head.members else Code.NONE
+        row = self._state.get(group_rows.member_key(group, member))
+        if head is None or row is None:
+            return Code.UNKNOWN_MEMBER_ID
+        if group_rows.member_epoch(row) == epoch:
+            return Code.NONE
+        return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
+
+    def _commit_one(self, group: str, head: Head | None, item: list[Any], time_ms: int) -> Code:
+        queue_hex, index, offset, leader_epoch, metadata, deny = item
+        key: PartitionKey = (QueueId(bytes.fromhex(queue_hex)), index)
+        if self._alone and self._state.partition(key) is None:
+            return Code.UNKNOWN_TOPIC_ID
+        # Who commits without being a member to a group that is used by members is resetting it.
+        reset = head is not None and head.kind != "offsets" and not head.members
+        if deny and not reset and not metadata.startswith(ALLOW_REWIND):
+            known = self._state.committed(group, key)
+            if known is not None and offset < known.offset:
+                return Code.POLICY_VIOLATION
+        committed = Committed(offset, leader_epoch, time_ms, metadata)
+        self._state.put(rows.offset_key(group, *key), committed.encode())
+        self._state.put(rows.tracked_key(*key, group), b"")
+        return Code.NONE
+
+    def forget(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        values = envelope.values()
+        for queue_hex, index in values["partitions"]:
+            self._drop_offset(values["group"], (QueueId(bytes.fromhex(queue_hex)), index))
+        return Outcome(Code.NONE)
+
+    def _drop_offset(self, group: str, key: PartitionKey) -> None:
+        self._state.put(rows.offset_key(group, *key), None)
+        self._state.put(rows.tracked_key(*key, group), None)
+
+    def _offsets(self, group: str) -> list[PartitionKey]:
+        prefix = rows.offset_prefix(group)
+        found = self._state.scan(prefix, prefix + b"\xff" * 21)
+        return [rows.partition_of_offset(key) for key, _ in found]
+
+    def expire(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """EXPIRE: offsets that were old when looked at, if they still are what was looked at."""
+        values = envelope.values()
+        group: str = values["group"]
+        head = self.head(group)
+        if head is None or head.version != values["after"]:
+            return Outcome(Code.NOT_COORDINATOR)
+        for queue_hex, index, time_ms in values["offsets"]:
+            key: PartitionKey = (QueueId(bytes.fromhex(queue_hex)), index)
+            known = self._state.committed(group, key)
+            if known is not None and known.time_ms == time_ms:
+                self._drop_offset(group, key)
+        if head.members == 0 and not self._offsets(group):
+            self._drop_head(group, head)
+        else:
+            self._put_head(group, head, replace(head, look_ms=envelope.number))
+        return Outcome(Code.NONE)
+
+    def delete(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """DELETE_GROUP: an empty group with all its offsets."""
+        group: str = envelope.values()["group"]
+        head = self.head(group)
+        if head is None:
+            return Outcome(Code.GROUP_ID_NOT_FOUND)
+        if head.members:
+            return Outcome(Code.NON_EMPTY_GROUP)
+        for key in self._offsets(group):
+            self._drop_offset(group, key)
+        self._drop_head(group, head)
+        return Outcome(Code.NONE)

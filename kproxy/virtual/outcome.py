@@ -1,0 +1,26 @@
+"""What the fold is told of an envelope's place, and what it decides."""
+
+from typing import NamedTuple
+
+from kproxy.errors import Code
+from kproxy.virtual.rows import Queue
+
+
+class Place(NamedTuple):
+    """Where the local copy keeps an envelope's body: segment, byte position, length."""
+
+    segment: int
+    position: int
+    length: int
+
+
+class Outcome(NamedTuple):
+    """What `apply` decided. `number`: base offset, new log start, partition count, producer id."""
+
+    code: Code = Code.NONE
+    number: int = -1
+    time_ms: int = -1  # log append time
+    log_start: int = -1
+    message: str | None = None
+    queue: Queue | None = None
+    codes: tuple[Code, ...] = ()  # one for each item of a command that has several
