@@ -13,6 +13,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.handlers import (
     api_versions,
     classic_groups,
+    consumer_groups,
     describe_configs,
     fetch,
     groups,
@@ -83,6 +84,8 @@ _APIS = (
     Api(key=42, low=0, high=2, handle=groups.delete),
     Api(key=47, low=0, high=0, handle=offsets.delete),
     Api(key=60, low=0, high=2, handle=metadata.describe_cluster),
+    Api(key=68, low=0, high=1, handle=consumer_groups.heartbeat),
+    Api(key=69, low=0, high=1, handle=consumer_groups.describe),
 )
 TABLE = {api.key: api for api in _APIS}
 RANGES = tuple((api.key, api.low, api.high) for api in _APIS)

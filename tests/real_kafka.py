@@ -32,6 +32,8 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+group.consumer.assignment.interval.ms=0
+group.consumer.assignor.offload.enable=false
 """
         )
         self._base = [

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from anyio import Lock
 
 from kproxy.errors import Code
-from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, subscribed_topics
+from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.member import Member, Promise, restored
 from kproxy.groups.timers import Timers
 from kproxy.virtual.group_rows import NO_VERSION, Head
@@ -82,7 +82,7 @@ class ClassicGroup:
         self.leader = values.get("leader")
         self.logged = set(members)
         for member_id, row in members.items():
-            self._add(restored(member_id, row))
+            self.take_in(restored(member_id, row))
         if self.members:
             self.state = State.STABLE
 
@@ -100,6 +100,9 @@ class ClassicGroup:
         for member in self.members.values():
             rows[member.id] = member.row(self.generation)
         return rows
+
+    def was_logged(self) -> None:
+        self.logged = set(self.members)
 
     # -- members
 
@@ -140,10 +143,10 @@ class ClassicGroup:
             return None
         found: set[str] = set()
         for member in self.members.values():
-            topics = subscribed_topics(member.metadata(self.protocol))
-            if topics is None:
+            try:
+                found.update(subscription(member.metadata(self.protocol)).topics)
+            except NotAConsumers:
                 return None
-            found.update(topics)
         return frozenset(found)
 
     def of_instance(self, instance: str) -> str | None:
@@ -192,7 +195,7 @@ class ClassicGroup:
         self._newly_joined = True
         waiting: Promise[dict[str, Any]] = Promise()
         member.joined = waiting
-        self._add(member)
+        self.take_in(member)
         if self.leader is None:
             self.leader = member.id
         self.rebalance()
@@ -235,7 +238,8 @@ class ClassicGroup:
         self.heard(member)
         return member
 
-    def _add(self, member: Member) -> None:
+    def take_in(self, member: Member) -> None:
+        """A member that is there from now on, without a rebalance."""
         self.members[member.id] = member
         if member.instance is not None:
             self._instances[member.instance] = member.id

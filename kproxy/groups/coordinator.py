@@ -5,7 +5,6 @@ with members are read, so that members that never come back run out; when it is 
 is sent to look for the new coordinator.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,24 +12,30 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
+from crc32c import crc32c
 
 from kproxy.appends import append
 from kproxy.config import Config
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup
+from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.migration import downgraded, upgraded
+from kproxy.groups.regex import compiled
 from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard import Shard
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.rows import Queue
 
 _log = structlog.get_logger()
 
 _TICK_S = 0.05
+_LOOK_S = 1.0
 _SLICE = 200
 
-Group = ClassicGroup
+Group = ClassicGroup | ConsumerGroup
 
 
 class Coordinator:
@@ -47,8 +52,11 @@ class Coordinator:
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
         self._to_log: list[Group] = []
+        self._to_fence: list[tuple[ConsumerGroup, str]] = []
         self._more = anyio.Event()
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
+        self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
+        self.consumer_session_s = config.group_consumer_session_ms / 1000
 
     def now(self) -> float:
         return anyio.current_time()
@@ -69,20 +77,43 @@ class Coordinator:
         return group
 
     def open_classic(self, group_id: str) -> ClassicGroup:
-        """The group, new or empty where nobody is in it."""
+        """The group, new or empty where nobody is in it; not one with consumer members."""
         group = self.find(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             group = ClassicGroup(group_id, self)
             head = self.head(group_id)
             if head is not None:
                 group.version = head.version
-                if head.kind == "classic":
-                    group.generation = head.values["generation"]
+                group.generation = head.values.get("generation", 0)
             self.groups[group_id] = group
         return group
 
+    async def open_consumer(self, group_id: str, *, create: bool) -> ConsumerGroup:
+        """The group, with `create` new or in the place of a classic one. Raises KafkaError."""
+        group = self.find(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        head = self.head(group_id)
+        if not create and head is not None and head.kind == "consumer":
+            raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"Group {group_id} has no members.")
+        if not create:
+            raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        if group is not None and group.members:
+            async with group.lock:  # a rebalance of it may be on its way to the log
+                if self.groups.get(group_id) is not group:
+                    raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                self.groups[group_id] = made = upgraded(group, self, self.lookup)
+                return made
+        made = ConsumerGroup(group_id, self)
+        if head is not None:
+            made.version = head.version
+            made.epoch = made.target_epoch = head.values.get("epoch", 0)
+        self.groups[group_id] = made
+        return made
+
     def _restored(self, group_id: str, head: Head) -> Group:
-        group = ClassicGroup(group_id, self)
+        group: Group
+        group = (ConsumerGroup if head.kind == "consumer" else ClassicGroup)(group_id, self)
         group.restore(head, dict(self._members(group_id)))
         self.groups[group_id] = group
         return group
@@ -90,7 +121,7 @@ class Coordinator:
     def _members(self, group_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
         prefix = group_rows.member_prefix(group_id)
         for key, data in self.shard.state.scan(prefix, prefix + b"\xff"):
-            yield key[len(prefix) :].decode(), json.loads(data)
+            yield key[len(prefix) :].decode(), group_rows.decode_member(data)
 
     def listed(self) -> Iterator[tuple[str, Head]]:
         """All groups that have members or offsets, by id."""
@@ -102,30 +133,37 @@ class Coordinator:
     async def log(self, group: Group) -> Code:
         """Log a group as it stands when its turn comes. What was logged holds, or it is dropped."""
         async with group.lock:
-            if self.groups.get(group.id) is not group:
-                return Code.NOT_COORDINATOR
-            rows = group.rows()
-            values = {
-                "group": group.id,
-                "after": group.version,
-                "kind": group.kind,
-                "members": len(group.members),
-                "values": group.values(),
-                "rows": rows,
-            }
-            outcome = await append(
-                self.shard, command(Kind.GROUP, time_ms=self.now_ms(), values=values)
-            )
-            if outcome.code == Code.NONE:
-                group.version = outcome.number
-                group.logged = {member for member, row in rows.items() if row is not None}
-                if group.idle:
-                    self.forget(group)
-            elif outcome.code == Code.NOT_COORDINATOR:
-                _log.warning("group_changed_elsewhere", group=group.id, shard=self.shard.shard)
-                self.groups.pop(group.id, None)
-                group.end(Code.NOT_COORDINATOR)
-            return outcome.code
+            return await self.log_changes(group)
+
+    async def log_changes(self, group: Group) -> Code:
+        """The same for who has the group's lock."""
+        if self.groups.get(group.id) is not group:
+            return Code.NOT_COORDINATOR
+        rows = group.rows()
+        if isinstance(group, ConsumerGroup) and not rows:
+            return Code.NONE
+        values = {
+            "group": group.id,
+            "after": group.version,
+            "kind": group.kind,
+            "members": len(group.members),
+            "values": group.values(),
+            "rows": rows,
+        }
+        outcome = await append(
+            self.shard, command(Kind.GROUP, time_ms=self.now_ms(), values=values)
+        )
+        if outcome.code == Code.NONE:
+            group.version = outcome.number
+            group.was_logged()
+            if group.idle:
+                self.forget(group)
+        elif outcome.code == Code.NOT_COORDINATOR or isinstance(group, ConsumerGroup):
+            # The rows are the truth: read them again when somebody asks.
+            _log.warning("group_read_again", group=group.id, reason=outcome.code.name)
+            self.groups.pop(group.id, None)
+            group.end(outcome.code)
+        return outcome.code
 
     def soon(self, group: Group) -> None:
         self._to_log.append(group)
@@ -134,6 +172,79 @@ class Coordinator:
     def forget(self, group: Group) -> None:
         if self.groups.get(group.id) is group:
             del self.groups[group.id]
+
+    # -- consumer groups
+
+    async def look_at_queues(self, group: ConsumerGroup, *, now: bool) -> bool:
+        """Whether the queues that a group reads have changed since its target was made."""
+        changes = self.lookup.changes
+        unresolved = group.regexes() - group.resolved.keys()
+        if not now and not unresolved:
+            if changes == group.seen_changes or self.now() < group.look_again_at:
+                return False
+        started = self.now()
+        group.seen_changes = changes
+        await self._resolve(group, group.regexes())
+        topology = self._topology(group)
+        # Looking at a million names may take seconds: at most a twentieth of the time goes there.
+        group.look_again_at = self.now() + max(_LOOK_S, 20 * (self.now() - started))
+        changed = topology != group.topology
+        group.topology = topology
+        return changed
+
+    async def _resolve(self, group: ConsumerGroup, regexes: set[str]) -> None:
+        """Find the queues whose names a regular expression matches as a whole."""
+        found: dict[str, set[str]] = {regex: set() for regex in regexes}
+        if not found:
+            group.resolved = {}
+            return
+        patterns = [(compiled(regex), names) for regex, names in found.items()]
+        for number, queue in enumerate(self.lookup.all()):
+            for pattern, names in patterns:
+                if queue.partitions and pattern.fullmatch(queue.name):
+                    names.add(queue.name)
+            if number % _SLICE == _SLICE - 1:
+                await checkpoint()
+        group.resolved = {regex: frozenset(names) for regex, names in found.items()}
+
+    def queues_of(self, group: ConsumerGroup) -> dict[str, Queue]:
+        """The queues there are of those that a group reads, by name."""
+        found = {name: self.lookup.find(name) for name in group.subscribed() or ()}
+        return {name: queue for name, queue in found.items() if queue is not None}
+
+    def _topology(self, group: ConsumerGroup) -> int:
+        queues = self.queues_of(group)
+        parts = [queues[name].queue_id + b"%d" % queues[name].partitions for name in sorted(queues)]
+        return crc32c(b"".join(parts))
+
+    def fence_soon(self, group: ConsumerGroup, member_id: str) -> None:
+        self._to_fence.append((group, member_id))
+        self._more.set()
+
+    async def _fence(self, group: ConsumerGroup, member_id: str) -> None:
+        async with group.lock:
+            if self.groups.get(group.id) is not group or member_id not in group.members:
+                return
+            _log.info("member_fenced", group=group.id, member=member_id)
+            group.depart(member_id)
+            code = await self.log_changes(group)
+            if code:
+                _log.warning("group_not_logged", group=group.id, reason=code.name)
+        await self.downgrade_if_due(group)
+
+    async def downgrade_if_due(self, group: ConsumerGroup) -> None:
+        """Once only members of the classic protocol are left, it is a classic group again."""
+        async with group.lock:
+            if self.groups.get(group.id) is not group or not group.only_classic:
+                return
+            classic = downgraded(group, self, self.lookup)
+            self.groups[group.id] = classic
+            group.end(Code.NOT_COORDINATOR)
+        code = await self.log(classic)
+        if code:
+            _log.warning("group_not_logged", group=group.id, reason=code.name)
+        else:
+            classic.rebalance()
 
     # -- running
 
@@ -147,7 +258,10 @@ class Coordinator:
                 code = await self.log(group)
                 if code:
                     _log.warning("group_not_logged", group=group.id, reason=code.name)
-            if not self._to_log:
+            fenced, self._to_fence = self._to_fence, []
+            for consumers, member_id in fenced:
+                await self._fence(consumers, member_id)
+            if not self._to_log and not self._to_fence:
                 await self._more.wait()
 
     async def _take_up(self) -> None:

@@ -10,12 +10,16 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup, State, join_answer, sync_answer
+from kproxy.groups.consumer import ConsumerGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.member import Member, Promise
+from kproxy.handlers import mixed_groups
 from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.worker import Request, Worker
 
 _KNOWN_ID_REQUIRED = 4  # JoinGroup version from which on a new member first gets an id (KIP-394)
+_NO_PROTOCOL_NAME = 7
+_PROTOCOL_SAID = 5  # SyncGroup version (KIP-559)
 _SKIP_ASSIGNMENT = 9
 _BATCHED_LEAVE = 3
 
@@ -59,10 +63,12 @@ class _Join:
         self.group: ClassicGroup
 
     async def answer(self) -> Mapping[str, Any]:
-        found = self.coordinator.find(self.group_id) if self.member_id else None
+        found = self.coordinator.find(self.group_id)
         if self.member_id and found is None:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
-        self.group = found or self.coordinator.open_classic(self.group_id)
+        if isinstance(found, ConsumerGroup) and found.members:
+            return await self._mixed(found)
+        self.group = self.coordinator.open_classic(self.group_id)
         try:
             waiting = await self._joined()
         except KafkaError:
@@ -70,6 +76,16 @@ class _Join:
                 self.coordinator.forget(self.group)
             raise
         return await waiting.wait() if isinstance(waiting, Promise) else waiting
+
+    async def _mixed(self, group: ConsumerGroup) -> dict[str, Any]:
+        if self.member_id not in group.members and len(group.members) >= self.members_max:
+            raise KafkaError(Code.GROUP_MAX_SIZE_REACHED)
+        asked = mixed_groups.ClassicJoin(
+            self.member_id, self.instance, self.client_id, self.host, self.session_s,
+            self.rebalance_s, self.protocol_type, self.protocols,
+        )  # fmt: skip
+        known_id_required = self.version >= _KNOWN_ID_REQUIRED
+        return await mixed_groups.join(self.coordinator, group, asked, known_id_required)
 
     async def _joined(self) -> Promise[dict[str, Any]] | dict[str, Any]:
         group = self.group
@@ -106,14 +122,13 @@ class _Join:
     async def _static_again(
         self, instance: str, new_id: str
     ) -> Promise[dict[str, Any]] | dict[str, Any]:
-        """A static member is back without its id: it keeps its part where nothing else changed."""
+        """A static member is back without its id: it keeps its part if the protocol stays."""
         group = self.group
         leader_before = group.leader or ""
         before = group.protocol
         member = group.replace_static(instance, new_id)
-        same = member.protocols == self.protocols
         group.update(member, self.protocols, self.session_s, self.rebalance_s)
-        if group.state != State.STABLE or not same or group.vote() != before:
+        if group.state != State.STABLE or group.vote() != before:
             return group.rejoin(member, self.protocols, self.session_s, self.rebalance_s)
         code = await self.coordinator.log(group)
         if code:
@@ -146,11 +161,14 @@ class _Join:
 async def join(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A JoinGroupResponse, when the rebalance has come so far."""
     try:
-        return await _Join(worker, request).answer()
+        answer = await _Join(worker, request).answer()
     except KafkaError as error:
         given = request.body.member_id
         kept = error.code not in (Code.INVALID_SESSION_TIMEOUT, Code.GROUP_MAX_SIZE_REACHED)
-        return join_answer(error.code, given if kept else "")
+        answer = join_answer(error.code, given if kept else "")
+    if not answer["protocol_name"] and request.version >= _NO_PROTOCOL_NAME:
+        answer = {**answer, "protocol_name": None}
+    return answer
 
 
 async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -163,13 +181,16 @@ async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
-    coordinator, group = _member_group(worker, request)
-    for given, ours in (
-        (getattr(body, "protocol_type", None), group.protocol_type),
-        (getattr(body, "protocol_name", None), group.protocol),
+    coordinator = coordinator_of(worker, body.group_id)
+    found = coordinator.find(body.group_id)
+    if isinstance(found, ConsumerGroup):
+        return mixed_groups.sync(coordinator, found, body)
+    group = _member_group(found, body)
+    if request.version >= _PROTOCOL_SAID and (body.protocol_type, body.protocol_name) != (
+        group.protocol_type,
+        group.protocol,
     ):
-        if given is not None and given != ours:
-            raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
+        raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     member = group.members[body.member_id]
     if group.state == State.PREPARING:
         raise KafkaError(Code.REBALANCE_IN_PROGRESS)
@@ -183,26 +204,23 @@ async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
         code = await coordinator.log(group)
         if group.state == State.COMPLETING and group.generation == generation:
             if code:
-                group.unassign(_storage_code(code))
+                group.unassign(storage_code(code))
                 group.rebalance()
             else:
                 group.settle()
     return await waiting.wait()
 
 
-def _storage_code(code: Code) -> Code:
+def storage_code(code: Code) -> Code:
     """What Kafka's coordinator says when its log cannot be written."""
     if code == Code.MESSAGE_TOO_LARGE:
         return Code.UNKNOWN_SERVER_ERROR
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
-def _member_group(worker: Worker, request: Request) -> tuple[Coordinator, ClassicGroup]:
+def _member_group(group: Any, body: Any) -> ClassicGroup:
     """The group that a member of this generation speaks of. Raises KafkaError."""
-    body = request.body
-    coordinator = coordinator_of(worker, body.group_id)
-    group = coordinator.find(body.group_id)
-    if group is None:
+    if not isinstance(group, ClassicGroup):
         raise KafkaError(Code.UNKNOWN_MEMBER_ID)
     instance = getattr(body, "group_instance_id", None)
     fault = group.member_fault(body.member_id, instance, body.generation_id)
@@ -210,16 +228,21 @@ def _member_group(worker: Worker, request: Request) -> tuple[Coordinator, Classi
         fault = Code.ILLEGAL_GENERATION
     if fault or group.state == State.EMPTY:
         raise KafkaError(fault or Code.UNKNOWN_MEMBER_ID)
-    return coordinator, group
+    return group
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A HeartbeatResponse; REBALANCE_IN_PROGRESS asks the member to join again."""
+    body = request.body
     try:
-        _, group = _member_group(worker, request)
+        coordinator = coordinator_of(worker, body.group_id)
+        found = coordinator.find(body.group_id)
+        if isinstance(found, ConsumerGroup):
+            return {"error_code": await mixed_groups.heartbeat(coordinator, found, body)}
+        group = _member_group(found, body)
     except KafkaError as error:
         return {"error_code": error.code}
-    group.heard(group.members[request.body.member_id])
+    group.heard(group.members[body.member_id])
     rebalancing = group.state == State.PREPARING
     return {"error_code": Code.REBALANCE_IN_PROGRESS if rebalancing else Code.NONE}
 
@@ -231,18 +254,21 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
         coordinator = coordinator_of(worker, body.group_id)
     except KafkaError as error:
         return {"error_code": error.code, "members": ()}
+    batched = request.version >= _BATCHED_LEAVE
+    leaving: list[tuple[str, str | None]] = [(getattr(body, "member_id", ""), None)]
+    if batched:
+        leaving = [(one.member_id, one.group_instance_id) for one in body.members]
     group = coordinator.find(body.group_id)
-    if request.version < _BATCHED_LEAVE:
-        return {"error_code": _left(group, body.member_id, None)}
-    answers = []
-    for one in body.members:
-        answers.append(
-            {
-                "member_id": one.member_id,
-                "group_instance_id": one.group_instance_id,
-                "error_code": _left(group, one.member_id, one.group_instance_id),
-            }
-        )
+    if isinstance(group, ConsumerGroup):
+        codes = await mixed_groups.leave(coordinator, group, leaving)
+    else:
+        codes = [_left(group, member_id, instance) for member_id, instance in leaving]
+    if not batched:
+        return {"error_code": codes[0]}
+    answers = [
+        {"member_id": member_id, "group_instance_id": instance, "error_code": code}
+        for (member_id, instance), code in zip(leaving, codes, strict=True)
+    ]
     return {"error_code": Code.NONE, "members": answers}
 
 

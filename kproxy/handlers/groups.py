@@ -13,7 +13,7 @@ from kproxy.virtual.group_rows import Head
 from kproxy.worker import Request, Worker
 
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
-_TYPES = {"classic": "Classic", "offsets": "Classic", "consumer": "Consumer"}
+_TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer"}
 _UNKNOWN_OPERATIONS = -(2**31)
 
 
@@ -66,7 +66,7 @@ def _members(group: ClassicGroup) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "client_host": member.host,
                 "member_metadata": member.metadata(group.protocol) if stable else b"",
-                "member_assignment": member.assignment if stable else b"",
+                "member_assignment": member.assignment,
             }
             for member in group.members.values()
         ],
@@ -118,7 +118,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     results = []
     for group_id in dict.fromkeys(request.body.groups_names):
         try:
-            code = await _deleted(worker, group_id)
+            code = await _deleted(worker, group_id) if group_id else Code.GROUP_ID_NOT_FOUND
         except KafkaError as error:
             code = error.code
         results.append({"group_id": group_id, "error_code": code})

@@ -53,6 +53,11 @@ Ticket = TypeVar("Ticket", bound=Pending)
 class Lookup(Protocol):
     """Where queues are looked up: a shard's state, or what all workers announce."""
 
+    @property
+    def changes(self) -> int:
+        """Goes up whenever a queue is made, changed or deleted."""
+        ...
+
     def find(self, name: str) -> Queue | None: ...
     def find_id(self, queue_id: QueueId) -> Queue | None: ...
     def all(self) -> Iterator[Queue]:
@@ -69,6 +74,10 @@ class StateLookup:
 
     def __init__(self, state: State) -> None:
         self._state = state
+
+    @property
+    def changes(self) -> int:
+        return self._state.queue_changes
 
     def find(self, name: str) -> Queue | None:
         return _usable(self._state.queue(name))

@@ -71,6 +71,7 @@ class QueueCache:
         self.kv = RocksKv(directory, cache_bytes)
         self._shards = shards
         self._serving = serving
+        self.changes = 0
 
     @property
     def next_offset(self) -> int:
@@ -144,6 +145,7 @@ class QueueCache:
         self.kv.write(changes)
 
     def _put(self, changes: dict[bytes, bytes | None], name: str, queue: Queue | None) -> None:
+        self.changes += 1
         key = queue_key(name)
         data = changes[key] if key in changes else self.kv.get(key)
         if data is not None:

@@ -69,7 +69,18 @@ def decode_head(data: bytes) -> Head:
 
 
 def member_epoch(data: bytes) -> int:
-    return int(json.loads(data)["epoch"])
+    return int.from_bytes(data[:8], "big", signed=True)
+
+
+def encode_member(row: dict[str, Any]) -> bytes:
+    """Its epoch comes first: a commit asks for that alone."""
+    return int(row["epoch"]).to_bytes(8, "big", signed=True) + dumps(row)
+
+
+def decode_member(data: bytes) -> dict[str, Any]:
+    row = json.loads(data[8:])
+    assert isinstance(row, dict)
+    return row
 
 
 def dumps(value: Any) -> bytes:

@@ -54,7 +54,7 @@ class GroupFold:
         if (NO_VERSION if before is None else before.version) != values["after"]:
             return Outcome(Code.NOT_COORDINATOR)
         for member, row in values["rows"].items():
-            data = None if row is None else group_rows.dumps(row)
+            data = None if row is None else group_rows.encode_member(row)
             self._state.put(group_rows.member_key(group, member), data)
         members: int = values["members"]
         time_ms = envelope.time_ms

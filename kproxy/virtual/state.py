@@ -40,6 +40,7 @@ class State:
         self._queues: dict[str, Queue] = {}
         self._names: dict[QueueId, str] = {}
         self._segments: dict[int, int] = {}
+        self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
 
@@ -99,12 +100,14 @@ class State:
         return None if name is None else self.queue(name)
 
     def put_queue(self, queue: Queue) -> None:
+        self.queue_changes += 1
         self._cache(self._queues, queue.name, queue)
         self._cache(self._names, queue.queue_id, queue.name)
         self.put(rows.queue_key(queue.name), queue.encode())
         self.put(rows.name_key(queue.queue_id), queue.name.encode())
 
     def drop_queue(self, queue: Queue) -> None:
+        self.queue_changes += 1
         self._queues.pop(queue.name, None)
         self._names.pop(queue.queue_id, None)
         self.put(rows.queue_key(queue.name), None)

@@ -31,18 +31,29 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _nothing(wire: Wire) -> None:
+    pass
+
+
 Script = Callable[[Wire, str], list[Any]]
 
 
-def alike(kafka: Kafka, server: Served, script: Script, queue: str) -> None:
+def alike(
+    kafka: Kafka,
+    server: Served,
+    script: Script,
+    queue: str,
+    prepare: Callable[[Wire], None] = _nothing,
+) -> None:
     """Run a script of requests against both and compare what it returns, step by step."""
     answers = []
     queue = f"{queue}-{server.port}"  # the real Kafka is asked once for each kind of server
     for target in (kafka, server):
         with Wire(target.host, target.port) as wire:
+            prepare(wire)
             answers.append([plain(step) for step in script(wire, queue)])
     for step, (theirs, ours) in enumerate(zip(*answers, strict=True)):
-        assert ours == theirs, f"step {step}: a real Kafka answers {theirs}"
+        assert ours == theirs, f"step {step}: a real Kafka answers {theirs}, kproxy {ours}"
 
 
 def made(wire: Wire, queue: str, partitions: int = 1, **configs: str) -> None:

@@ -8,6 +8,10 @@ from tests.harness import Served, served
 from tests.real_kafka import Kafka
 from tests.workers import Workers
 
+FLAGS = (
+    "--group-initial-rebalance-delay-ms", "0", "--group-consumer-assignment-interval-ms", "0",
+)  # fmt: skip
+
 
 @pytest.fixture(scope="module", params=["embedded", "kafka"])
 def server(
@@ -15,8 +19,8 @@ def server(
 ) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("data")
     if request.param == "embedded":
-        with served(directory) as running:
+        with served(directory, *FLAGS) as running:
             yield running
     else:
-        with Workers(kafka, directory, count=1, shards=4).running() as workers:
+        with Workers(kafka, directory, *FLAGS, count=1, shards=4).running() as workers:
             yield workers.workers[0]

@@ -1,0 +1,101 @@
+"""A group between the two protocols, as Kafka's online upgrade and downgrade (KIP-848).
+
+The first member that speaks the consumer protocol makes it a consumer group, in which those of the
+classic protocol go on as members of their own kind; when the last of the former leaves, those that
+are left are a classic group again.
+"""
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.assignors import Parts
+from kproxy.groups.classic import ClassicGroup, State, join_answer, sync_answer
+from kproxy.groups.classic import Home as ClassicHome
+from kproxy.groups.consumer import ConsumerGroup, by_queue
+from kproxy.groups.consumer import Home as ConsumerHome
+from kproxy.groups.consumer_member import ConsumerMember
+from kproxy.groups.embedded_protocol import (
+    CONSUMER_PROTOCOL,
+    Named,
+    NotAConsumers,
+    assignment,
+    encode_assignment,
+    subscription,
+)
+from kproxy.groups.member import Member
+from kproxy.metadata.catalogue import Lookup
+from kproxy.virtual.types import PartitionKey
+
+
+def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> ConsumerGroup:
+    """The same members as a consumer group. Raises KafkaError where they are no consumers."""
+    if classic.protocol_type != CONSUMER_PROTOCOL:
+        raise KafkaError(
+            Code.GROUP_ID_NOT_FOUND, f"Group {classic.id} is not a group of consumers."
+        )
+    group = ConsumerGroup(classic.id, home)
+    group.version = classic.version
+    group.epoch = group.target_epoch = classic.generation
+    try:
+        for member in classic.members.values():
+            group.put(_upgraded(member, classic, lookup))
+    except NotAConsumers:
+        raise KafkaError(
+            Code.GROUP_ID_NOT_FOUND, f"Group {classic.id} has members that are no consumers."
+        ) from None
+    group.gone = classic.logged - group.members.keys()
+    for member in classic.members.values():
+        member.answer_join(join_answer(Code.REBALANCE_IN_PROGRESS, member.id))
+        member.answer_sync(sync_answer(Code.REBALANCE_IN_PROGRESS))
+    classic.state = State.DEAD
+    return group
+
+
+def _upgraded(member: Member, classic: ClassicGroup, lookup: Lookup) -> ConsumerMember:
+    made = ConsumerMember(member.id)
+    made.instance = member.instance
+    made.client_id, made.host = member.client_id, member.host
+    made.rebalance_s, made.session_s = member.rebalance_s, member.session_s
+    made.protocols = member.protocols
+    wanted = subscription(member.metadata(classic.protocol) or member.protocols[0][1])
+    made.topics = tuple(sorted(set(wanted.topics)))
+    made.epoch = made.previous_epoch = classic.generation
+    made.assigned = made.target = parts_named(assignment(member.assignment), lookup)
+    return made
+
+
+def parts_named(named: Named, lookup: Lookup) -> Parts:
+    """The partitions that are there of those named."""
+    found: list[PartitionKey] = []
+    for name, indices in named:
+        queue = lookup.find(name)
+        if queue is not None:
+            found += [(queue.queue_id, index) for index in indices]
+    return frozenset(found)
+
+
+def assignment_of(member: ConsumerMember, lookup: Lookup) -> bytes:
+    """What a member of the classic protocol is told of its partitions."""
+    named = {}
+    for queue_id, indices in by_queue(member.assigned).items():
+        queue = lookup.find_id(queue_id)
+        if queue is not None:
+            named[queue.name] = indices
+    return encode_assignment(subscription(member.protocols[0][1]).version, named)
+
+
+def downgraded(group: ConsumerGroup, home: ClassicHome, lookup: Lookup) -> ClassicGroup:
+    """The members that are left as a classic group, stable and about to rebalance."""
+    classic = ClassicGroup(group.id, home)
+    classic.version = group.version
+    classic.generation = group.epoch
+    classic.protocol_type = CONSUMER_PROTOCOL
+    classic.logged = set(group.members) | group.gone
+    for one in group.members.values():
+        member = Member(
+            one.id, one.instance, one.client_id, one.host, one.session_s, one.rebalance_s,
+            one.protocols,
+        )  # fmt: skip
+        member.assignment = assignment_of(one, lookup)
+        classic.take_in(member)
+    classic.state = State.STABLE
+    classic.protocol = classic.vote()
+    return classic

@@ -1,0 +1,34 @@
+"""A member on its way to its target, as Kafka's `CurrentAssignmentBuilder` takes it there.
+
+It gives up what it is not to keep, then moves to the target's epoch, then gets what others have
+given up.
+"""
+
+from kproxy.groups.assignors import Parts
+from kproxy.groups.consumer_member import NONE, ConsumerMember, Progress
+
+
+def reconcile(
+    member: ConsumerMember, target_epoch: int, owned: Parts | None, others: frozenset[object]
+) -> None:
+    """Take one step where one is due. `owned`: what it says it has; `others`: what others hold."""
+    if member.progress == Progress.STABLE and member.epoch == target_epoch:
+        return
+    if member.progress == Progress.UNREVOKED and _still_owned(owned, member.revoking):
+        return
+    kept = member.assigned & member.target
+    to_revoke = member.assigned - member.target
+    wanted = member.target - member.assigned
+    free = frozenset(part for part in wanted if part not in others)
+    if to_revoke and _still_owned(owned, to_revoke):
+        member.progress = Progress.UNREVOKED
+        member.assigned, member.revoking = kept, to_revoke
+        return
+    member.move_to(target_epoch)
+    member.assigned, member.revoking = kept | free, NONE
+    member.progress = Progress.UNRELEASED if len(free) < len(wanted) else Progress.STABLE
+
+
+def _still_owned(owned: Parts | None, parts: Parts) -> bool:
+    """Whether it may still have some of these; a heartbeat that does not say leaves it open."""
+    return owned is None or bool(owned & parts)

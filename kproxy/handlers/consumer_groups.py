@@ -1,0 +1,374 @@
+"""ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69): the consumer protocol of KIP-848.
+
+Rules, codes and messages follow Kafka's `GroupMetadataManager` (4.3).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.assignors import ASSIGNORS, Parts
+from kproxy.groups.consumer import ConsumerGroup, by_queue
+from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
+from kproxy.groups.regex import compiled
+from kproxy.handlers.classic_groups import coordinator_of, storage_code
+from kproxy.virtual.types import QueueId
+from kproxy.worker import Request, Worker
+
+_JOIN, _LEAVE = 0, -1
+_UNKNOWN_OPERATIONS = -(2**31)
+
+
+async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ConsumerGroupHeartbeatResponse; with an assignment where that has changed."""
+    try:
+        return await _Heartbeat(worker, request).answer()
+    except KafkaError as error:
+        return {
+            "error_code": error.code,
+            "error_message": error.message,
+            "member_id": None,
+            "member_epoch": 0,
+            "heartbeat_interval": 0,
+            "assignment": None,
+        }
+
+
+class _Heartbeat:
+    """One request."""
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        self.body = body = request.body
+        self.request = request
+        self.config = worker.config
+        _check(body, request.version)
+        self.coordinator = coordinator_of(worker, body.group_id)
+        self.owned = _owned(body.topic_partitions)
+        self.member: ConsumerMember
+
+    async def answer(self) -> dict[str, Any]:
+        body, coordinator = self.body, self.coordinator
+        group = await coordinator.open_consumer(body.group_id, create=body.member_epoch == _JOIN)
+        async with group.lock:
+            if group.ended:
+                raise KafkaError(Code.NOT_COORDINATOR)
+            if body.member_epoch in (_LEAVE, LEFT_FOR_NOW):
+                answer = self._leave(group)
+            else:
+                try:
+                    answer = await self._beat(group)
+                except KafkaError:
+                    if group.idle:
+                        coordinator.forget(group)
+                    raise
+            code = await coordinator.log_changes(group)
+            if code:
+                raise KafkaError(storage_code(code))
+        await coordinator.downgrade_if_due(group)
+        return answer
+
+    # -- leaving
+
+    def _leave(self, group: ConsumerGroup) -> dict[str, Any]:
+        body = self.body
+        if body.instance_id is None:
+            member = group.members.get(body.member_id)
+            if member is None:
+                raise _unknown(body)
+        else:
+            member = self._static(group)
+        if body.member_epoch == LEFT_FOR_NOW:
+            member.move_to(LEFT_FOR_NOW)
+            member.revoking = frozenset()
+            member.progress = Progress.STABLE
+            group.changed.add(member.id)
+        else:
+            group.depart(member.id)
+        return self._answer(member.id, body.member_epoch, None)
+
+    def _static(self, group: ConsumerGroup) -> ConsumerMember:
+        body = self.body
+        member = group.of_instance(body.instance_id)
+        if member is None:
+            raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"Instance id {body.instance_id} is unknown.")
+        if member.id != body.member_id:
+            raise KafkaError(
+                Code.FENCED_INSTANCE_ID,
+                f"Static member {body.member_id} with instance id {body.instance_id} was fenced by"
+                f" member {member.id}.",
+            )
+        return member
+
+    # -- joining and staying
+
+    async def _beat(self, group: ConsumerGroup) -> dict[str, Any]:
+        body = self.body
+        member, fresh = self._member(group)
+        before = (member.epoch, member.assigned)
+        subscribed = self._update(member)
+        if subscribed or fresh:
+            group.changed.add(member.id)
+        if fresh:
+            group.put(member)
+        group.heard(member)
+        bump = await self.coordinator.look_at_queues(group, now=subscribed)
+        if subscribed or bump:
+            group.epoch += 1
+        if group.may_assign():
+            group.assign(self.coordinator.queues_of(group))
+        group.reconcile(member, self.owned)
+        said_all = body.topic_partitions is not None and (
+            body.subscribed_topic_names is not None
+            or getattr(body, "subscribed_topic_regex", None) is not None
+        )
+        told = body.member_epoch == _JOIN or said_all or member.assigned != before[1]
+        return self._answer(member.id, member.epoch, member.assigned if told else None)
+
+    def _member(self, group: ConsumerGroup) -> tuple[ConsumerMember, bool]:
+        """(the member, whether it is new to the group)."""
+        body = self.body
+        if body.instance_id is not None:
+            return self._static_member(group)
+        member = group.members.get(body.member_id)
+        if body.member_epoch == _JOIN:
+            return (member, False) if member is not None else (self._new(group), True)
+        if member is None:
+            raise _unknown(body)
+        self._check_epoch(member)
+        return member, False
+
+    def _static_member(self, group: ConsumerGroup) -> tuple[ConsumerMember, bool]:
+        body = self.body
+        if body.member_epoch != _JOIN:
+            member = self._static(group)
+            self._check_epoch(member)
+            return member, False
+        known = group.of_instance(body.instance_id)
+        if known is None:
+            return self._new(group), True
+        if known.id == body.member_id:
+            return known, False
+        if known.epoch != LEFT_FOR_NOW:
+            raise KafkaError(
+                Code.UNRELEASED_INSTANCE_ID,
+                f"Static member {body.member_id} with instance id {body.instance_id} cannot join"
+                " the group because the instance id is owned by an active member"
+                f" {known.id}.",
+            )
+        return self._back(group, known), True
+
+    def _back(self, group: ConsumerGroup, known: ConsumerMember) -> ConsumerMember:
+        """A static member is back under a new id and goes on with what it had."""
+        group.take_out(known.id)
+        member = known.copy()
+        member.id, member.deadline, member.revoke_by = self.body.member_id, 0.0, None
+        member.epoch = member.previous_epoch = 0
+        member.client_id, member.host = self.request.header.client_id or "", self.request.host
+        return member
+
+    def _new(self, group: ConsumerGroup) -> ConsumerMember:
+        if len(group.members) >= self.config.group_members_max:
+            raise KafkaError(
+                Code.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of"
+                f" {self.config.group_members_max} members.",
+            )
+        member = ConsumerMember(self.body.member_id)
+        member.instance = self.body.instance_id
+        member.client_id = self.request.header.client_id or ""
+        member.host = self.request.host
+        return member
+
+    def _check_epoch(self, member: ConsumerMember) -> None:
+        epoch = self.body.member_epoch
+        if epoch > member.epoch:
+            raise KafkaError(
+                Code.FENCED_MEMBER_EPOCH,
+                f"The consumer group member has a greater member epoch ({epoch}) than the one"
+                f" known by the group coordinator ({member.epoch}). The member must abandon all"
+                " its partitions and rejoin.",
+            )
+        if epoch < member.epoch:
+            # Its last answer was lost: it may go on if it took nothing that it has not.
+            late = epoch == member.previous_epoch and self.owned is not None
+            if not late or not self.owned <= member.assigned:  # type: ignore[operator]
+                raise KafkaError(
+                    Code.FENCED_MEMBER_EPOCH,
+                    f"The consumer group member has a smaller member epoch ({epoch}) than the one"
+                    f" known by the group coordinator ({member.epoch}). The member must abandon"
+                    " all its partitions and rejoin.",
+                )
+
+    def _update(self, member: ConsumerMember) -> bool:
+        """Take over what the request says; whether the subscription changed."""
+        body = self.body
+        if body.rack_id is not None:
+            member.rack = body.rack_id
+        rebalance_s = body.rebalance_timeout.total_seconds()
+        if rebalance_s >= 0:
+            member.rebalance_s = rebalance_s
+        assignor = member.assignor if body.server_assignor is None else body.server_assignor
+        topics, regex = member.topics, member.regex
+        if body.subscribed_topic_names is not None:
+            topics = tuple(sorted(set(body.subscribed_topic_names)))
+        given = getattr(body, "subscribed_topic_regex", None)
+        if given is not None:
+            regex = given
+            if regex:
+                compiled(regex)
+        changed = (topics, regex, assignor) != (member.topics, member.regex, member.assignor)
+        member.topics, member.regex, member.assignor = topics, regex, assignor
+        if member.classic:  # it has moved on from the classic protocol
+            member.protocols = ()
+            changed = True
+        return changed
+
+    def _answer(self, member_id: str, epoch: int, assigned: Parts | None) -> dict[str, Any]:
+        assignment = None
+        if assigned is not None:
+            assignment = {"topic_partitions": topic_partitions(assigned)}
+        return {
+            "error_code": Code.NONE,
+            "error_message": None,
+            "member_id": member_id,
+            "member_epoch": epoch,
+            "heartbeat_interval": self.config.group_consumer_heartbeat_ms,
+            "assignment": assignment,
+        }
+
+
+def topic_partitions(parts: Parts) -> list[dict[str, Any]]:
+    return [
+        {"topic_id": UUID(bytes=bytes(queue_id)), "partitions": indices}
+        for queue_id, indices in by_queue(parts).items()
+    ]
+
+
+def _owned(given: Any) -> Parts | None:
+    if given is None:
+        return None
+    return frozenset(
+        (QueueId(topic.topic_id.bytes), index)
+        for topic in given
+        if topic.topic_id is not None
+        for index in topic.partitions
+    )
+
+
+def _unknown(body: Any) -> KafkaError:
+    message = f"Member {body.member_id} is not a member of group {body.group_id}."
+    return KafkaError(Code.UNKNOWN_MEMBER_ID, message)
+
+
+def _check(body: Any, version: int) -> None:
+    """What needs no group to be refused. Raises KafkaError."""
+    regex = getattr(body, "subscribed_topic_regex", None)
+    problems = [
+        (not body.member_id and (version > 0 or body.member_epoch != _JOIN),
+         "MemberId can't be empty."),
+        (not body.group_id.strip(), "GroupId can't be empty."),
+        (body.instance_id is not None and not body.instance_id.strip(),
+         "InstanceId can't be empty."),
+        (body.rack_id is not None and not body.rack_id.strip(), "RackId can't be empty."),
+        (body.member_epoch < LEFT_FOR_NOW, "MemberEpoch is invalid."),
+        (body.member_epoch == LEFT_FOR_NOW and body.instance_id is None,
+         "InstanceId can't be null."),
+    ]  # fmt: skip
+    if body.member_epoch == _JOIN:
+        problems += [
+            (body.rebalance_timeout.total_seconds() < 0,
+             "RebalanceTimeoutMs must be provided in first request."),
+            (body.topic_partitions is None or len(body.topic_partitions) > 0,
+             "TopicPartitions must be empty when (re-)joining."),
+            (body.subscribed_topic_names is None and not regex,
+             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
+             " (re-)joining."),
+        ]  # fmt: skip
+    for found, message in problems:
+        if found:
+            raise KafkaError(Code.INVALID_REQUEST, message)
+    if body.server_assignor is not None and body.server_assignor not in ASSIGNORS:
+        raise KafkaError(
+            Code.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {body.server_assignor} is not supported. Supported assignors:"
+            f" {', '.join(ASSIGNORS)}.",
+        )
+
+
+# -- describing
+
+
+async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ConsumerGroupDescribeResponse."""
+    return {"groups": [_described(worker, group) for group in request.body.group_ids]}
+
+
+def _described(worker: Worker, group_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "error_code": Code.NONE,
+        "error_message": None,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+        "authorized_operations": _UNKNOWN_OPERATIONS,
+    }
+    try:
+        coordinator = coordinator_of(worker, group_id)
+    except KafkaError as error:
+        return answer | {"error_code": error.code}
+    group, head = coordinator.find(group_id), coordinator.head(group_id)
+    if isinstance(group, ConsumerGroup):
+        return answer | {
+            "group_state": group.state,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.target_epoch,
+            "assignor_name": group.assignor,
+            "members": [_described_member(worker, m) for m in group.members.values()],
+        }
+    if group is None and head is not None and head.kind == "consumer":
+        return answer | {
+            "group_state": "Empty",
+            "group_epoch": head.values["epoch"],
+            "assignment_epoch": head.values["target_epoch"],
+            "assignor_name": head.values["assignor"],
+        }
+    what = "not found" if group is None and head is None else "is not a consumer group"
+    return answer | {
+        "error_code": Code.GROUP_ID_NOT_FOUND,
+        "error_message": f"Group {group_id} {what}.",
+    }
+
+
+def _described_member(worker: Worker, member: ConsumerMember) -> dict[str, Any]:
+    return {
+        "member_id": member.id,
+        "instance_id": member.instance,
+        "rack_id": member.rack,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.host,
+        "subscribed_topic_names": member.topics,
+        "subscribed_topic_regex": member.regex,
+        "assignment": {"topic_partitions": _named(worker, member.assigned)},
+        "target_assignment": {"topic_partitions": _named(worker, member.target)},
+        "member_type": 0 if member.classic else 1,
+    }
+
+
+def _named(worker: Worker, parts: Parts) -> list[dict[str, Any]]:
+    found = []
+    for queue_id, indices in by_queue(parts).items():
+        queue = worker.catalogue.find_id(queue_id)
+        if queue is not None:
+            found.append(
+                {
+                    "topic_id": UUID(bytes=bytes(queue_id)),
+                    "topic_name": queue.name,
+                    "partitions": indices,
+                }
+            )
+    return found

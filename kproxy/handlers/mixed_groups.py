@@ -1,0 +1,180 @@
+"""Members of the classic protocol in a consumer group: their JoinGroup, SyncGroup and Heartbeat.
+
+A generation is the member's epoch; joining again is how they take the next step (KIP-848, Kafka's
+`classicGroupJoinToConsumerGroup` and what follows it).
+"""
+
+import uuid
+from typing import Any
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.classic import join_answer, sync_answer
+from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
+from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
+from kproxy.groups.member import Protocols
+from kproxy.groups.migration import assignment_of, parts_named
+
+
+class ClassicJoin:
+    """What a JoinGroup request says."""
+
+    def __init__(
+        self,
+        member_id: str,
+        instance: str | None,
+        client_id: str,
+        host: str,
+        session_s: float,
+        rebalance_s: float,
+        protocol_type: str,
+        protocols: Protocols,
+    ) -> None:
+        self.member_id = member_id
+        self.instance = instance
+        self.client_id = client_id
+        self.host = host
+        self.session_s = session_s
+        self.rebalance_s = rebalance_s
+        self.protocol_type = protocol_type
+        self.protocols = protocols
+
+
+async def join(
+    coordinator: Coordinator, group: ConsumerGroup, asked: ClassicJoin, known_id_required: bool
+) -> dict[str, Any]:
+    """The JoinGroup answer. Raises KafkaError."""
+    if asked.protocol_type != CONSUMER_PROTOCOL or not asked.protocols:
+        raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
+    try:
+        wanted = subscription(asked.protocols[0][1])
+    except NotAConsumers:
+        raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL) from None
+    if not asked.member_id and asked.instance is None and known_id_required:
+        new_id = f"{asked.client_id}-{uuid.uuid4()}"
+        return join_answer(Code.MEMBER_ID_REQUIRED, new_id)
+    async with group.lock:
+        if group.ended:
+            raise KafkaError(Code.NOT_COORDINATOR)
+        member = _member(group, asked)
+        topics = tuple(sorted(set(wanted.topics)))
+        changed = topics != member.topics or member.id not in group.members
+        member.topics, member.regex, member.assignor = topics, "", None
+        member.protocols, member.session_s = asked.protocols, asked.session_s
+        member.rebalance_s = asked.rebalance_s
+        group.put(member)
+        group.heard(member)
+        if await coordinator.look_at_queues(group, now=changed) or changed:
+            group.epoch += 1
+        if group.may_assign():
+            group.assign(coordinator.queues_of(group))
+        owned = parts_named(wanted.owned, coordinator.lookup)
+        # Before version 1 of the subscription members give up all they have before they join.
+        group.reconcile(member, owned)
+        code = await coordinator.log_changes(group)
+        if code:
+            raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE)
+        return join_answer(Code.NONE, member.id) | {
+            "generation_id": member.epoch,
+            "protocol_type": CONSUMER_PROTOCOL,
+            "protocol_name": member.protocols[0][0],
+        }
+
+
+def _member(group: ConsumerGroup, asked: ClassicJoin) -> ConsumerMember:
+    if asked.instance is not None:
+        known = group.of_instance(asked.instance)
+        if known is not None:
+            if known.id == asked.member_id:
+                return known
+            if asked.member_id:
+                raise KafkaError(Code.FENCED_INSTANCE_ID)
+            group.take_out(known.id)
+            member = known.copy()
+            member.id, member.deadline = f"{asked.instance}-{uuid.uuid4()}", 0.0
+            member.revoke_by = None
+            if member.epoch == LEFT_FOR_NOW:
+                member.epoch = 0
+            return member
+    known = group.members.get(asked.member_id)
+    if known is not None:
+        return known
+    member = ConsumerMember(asked.member_id or f"{asked.client_id}-{uuid.uuid4()}")
+    member.instance = asked.instance
+    member.client_id, member.host = asked.client_id, asked.host
+    return member
+
+
+def _classic(group: ConsumerGroup, body: Any) -> ConsumerMember:
+    """The member that a request speaks for. Raises KafkaError."""
+    instance = getattr(body, "group_instance_id", None)
+    member = group.members.get(body.member_id)
+    if instance is not None:
+        of_instance = group.of_instance(instance)
+        if of_instance is None:
+            raise KafkaError(Code.UNKNOWN_MEMBER_ID)
+        if of_instance.id != body.member_id:
+            raise KafkaError(Code.FENCED_INSTANCE_ID)
+    if member is None or not member.classic:
+        raise KafkaError(Code.UNKNOWN_MEMBER_ID)
+    if body.generation_id != member.epoch:
+        raise KafkaError(Code.ILLEGAL_GENERATION)
+    return member
+
+
+def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str, Any]:
+    """The SyncGroup answer: what this member has now. Raises KafkaError."""
+    member = _classic(group, body)
+    group.heard(member)
+    names = [name for name, _ in member.protocols]
+    given_type = getattr(body, "protocol_type", None)
+    given_name = getattr(body, "protocol_name", None)
+    if given_type not in (None, CONSUMER_PROTOCOL) or given_name not in (None, *names):
+        raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
+    if group.epoch > member.epoch and member.progress != Progress.UNREVOKED:
+        raise KafkaError(Code.REBALANCE_IN_PROGRESS)
+    return sync_answer(Code.NONE) | {
+        "protocol_type": CONSUMER_PROTOCOL,
+        "protocol_name": names[0],
+        "assignment": assignment_of(member, coordinator.lookup),
+    }
+
+
+async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> Code:
+    """Whether the member has to join again to go on. Raises KafkaError."""
+    member = _classic(group, body)
+    group.heard(member)
+    async with group.lock:
+        if not group.ended and await coordinator.look_at_queues(group, now=False):
+            group.epoch += 1
+            group.changed.add(member.id)
+            await coordinator.log_changes(group)
+    behind = member.epoch < group.epoch or member.progress == Progress.UNREVOKED
+    if behind or (member.progress == Progress.UNRELEASED and not group.waits(member)):
+        return Code.REBALANCE_IN_PROGRESS
+    return Code.NONE
+
+
+async def leave(
+    coordinator: Coordinator, group: ConsumerGroup, leaving: list[tuple[str, str | None]]
+) -> list[Code]:
+    """A code for each (member id, instance) that leaves."""
+    codes = []
+    async with group.lock:
+        for member_id, instance in leaving:
+            member = group.members.get(member_id)
+            if not member_id and instance is not None:
+                member = group.of_instance(instance)
+            if member is None:
+                codes.append(Code.UNKNOWN_MEMBER_ID)
+            elif instance is not None and member.instance != instance:
+                codes.append(Code.FENCED_INSTANCE_ID)
+            else:
+                group.depart(member.id)
+                codes.append(Code.NONE)
+        if Code.NONE in codes:
+            if await coordinator.log_changes(group):
+                codes = [Code.COORDINATOR_NOT_AVAILABLE] * len(codes)
+    await coordinator.downgrade_if_due(group)
+    return codes
