@@ -125,8 +125,8 @@ class ClassicGroup:
     def commit_fault(
         self, member_id: str, instance: str | None, generation: int, version: int
     ) -> Code:
-        """Why this may not commit now; without member and generation it is the administrator."""
-        if generation < 0 and not member_id and instance is None and not self.members:
+        """Why this may not commit now; without members anyone may."""
+        if generation < 0 and not self.members:
             return Code.NONE
         fault = self.member_fault(member_id, instance, generation)
         if not fault and generation < 0:

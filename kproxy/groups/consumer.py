@@ -188,8 +188,8 @@ class ConsumerGroup:
         return next((m for m in self.members.values() if m.instance == instance), None)
 
     def commit_fault(self, member_id: str, instance: str | None, epoch: int, version: int) -> Code:
-        """Why this may not commit now; without member and epoch it is the administrator."""
-        if epoch < 0 and not member_id and not self.members:
+        """Why this may not commit now; without members anyone may."""
+        if epoch < 0 and not self.members:
             return Code.NONE
         member = self.members.get(member_id)
         if member is None:

@@ -142,8 +142,7 @@ def _group_fault(worker: Worker, request: Request) -> Code:
         return fault
     group = worker.groups.of(worker.coordinated(group_id)).find(group_id)
     if group is None:
-        known = epoch < 0 and not body.member_id
-        return Code.NONE if known else Code.UNKNOWN_MEMBER_ID
+        return Code.NONE if epoch < 0 else Code.UNKNOWN_MEMBER_ID
     instance = getattr(body, "group_instance_id", None)
     return group.commit_fault(body.member_id, instance, epoch, request.version)
 

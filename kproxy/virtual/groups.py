@@ -88,9 +88,9 @@ class GroupFold:
         return Outcome(Code.NONE, codes=tuple(codes))
 
     def _member_fault(self, group: str, head: Head | None, member: str, epoch: int) -> Code:
-        """As Kafka's groups validate a commit; without a member it is the administrator's."""
-        if epoch < 0 and not member:
-            return Code.UNKNOWN_MEMBER_ID if head is not None and head.members else Code.NONE
+        """As Kafka's groups validate a commit; without members it is anyone's to make."""
+        if epoch < 0 and (head is None or not head.members):
+            return Code.NONE
         row = self._state.get(group_rows.member_key(group, member))
         if head is None or row is None:
             return Code.UNKNOWN_MEMBER_ID
