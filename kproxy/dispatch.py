@@ -11,6 +11,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import (
+    alter_configs,
     api_versions,
     classic_groups,
     consumer_groups,
@@ -80,8 +81,10 @@ _APIS = (
     Api(key=22, low=0, high=5, handle=producer_ids.handle),
     Api(key=23, low=2, high=4, handle=list_offsets.for_leader_epoch),
     Api(key=32, low=1, high=4, handle=describe_configs.handle),
+    Api(key=33, low=0, high=2, handle=alter_configs.whole),
     Api(key=37, low=0, high=3, handle=topics.create_partitions),
     Api(key=42, low=0, high=2, handle=groups.delete),
+    Api(key=44, low=0, high=1, handle=alter_configs.incremental),
     Api(key=47, low=0, high=0, handle=offsets.delete),
     Api(key=60, low=0, high=2, handle=metadata.describe_cluster),
     Api(key=68, low=0, high=1, handle=consumer_groups.heartbeat),

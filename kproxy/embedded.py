@@ -12,6 +12,7 @@ from kproxy.keeper import Keeper
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster import Alone, open_identity
 from kproxy.protocol.answers import Broker
+from kproxy.retention import Retention
 from kproxy.shard import open_local
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog
@@ -43,6 +44,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     lookup=StateLookup(shard.state),
                 )
                 house.start_soon(worker.groups.run)
+                house.start_soon(Retention(shard, config, worker.catalogue, worker.now_ms).run)
                 yield worker
                 house.cancel_scope.cancel()
             shard.log.close()

@@ -107,7 +107,10 @@ class Appending:
             return
         self._waiting.append((answers, len(answers), index))
         answers.append(Produced(index, Code.KAFKA_STORAGE_ERROR))
-        self._appends.add(shard, Envelope(Kind.APPEND, queue.queue_id, index, body=batch))
+        look_ms = configs.look_within_ms(queue.configs, self._worker.config.retention_check_ms)
+        self._appends.add(
+            shard, Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
+        )
 
     def _stamped(self, queue: Queue, header: BatchHeader, records: bytes) -> bytes:
         if header.is_transactional or self._transactional:

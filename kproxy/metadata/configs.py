@@ -35,12 +35,19 @@ def _number(least: int, most: int) -> Callable[[str], str | None]:
     return fault
 
 
+def _policy_fault(value: str) -> str | None:
+    if value == "delete":
+        return None
+    compact = "compact" in [part.strip() for part in value.split(",")]
+    return "queues are not compacted yet: it must be delete" if compact else "it must be delete"
+
+
 TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
 SETTINGS = {
     setting.name: setting
     for setting in (
         Setting(
-            name="cleanup.policy", default="delete", kind=LIST, fault=_one_of("delete"),
+            name="cleanup.policy", default="delete", kind=LIST, fault=_policy_fault,
             documentation="What happens to old records. Only delete is supported.",
         ),
         Setting(
@@ -95,6 +102,16 @@ def check(given: Mapping[str, str | None]) -> dict[str, str]:
             raise KafkaError(Code.INVALID_CONFIG, f"{name}={value}: {fault}")
         kept[name] = value
     return kept
+
+
+def look_within_ms(given: Mapping[str, str], check_ms: int) -> int:
+    """How long after its first record a queue is to be looked at for retention; -1: any time."""
+    if not given:
+        return TWO_WEEKS_MS
+    retention_ms = int(effective("retention.ms", given))
+    if int(effective("retention.bytes", given)) < 0:
+        return retention_ms
+    return check_ms if retention_ms < 0 else min(retention_ms, check_ms)
 
 
 def effective(name: str, configs: Mapping[str, str]) -> str:

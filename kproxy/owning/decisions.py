@@ -28,8 +28,8 @@ from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
-_DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.SPREAD))
-_CHANGING = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.LANDED))
+_DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.SPREAD))
+_CHANGING = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.LANDED))
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
 # Older commands come from a log that is read again; clocks of machines differ by less.
@@ -244,7 +244,16 @@ class Decisions:
     async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool:
         values = {"name": work["name"], "partitions": work["partitions"]}
         tickets = [
-            self._ask(index, command(Kind.SPREAD, queue_id, number=work["as_of"], values=values))
+            self._ask(
+                index,
+                command(
+                    Kind.SPREAD,
+                    queue_id,
+                    number=work["as_of"],
+                    time_ms=self._now_ms(),
+                    values=values,
+                ),
+            )
             for index in self._others(shard, work)
         ]
         refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}

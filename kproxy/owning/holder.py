@@ -15,6 +15,7 @@ from kproxy.log.shared import SharedLog
 from kproxy.owning.publishing import Publisher
 from kproxy.owning.rebuild import NotRebuilt, rebuild, wipe
 from kproxy.owning.site import Site
+from kproxy.retention import Retention
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
@@ -198,6 +199,8 @@ class Holder:
             tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
             publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
             tasks.start_soon(publisher.run)
+            site = self._site
+            tasks.start_soon(Retention(shard, site.config, site.lookup, site.now_ms).run)
             while True:
                 self._claimed_by_other = anyio.Event()
                 outcome = (await shard.append([Envelope(Kind.CLAIM)]).wait())[0]

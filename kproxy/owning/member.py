@@ -225,6 +225,8 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         room=DiskRoom(config.data_dir, config.disk_free_bytes_min),
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
+        lookup=member.cache,
+        now_ms=wall_clock_ms,
     )
     membership = Membership(
         member.upstream,

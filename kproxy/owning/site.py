@@ -7,6 +7,7 @@ import anyio
 
 from kproxy.config import Config
 from kproxy.log.room import DiskRoom
+from kproxy.metadata.catalogue import Lookup
 from kproxy.owning.decisions import Decisions
 from kproxy.progress import Progress
 from kproxy.upstream.link import DataLink
@@ -26,3 +27,5 @@ class Site:
     room: DiskRoom
     opening: anyio.Semaphore  # how many local copies are opened at a time
     progress: Progress
+    lookup: Lookup
+    now_ms: Callable[[], int]

@@ -23,10 +23,10 @@ _CRC = struct.Struct(">I")
 
 
 class Kind(IntEnum):
-    """What an envelope asks for; 28 and up are kept for transactions and shares."""
+    """What an envelope asks for; 29 and up are kept for transactions and shares."""
 
     VOID = 0  # in the place of a record that is not ours
-    APPEND = 1  # body: a record batch
+    APPEND = 1  # number: the queue's retention (ms). body: a record batch
     CREATE = 2  # body: {name, partitions, configs}
     GROW = 3  # number: the new partition count
     DELETE = 4
@@ -42,6 +42,7 @@ class Kind(IntEnum):
     EXPIRE = 25  # number: when to look again (ms). body: {group, after, offsets}
     DELETE_GROUP = 26  # body: {group}
     CONFIGURE = 27  # body: {set, drop, all}
+    FORGET_SPREAD = 28  # nobody is told of this deleted queue any more
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

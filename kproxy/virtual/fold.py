@@ -15,9 +15,9 @@ from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.groups import GroupFold
 from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Batch, Partition, Queue
+from kproxy.virtual.rows import LOOK_AGAIN_MS, Batch, Partition, Queue
 from kproxy.virtual.state import State
-from kproxy.virtual.types import LogOffset, QueueId, ShardId
+from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 
 
 def copied_header(envelope: Envelope) -> BatchHeader:
@@ -55,6 +55,7 @@ class Fold:
             Kind.EXPIRE: groups.expire,
             Kind.DELETE_GROUP: groups.delete,
             Kind.CONFIGURE: self._configure,
+            Kind.FORGET_SPREAD: self._forget_spread,
             Kind.PRODUCER_ID: self._producer_id,
             Kind.COPY: self._copy,
             Kind.VOID: self._void,
@@ -91,6 +92,8 @@ class Fold:
                     return Outcome(verdict, log_start=row.log_start)
                 return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
         base_offset = row.next_offset
+        if base_offset == row.log_start:
+            self._look_later(key, header.max_timestamp, envelope.number)
         if header.producer_id >= 0:
             producers.remember(row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
@@ -115,6 +118,11 @@ class Fold:
         self.state.add_live_bytes(place.segment, place.length)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
+
+    def _look_later(self, key: PartitionKey, time_ms: int, retention_ms: int) -> None:
+        """A partition has records again: file it for when they can be too old."""
+        wait_ms = LOOK_AGAIN_MS if retention_ms < 0 else min(retention_ms, LOOK_AGAIN_MS)
+        self.state.put(rows.due_key(time_ms + wait_ms + 1, *key), b"")
 
     def _copy(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """A live batch was written again further on, so that the old place can be freed."""
@@ -237,6 +245,8 @@ class Fold:
         kept = {} if values["all"] else dict(queue.configs)
         for name in values["drop"]:
             kept.pop(name, None)
+        for index in self._mine(queue.name, range(queue.wanted)):
+            self.state.put(rows.due_key(0, queue.queue_id, index), b"")
         changed = replace(queue, configs=kept | values["set"], changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, changed)
 
@@ -282,7 +292,17 @@ class Fold:
             for index in self._mine(name, range(known)):
                 self.state.drop_partition((queue_id, index))
             self._sweep_later(log_offset, queue_id, -1)
+            forget_ms = envelope.time_ms + LOOK_AGAIN_MS
+            self.state.put(rows.due_key(forget_ms, queue_id, rows.SPREAD_INDEX), b"")
         self.state.put(key, rows.encode_spread(envelope.number, partitions))
+        return Outcome(Code.NONE)
+
+    def _forget_spread(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        """No late command can bring the deleted queue back any more."""
+        key = rows.spread_key(envelope.queue_id)
+        data = self.state.get(key)
+        if data is not None and rows.decode_spread(data)[1] == 0:
+            self.state.put(key, None)
         return Outcome(Code.NONE)
 
     # -- the shard

@@ -194,6 +194,7 @@ class Reindex:
             self._state.add_live_bytes(before.segment, -before.length)
         self._state.add_live_bytes(batch.segment, batch.length)
         self._state.put(rows.batch_key(*key, last_offset), batch.encode())
+        self._state.put(rows.due_key(0, *key), b"")
 
     def finish(self) -> None:
         """All of the log below X was seen. Raises RowsDisagree."""

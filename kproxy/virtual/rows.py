@@ -2,10 +2,11 @@
 
 Keys begin with a letter for the kind of row, so that each kind is one range of the store:
 `q` queue by name, `i` name by id, `p` queue partition, `b` batch index, `o` committed offset,
-`r` groups by queue, `x` deleted queues and `y` trimmed ones to sweep, `s` live bytes by segment,
-`m` the checkpoint; on a shared log `w` what a home shard has to spread, `h` what another home
-shard spread here, `v` appends without effect, `a` queues to announce, `d` rows to publish, `t`
-counters of a rebuild. Those of groups, `g`, `u` and `e`: `group_rows`.
+`r` groups by queue, `c` and `n` when to look at a partition's retention, `x` deleted queues and
+`y` trimmed ones to sweep, `s` live bytes by segment, `m` the checkpoint; on a shared log `w` what a
+home shard has to spread, `h` what another home shard spread here, `v` appends without effect, `a`
+queues to announce, `d` rows to publish, `t` counters of a rebuild. Those of groups, `g`, `u` and
+`e`: `group_rows`.
 """
 
 import json
@@ -23,8 +24,12 @@ _PRODUCER = struct.Struct(">qhB")
 _SENT = struct.Struct(">iiqq")
 _BATCH = struct.Struct(">QIIiQQqq?")
 _OFFSET = struct.Struct(">qiq")
+_DUE = struct.Struct(">cQ16sI")
 _SPREAD = struct.Struct(">qi")
 
+SPREAD_INDEX = 0xFFFFFFFF
+"""In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
+LOOK_AGAIN_MS = 24 * 3600 * 1000  # a partition with records is looked at this often at least
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 PRODUCERS_REMEMBERED = 1000  # per partition; past that the one idle longest is forgotten
 
@@ -100,6 +105,22 @@ def spread_key(queue_id: QueueId) -> bytes:
 
 def announce_key(name: str) -> bytes:
     return b"a" + name.encode()
+
+
+def due_key(time_ms: int, queue_id: bytes, index: int) -> bytes:
+    """Without a value: look at a partition for what its retention no longer keeps."""
+    return _DUE.pack(b"c", max(0, time_ms), queue_id, index)
+
+
+def due_of(key: bytes) -> tuple[int, PartitionKey]:
+    """(time in ms, partition) of a key of kind `c`."""
+    _, time_ms, queue_id, index = _DUE.unpack(key)
+    return time_ms, (QueueId(queue_id), index)
+
+
+def turn_key(queue_id: QueueId, index: int) -> bytes:
+    """The time under which a partition was filed last: it may be filed twice."""
+    return _PARTITION_KEY.pack(b"n", queue_id, index)
 
 
 def unpublished_key(key: bytes) -> bytes:

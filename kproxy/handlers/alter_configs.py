@@ -1,0 +1,115 @@
+"""IncrementalAlterConfigs (44) and AlterConfigs (33), of queues.
+
+Rules and codes follow Kafka's `ConfigurationControlManager`. A broker's settings are given
+at its start.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from kproxy.appends import outcomes_of
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata import configs
+from kproxy.metadata.configs import LIST
+from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.partitioner import name_fault
+from kproxy.virtual.rows import Queue
+from kproxy.worker import Request, Worker
+
+_TOPIC, _BROKER = 2, 4
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
+
+async def incremental(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An IncrementalAlterConfigsResponse: settings that are not named stay."""
+    return await _altered(worker, request.body, _incremental)
+
+
+async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An AlterConfigsResponse: settings that are not named go back to their defaults."""
+    return await _altered(worker, request.body, _whole)
+
+
+async def _altered(worker: Worker, body: Any, wanted: Any) -> Mapping[str, Any]:
+    times = Counter((r.resource_type, r.resource_name) for r in body.resources)
+    answers, tickets, slots = [], [], []
+    for resource in body.resources:
+        answer = {
+            "error_code": Code.NONE,
+            "error_message": None,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+        answers.append(answer)
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
+            queue = _queue(worker, resource)
+            values = wanted(queue, resource.configs)
+        except KafkaError as error:
+            answer |= {"error_code": error.code, "error_message": error.message}
+            continue
+        if not body.validate_only:
+            slots.append(answer)
+            change = command(Kind.CONFIGURE, queue.queue_id, values=values)
+            tickets.append(worker.routes.decide(queue.name, change))
+    for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
+        missing = outcome.code == Code.UNKNOWN_TOPIC_ID
+        answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else outcome.code
+        answer["error_message"] = outcome.message
+    return {"responses": answers}
+
+
+def _queue(worker: Worker, resource: Any) -> Queue:
+    if resource.resource_type != _TOPIC:
+        what = "a broker's settings are given at its start"
+        if resource.resource_type != _BROKER:
+            what = "only topics have settings that can be changed"
+        raise KafkaError(Code.INVALID_REQUEST, what)
+    queue = worker.catalogue.find(resource.resource_name)
+    if queue is None:
+        bad = name_fault(resource.resource_name)
+        code = Code.INVALID_TOPIC_EXCEPTION if bad else Code.UNKNOWN_TOPIC_OR_PARTITION
+        raise KafkaError(code, bad or "there is no such queue")
+    return queue
+
+
+def _incremental(queue: Queue, changes: Any) -> dict[str, Any]:
+    given: dict[str, str] = {}
+    dropped: list[str] = []
+    twice = [name for name, times in Counter(c.name for c in changes).items() if times > 1]
+    if twice:
+        raise KafkaError(Code.INVALID_REQUEST, f"the request changes {twice[0]} twice")
+    for change in changes:
+        operation, name = change.config_operation, change.name
+        if operation == _DELETE:
+            dropped.append(name)
+        elif change.value is None:
+            raise KafkaError(Code.INVALID_REQUEST, f"{name} needs a value")
+        elif operation == _SET:
+            given[name] = change.value
+        elif operation in (_APPEND, _SUBTRACT):
+            given[name] = _of_list(queue, name, change.value, operation)
+        else:
+            raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
+    return {"set": configs.check(given), "drop": dropped, "all": False}
+
+
+def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
+    """A list setting with a part added or taken away. Raises KafkaError."""
+    setting = configs.SETTINGS.get(name)
+    if setting is not None and setting.kind != LIST:
+        raise KafkaError(Code.INVALID_CONFIG, f"{name} is not a list: set it as a whole")
+    now = [] if setting is None else configs.effective(name, queue.configs).split(",")
+    parts = [part.strip() for part in value.split(",")]
+    if operation == _APPEND:
+        return ",".join([*now, *(part for part in parts if part not in now)])
+    return ",".join(part for part in now if part not in parts)
+
+
+def _whole(queue: Queue, changes: Any) -> dict[str, Any]:
+    if any(change.value is None for change in changes):
+        raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
+    given = configs.check({change.name: change.value for change in changes})
+    return {"set": given, "drop": [], "all": True}

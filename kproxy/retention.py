@@ -1,0 +1,131 @@
+"""Moves log starts by `retention.ms` and `retention.bytes`, as logged TRIMs.
+
+Due partitions are found by an index (`c` rows): the fold files a partition when it gets its first
+record, under the time when that record can be due; whoever looks files it again for the next time.
+A partition is looked at once a day at least, and at once when its settings change, so a change that
+nobody heard of is late, not lost.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+
+import anyio
+import structlog
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError
+from kproxy.metadata import configs
+from kproxy.metadata.catalogue import Lookup
+from kproxy.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.rows import LOOK_AGAIN_MS, SPREAD_INDEX, Batch, Partition, Queue
+from kproxy.virtual.types import PartitionKey
+
+_log = structlog.get_logger()
+
+_SLICE = 200
+
+
+class Retention:
+    """Keeps one shard's partitions to their queues' settings; `run` until cancelled."""
+
+    def __init__(
+        self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
+    ) -> None:
+        self._shard = shard
+        self._lookup = lookup
+        self._now_ms = now_ms
+        self._period_s = config.keeper_period_ms / 1000
+        self._check_ms = config.retention_check_ms
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(self._period_s)
+            while self._shard.serving and await self.look():
+                await checkpoint()
+
+    async def look(self) -> bool:
+        """Look at some partitions that are due; whether there may be more."""
+        now = self._now_ms()
+        due = list(islice(self._shard.kv.scan(b"c", rows.due_key(now, *_LAST)), _SLICE))
+        trims: list[Envelope] = []
+        filed: dict[bytes, bytes | None] = {}
+        for key, _ in due:
+            self._look_at(key, now, trims, filed)
+        if trims:
+            try:
+                await self._shard.append(trims).wait()
+            except KafkaError as error:
+                _log.warning("not_trimmed", partitions=len(trims), reason=error.message)
+                return False  # they stay filed, and are looked at again
+            _log.debug("trimmed", partitions=len(trims))
+        if filed:
+            self._shard.commit(filed)
+        return len(due) == _SLICE
+
+    def _look_at(
+        self, key: bytes, now: int, trims: list[Envelope], filed: dict[bytes, bytes | None]
+    ) -> None:
+        filed[key] = None
+        filed_ms, partition = rows.due_of(key)
+        if partition[1] == SPREAD_INDEX:
+            trims.append(command(Kind.FORGET_SPREAD, partition[0]))
+            return
+        turn_key = rows.turn_key(*partition)
+        turn = self._shard.kv.get(turn_key)
+        if filed_ms and turn is not None and int.from_bytes(turn, "big") != filed_ms:
+            return  # it has been filed elsewhere since
+        again_ms = self._judge(partition, now, trims)
+        if again_ms is None:
+            filed[turn_key] = None
+        else:
+            filed[turn_key] = again_ms.to_bytes(8, "big")
+            filed[rows.due_key(again_ms, *partition)] = b""
+
+    def _judge(self, partition: PartitionKey, now: int, trims: list[Envelope]) -> int | None:
+        """When to look at a partition again; None: when it has records again."""
+        row = self._shard.state.partition(partition)
+        if row is None or row.log_start == row.next_offset:
+            return None
+        queue = self._lookup.find_id(partition[0])
+        if queue is None:
+            return now + self._check_ms  # other shards are still told of it
+        start, oldest = self._kept_from(partition, row, queue, now)
+        if start > row.log_start:
+            trims.append(command(Kind.TRIM, *partition, number=start, time_ms=now))
+        if oldest is None:
+            return None
+        retention_ms = int(configs.effective("retention.ms", queue.configs))
+        again_ms = now + LOOK_AGAIN_MS
+        if retention_ms >= 0 and oldest.max_time_through_ms >= 0:
+            again_ms = min(again_ms, oldest.max_time_through_ms + retention_ms + 1)
+        if int(configs.effective("retention.bytes", queue.configs)) >= 0:
+            again_ms = min(again_ms, now + self._check_ms)
+        return max(again_ms, now + 1)
+
+    def _kept_from(
+        self, partition: PartitionKey, row: Partition, queue: Queue, now: int
+    ) -> tuple[int, Batch | None]:
+        """The first offset to keep, and the batch that has it.
+
+        As Kafka judges whole segments, whole batches are judged here.
+        """
+        retention_ms = int(configs.effective("retention.ms", queue.configs))
+        retention_bytes = int(configs.effective("retention.bytes", queue.configs))
+
+        def kept(batch: Batch) -> bool:
+            fresh = retention_ms < 0 or not 0 <= batch.max_time_through_ms < now - retention_ms
+            return fresh and (
+                retention_bytes < 0 or batch.size_through > row.size - retention_bytes
+            )
+
+        found = self._shard.state.first_batch(partition, kept)
+        if found is None:
+            return row.next_offset, None
+        last_offset, batch = found
+        return max(row.log_start, last_offset - batch.last_delta), batch
+
+
+_LAST = (b"\xff" * 16, SPREAD_INDEX)
