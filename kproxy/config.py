@@ -145,6 +145,9 @@ class Config(BaseModel):
     offsets_retention_minutes: PositiveInt = Field(
         7 * 24 * 60, description="how long a group's offsets are kept once nobody uses them"
     )
+    offsets_check_ms: PositiveInt = Field(
+        600_000, description="time between looks for such offsets"
+    )
     group_initial_rebalance_delay_ms: NonNegativeInt = Field(
         3000, description="wait for more members before a new group's first rebalance"
     )

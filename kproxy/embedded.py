@@ -37,14 +37,15 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
             tasks.start_soon(shard.log.run)
             async with anyio.create_task_group() as house:
                 house.start_soon(Keeper(shard, config).run)
+                lookup = StateLookup(shard.state)
                 worker = Worker(
                     config=config,
                     cluster=Alone(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
                     routes=OneShard(shard),
-                    lookup=StateLookup(shard.state),
+                    lookup=lookup,
                 )
                 house.start_soon(worker.groups.run)
-                house.start_soon(Retention(shard, config, worker.catalogue, worker.now_ms).run)
+                house.start_soon(Retention(shard, config, lookup, worker.now_ms).run)
                 yield worker
                 house.cancel_scope.cancel()
             shard.log.close()

@@ -35,6 +35,18 @@ _PARTITION_END = (1 << 32) - 1
 _OFFSET_END = (1 << 64) - 1
 
 
+async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
+    """Remove the offsets that groups have committed on a queue that is gone."""
+    start, end = b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
+    while slice_ := list(islice(shard.kv.scan(start, end), _SLICE)):
+        changes: dict[bytes, bytes | None] = {}
+        for key, _ in slice_:
+            changes[key] = None
+            changes[rows.offset_key(key[21:].decode(), *rows.partition_of(key))] = None
+        shard.commit(changes)
+        await checkpoint()
+
+
 class Keeper:
     """Keeps one shard's disk in order; `run` until cancelled."""
 
@@ -125,7 +137,7 @@ class Keeper:
                     rows.batch_key(queue_id, 0, 0),
                     rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END),
                 )
-                await self._sweep_commits(queue_id)
+                await sweep_commits(self._shard, queue_id)
             else:
                 row = self._state.partition((queue_id, partition))
                 if row is not None:
@@ -145,16 +157,6 @@ class Keeper:
                 self._state.add_live_bytes(batch.segment, -batch.length)
                 changes[key] = None
             # One write for the rows and the counts: a crash between would count bytes off twice.
-            self._shard.commit(changes)
-            await checkpoint()
-
-    async def _sweep_commits(self, queue_id: QueueId) -> None:
-        start, end = b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
-        while slice_ := list(islice(self._shard.kv.scan(start, end), _SLICE)):
-            changes: dict[bytes, bytes | None] = {}
-            for key, _ in slice_:
-                changes[key] = None
-                changes[rows.offset_key(key[21:].decode(), *rows.partition_of(key))] = None
             self._shard.commit(changes)
             await checkpoint()
 

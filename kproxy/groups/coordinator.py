@@ -19,6 +19,7 @@ from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.expiry import Expiry
 from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.regex import compiled
 from kproxy.groups.timers import Timers
@@ -251,6 +252,12 @@ class Coordinator:
     async def run(self) -> None:
         """Find the groups with members, then log what nobody waits for, until cancelled."""
         await self._take_up()
+        async with anyio.create_task_group() as tasks:
+            expiry = Expiry(self.shard, self.config, self.lookup, self.now_ms, self.find)
+            tasks.start_soon(expiry.run)
+            await self._log_what_is_due()
+
+    async def _log_what_is_due(self) -> None:
         while True:
             self._more = anyio.Event()
             groups, self._to_log = self._to_log, []

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
+from kproxy.groups.consumer import ConsumerGroup
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Kind, command
@@ -157,12 +158,26 @@ async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def _fetched(worker: Worker, group: Any, by_id: bool) -> dict[str, Any]:
-    fault = _here(worker, group.group_id)
+    fault = _here(worker, group.group_id) or _reader_fault(worker, group)
     return {
         "group_id": group.group_id,
         "topics": () if fault else _committed(worker, group.group_id, group.topics, by_id),
         "error_code": fault,
     }
+
+
+def _reader_fault(worker: Worker, asked: Any) -> Code:
+    """A member of a consumer group says at which epoch it asks (KIP-848)."""
+    member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
+    if member_id is None and epoch < 0:
+        return Code.NONE
+    group = worker.groups.of(worker.coordinated(asked.group_id)).find(asked.group_id)
+    if not isinstance(group, ConsumerGroup):
+        return Code.UNKNOWN_MEMBER_ID if group is None and epoch >= 0 else Code.NONE
+    member = group.members.get(member_id or "")
+    if member is None:
+        return Code.UNKNOWN_MEMBER_ID
+    return Code.NONE if epoch == member.epoch else Code.STALE_MEMBER_EPOCH
 
 
 def _committed(worker: Worker, group: str, topics: Any, by_id: bool) -> list[dict[str, Any]]:
@@ -194,9 +209,8 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> d
 
 
 def _all_committed(worker: Worker, group: str) -> list[dict[str, Any]]:
-    prefix = rows.offset_prefix(group)
     by_queue: dict[QueueId, list[dict[str, Any]]] = {}
-    for key, value in worker.coordinated(group).state.kv.scan(prefix, prefix + b"\xff" * 21):
+    for key, value in worker.coordinated(group).state.kv.scan(*rows.offset_range(group)):
         queue_id, index = rows.partition_of_offset(key)
         by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
     answer = []

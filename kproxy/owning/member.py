@@ -15,6 +15,7 @@ from kproxy.errors import CannotStart
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
+from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.queues import QueueCache, outcome_key
 from kproxy.owning.shards import Shards
@@ -47,6 +48,9 @@ class Member:
         self.cache = QueueCache(
             config.data_dir / "queues", config.rows_cache_bytes, config.shards, self.shards.serving
         )
+        self.aftermath = Aftermath(config.shards, self.shards.all)
+        self.cache.gone = self.aftermath.queue_gone
+        self.cache.reconfigured = self.aftermath.settings_changed
         self.link = DataLink(upstream, config)
         self.decisions: Decisions
         self.me: Broker | None = None
@@ -239,6 +243,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     tasks.start_soon(shards.run, site)
     tasks.start_soon(member.link.watch_ends)
     tasks.start_soon(member.decisions.expire)
+    tasks.start_soon(member.aftermath.run)
     tasks.start_soon(member.flush_now_and_then)
     tasks.start_soon(_watch_failure, member)
     _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)

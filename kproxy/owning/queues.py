@@ -54,6 +54,10 @@ def announced(name: str, value: bytes) -> Queue:
     )
 
 
+def _nothing(_: object) -> None:
+    pass
+
+
 def _same(one: Queue | None, other: Queue | None) -> bool:
     if one is None or other is None:
         return one is other
@@ -72,6 +76,10 @@ class QueueCache:
         self._shards = shards
         self._serving = serving
         self.changes = 0
+        self.gone: Callable[[QueueId], None] = _nothing
+        """Told of ids that stand for no queue any more."""
+        self.reconfigured: Callable[[Queue], None] = _nothing
+        """Told of queues with other settings than before."""
 
     @property
     def next_offset(self) -> int:
@@ -153,6 +161,10 @@ class QueueCache:
             if queue is not None and queue.changed_at < known.changed_at:
                 return
             changes[name_key(known.queue_id)] = None
+            if queue is None or queue.queue_id != known.queue_id:
+                self.gone(known.queue_id)
+            elif queue.configs != known.configs:
+                self.reconfigured(queue)
         changes[key] = None if queue is None else queue.encode()
         if queue is not None:
             changes[name_key(queue.queue_id)] = name.encode()

@@ -125,8 +125,7 @@ class GroupFold:
         self._state.put(rows.tracked_key(*key, group), None)
 
     def _offsets(self, group: str) -> list[PartitionKey]:
-        prefix = rows.offset_prefix(group)
-        found = self._state.scan(prefix, prefix + b"\xff" * 21)
+        found = self._state.scan(*rows.offset_range(group))
         return [rows.partition_of_offset(key) for key, _ in found]
 
     def expire(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:

@@ -69,6 +69,12 @@ def offset_prefix(group: str) -> bytes:
     return b"o" + len(name).to_bytes(2, "big") + name
 
 
+def offset_range(group: str) -> tuple[bytes, bytes]:
+    """Where a group's committed offsets lie, for a scan."""
+    prefix = offset_prefix(group)
+    return prefix, prefix + b"\xff" * 21
+
+
 def partition_of_offset(key: bytes) -> PartitionKey:
     """The queue partition that a key of kind `o` belongs to."""
     return QueueId(key[-20:-4]), int.from_bytes(key[-4:], "big")

@@ -1,0 +1,101 @@
+"""Offsets that nobody uses any more run out after `offsets_retention_minutes`, as in Kafka.
+
+Of a group without members: so long after it lost the last one, or the offset was committed,
+whichever is later. Of one with members: so long after the commit, where nobody reads the queue any
+more. Offsets of queues that are gone run out at once. What has run out is logged (EXPIRE), and void
+where the group or the offset has changed since it was looked at. Groups are found by the `e` index:
+under the oldest time that can have run out.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+
+import anyio
+import structlog
+from anyio.lowlevel import checkpoint
+
+from kproxy.appends import append_all
+from kproxy.config import Config
+from kproxy.groups.classic import ClassicGroup
+from kproxy.groups.consumer import ConsumerGroup
+from kproxy.metadata.catalogue import Lookup
+from kproxy.shard import Shard
+from kproxy.virtual import group_rows, rows
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.group_rows import Head, decode_head
+
+_log = structlog.get_logger()
+
+_SLICE = 100
+_OFFSETS_MAX = 10_000  # expired by one command
+
+Find = Callable[[str], ClassicGroup | ConsumerGroup | None]
+
+
+class Expiry:
+    """Looks for what has run out in one shard; `run` until cancelled."""
+
+    def __init__(
+        self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int], find: Find
+    ) -> None:
+        self._shard = shard
+        self._lookup = lookup
+        self._now_ms = now_ms
+        self._find = find
+        self._retention_ms = config.offsets_retention_minutes * 60_000
+        self._period_s = min(config.offsets_check_ms, self._retention_ms) / 1000
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(self._period_s)
+            while self._shard.serving and await self.look():
+                await checkpoint()
+
+    async def look(self) -> bool:
+        """Look at some groups that are due; whether there may be more."""
+        before_ms = self._now_ms() - self._retention_ms
+        end = group_rows.look_key(before_ms, "")
+        due = list(islice(self._shard.kv.scan(b"e", end), _SLICE))
+        stale: dict[bytes, bytes | None] = {}
+        judged = []
+        for key, _ in due:
+            filed_ms, group = group_rows.look_of(key)
+            data = self._shard.state.get(group_rows.group_key(group))
+            head = None if data is None else decode_head(data)
+            if head is None or max(0, head.look_ms) != filed_ms:
+                stale[key] = None  # of an earlier row, left by a rebuild
+            else:
+                judged.append(self._judge(group, head, before_ms))
+        if stale:
+            self._shard.commit(stale)
+        if judged:
+            outcomes = await append_all((self._shard, envelope) for envelope in judged)
+            if any(outcome.code for outcome in outcomes):
+                return False  # they changed meanwhile, or the log is full: another time
+            _log.debug("offsets_expired", shard=self._shard.shard, groups=len(judged))
+        return len(due) == _SLICE or any(envelope.number < before_ms for envelope in judged)
+
+    def _judge(self, group: str, head: Head, before_ms: int) -> Envelope:
+        """What of a group has run out, and when to look again."""
+        members = self._find(group) if head.members else None
+        used = members.subscribed() if members is not None else frozenset()
+        empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
+        expired, again_ms = [], self._now_ms()
+        for key, value in self._shard.kv.scan(*rows.offset_range(group)):
+            queue_id, index = rows.partition_of_offset(key)
+            committed = rows.decode_committed(value)
+            queue = self._lookup.find_id(queue_id)
+            if queue is not None and (used is None or queue.name in used):
+                continue
+            since_ms = committed.time_ms
+            if not head.members:
+                since_ms = max(since_ms, empty_since_ms)
+            if queue is not None and since_ms >= before_ms:
+                again_ms = min(again_ms, since_ms)
+                continue
+            expired.append([queue_id.hex(), index, committed.time_ms])
+            if len(expired) == _OFFSETS_MAX:
+                again_ms = head.look_ms  # there may be more
+                break
+        values = {"group": group, "after": head.version, "offsets": expired}
+        return command(Kind.EXPIRE, number=again_ms, values=values)
