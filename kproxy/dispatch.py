@@ -21,8 +21,10 @@ from kproxy.handlers import (
     list_offsets,
     metadata,
     offsets,
+    operations,
     produce,
     producer_ids,
+    topic_partitions,
     topics,
 )
 from kproxy.protocol.codec import (
@@ -80,15 +82,26 @@ _APIS = (
     Api(key=21, low=0, high=2, handle=topics.delete_records),
     Api(key=22, low=0, high=5, handle=producer_ids.handle),
     Api(key=23, low=2, high=4, handle=list_offsets.for_leader_epoch),
+    Api(key=29, low=1, high=3, handle=operations.acls),
     Api(key=32, low=1, high=4, handle=describe_configs.handle),
     Api(key=33, low=0, high=2, handle=alter_configs.whole),
+    Api(key=35, low=1, high=4, handle=operations.log_dirs),
     Api(key=37, low=0, high=3, handle=topics.create_partitions),
     Api(key=42, low=0, high=2, handle=groups.delete),
+    Api(key=43, low=0, high=2, handle=operations.elect_leaders),
     Api(key=44, low=0, high=1, handle=alter_configs.incremental),
+    Api(key=46, low=0, high=0, handle=operations.reassignments),
     Api(key=47, low=0, high=0, handle=offsets.delete),
+    Api(key=48, low=0, high=1, handle=operations.quotas),
+    Api(key=50, low=0, high=0, handle=operations.scram_users),
+    Api(key=55, low=0, high=2, handle=operations.quorum),
     Api(key=60, low=0, high=2, handle=metadata.describe_cluster),
+    Api(key=61, low=0, high=0, handle=operations.producers),
+    Api(key=66, low=0, high=2, handle=operations.list_transactions),
     Api(key=68, low=0, high=1, handle=consumer_groups.heartbeat),
     Api(key=69, low=0, high=1, handle=consumer_groups.describe),
+    Api(key=74, low=0, high=1, handle=operations.config_resources),
+    Api(key=75, low=0, high=0, handle=topic_partitions.handle),
 )
 TABLE = {api.key: api for api in _APIS}
 RANGES = tuple((api.key, api.low, api.high) for api in _APIS)

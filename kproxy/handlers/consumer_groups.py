@@ -13,11 +13,11 @@ from kproxy.groups.consumer import ConsumerGroup, by_queue
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
 from kproxy.groups.regex import compiled
 from kproxy.handlers.classic_groups import coordinator_of, storage_code
+from kproxy.protocol.answers import UNKNOWN_OPERATIONS
 from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
 
 _JOIN, _LEAVE = 0, -1
-_UNKNOWN_OPERATIONS = -(2**31)
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -314,7 +314,7 @@ def _described(worker: Worker, group_id: str) -> dict[str, Any]:
         "assignment_epoch": 0,
         "assignor_name": "",
         "members": (),
-        "authorized_operations": _UNKNOWN_OPERATIONS,
+        "authorized_operations": UNKNOWN_OPERATIONS,
     }
     try:
         coordinator = coordinator_of(worker, group_id)

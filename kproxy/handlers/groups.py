@@ -8,13 +8,13 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup, State
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.classic_groups import coordinator_of
+from kproxy.protocol.answers import UNKNOWN_OPERATIONS
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.group_rows import Head
 from kproxy.worker import Request, Worker
 
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
 _TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer"}
-_UNKNOWN_OPERATIONS = -(2**31)
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -31,7 +31,7 @@ def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any
         "protocol_type": "",
         "protocol_data": "",
         "members": (),
-        "authorized_operations": _UNKNOWN_OPERATIONS,
+        "authorized_operations": UNKNOWN_OPERATIONS,
     }
     try:
         coordinator = coordinator_of(worker, group_id)

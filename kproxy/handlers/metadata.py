@@ -15,7 +15,7 @@ from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
 
 # Everything, as Kafka answers without an authorizer: a bit for each AclOperation that applies.
-_TOPIC_OPERATIONS = 0b1101_1111_1000
+TOPIC_OPERATIONS = 0b1101_1111_1000
 _CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _BROKERS = 1
 _PIECE = 500
@@ -25,7 +25,7 @@ _ZERO_ID = bytes(16)
 async def handle(worker: Worker, request: Request) -> bytes:
     """A MetadataResponse body. New queues are answered only when they can be written to."""
     body, version = request.body, request.version
-    operations = _TOPIC_OPERATIONS if _asked(body, "topic") else UNKNOWN_OPERATIONS
+    operations = TOPIC_OPERATIONS if _asked(body, "topic") else UNKNOWN_OPERATIONS
     topics = body.topics
     if topics is None or (version == 0 and not topics):
         encoded, topic_count = await _all(worker, version, operations)

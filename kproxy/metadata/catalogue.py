@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from kproxy.errors import Code, KafkaError
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import name_fault, shard_of
-from kproxy.virtual.rows import Queue, decode_queue
+from kproxy.virtual.rows import Queue, decode_queue, queue_key
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
@@ -60,8 +60,8 @@ class Lookup(Protocol):
 
     def find(self, name: str) -> Queue | None: ...
     def find_id(self, queue_id: QueueId) -> Queue | None: ...
-    def all(self) -> Iterator[Queue]:
-        """Every queue, by name."""
+    def all(self, first: str = "") -> Iterator[Queue]:
+        """Every queue by name, from this name on."""
         ...
 
 
@@ -85,8 +85,8 @@ class StateLookup:
     def find_id(self, queue_id: QueueId) -> Queue | None:
         return _usable(self._state.queue_by_id(queue_id))
 
-    def all(self) -> Iterator[Queue]:
-        for key, value in self._state.kv.scan(b"q", b"r"):
+    def all(self, first: str = "") -> Iterator[Queue]:
+        for key, value in self._state.kv.scan(queue_key(first), b"r"):
             yield decode_queue(key[1:].decode(), value)
 
 

@@ -103,8 +103,8 @@ class QueueCache:
         name = self.kv.get(name_key(queue_id))
         return None if name is None else self._announced(name.decode())
 
-    def all(self) -> Iterator[Queue]:
-        for key, value in self.kv.scan(b"q", b"r"):
+    def all(self, first: str = "") -> Iterator[Queue]:
+        for key, value in self.kv.scan(queue_key(first), b"r"):
             yield decode_queue(key[1:].decode(), value)
 
     def _announced(self, name: str) -> Queue | None:

@@ -159,6 +159,14 @@ class State:
                 low = last_offset + 1
         return best
 
+    def live_size(self, key: PartitionKey) -> int:
+        """Bytes of a partition's batches from its log start on."""
+        row = self.partition(key)
+        found = self.first_batch(key, lambda batch: True)
+        if row is None or found is None:
+            return 0
+        return row.size - found[1].size_through + found[1].length
+
     # -- writing
 
     def drain(self) -> dict[bytes, bytes | None]:

@@ -1,0 +1,212 @@
+"""What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), ElectLeaders (43),
+DescribeQuorum (55), and what kproxy has none of: ACLs (29), reassignments (46), quotas (48), SCRAM
+users (50), transactions (65, 66), further config resources (74).
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+
+from kproxy.errors import Code, KafkaError
+from kproxy.shard import Shard
+from kproxy.virtual import rows
+from kproxy.worker import Request, Worker
+
+_TOPIC, _BROKER = 2, 4
+_PARTITIONS_MAX = 100_000  # in one answer
+_SLICE = 500
+_QUORUM_TOPIC = "__cluster_metadata"
+
+
+async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeLogDirsResponse: bytes of live records, of what this worker serves."""
+    topics = request.body.topics
+    found: dict[str, list[dict[str, Any]]] = {}
+    asked = _all(worker) if topics is None else _named(worker, topics)
+    for number, (name, index, shard, key) in enumerate(asked):
+        if number == _PARTITIONS_MAX:
+            return {"error_code": Code.INVALID_REQUEST, "results": ()}  # name some
+        part = {
+            "partition_index": index,
+            "partition_size": shard.state.live_size(key),
+            "offset_lag": 0,
+            "is_future_key": False,
+        }
+        found.setdefault(name, []).append(part)
+        if number % _SLICE == _SLICE - 1:
+            await checkpoint()
+    disk = shutil.disk_usage(worker.config.data_dir)
+    directory = {
+        "error_code": Code.NONE,
+        "log_dir": str(worker.config.data_dir.absolute()),
+        "topics": [{"name": name, "partitions": parts} for name, parts in found.items()],
+        "total_bytes": disk.total,
+        "usable_bytes": disk.free,
+    }
+    return {"error_code": Code.NONE, "results": [directory]}
+
+
+_Found = tuple[str, int, Shard, tuple[Any, int]]
+
+
+def _all(worker: Worker) -> Iterator[_Found]:
+    for shard in worker.routes.all():
+        for key, _ in shard.kv.scan(b"p", b"q"):
+            partition = rows.partition_of(key)
+            queue = worker.catalogue.find_id(partition[0])
+            if queue is not None:
+                yield queue.name, partition[1], shard, partition
+
+
+def _named(worker: Worker, topics: Any) -> Iterator[_Found]:
+    for topic in topics:
+        queue = worker.catalogue.find(topic.topic)
+        for index in topic.partitions:
+            if queue is None or not 0 <= index < queue.partitions:
+                continue
+            try:
+                shard = worker.shard(queue.name, index)
+            except KafkaError:
+                continue  # another worker says
+            yield queue.name, index, shard, (queue.queue_id, index)
+
+
+async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeProducersResponse: the idempotent producers that a partition remembers."""
+    topics = []
+    for topic in request.body.topics:
+        parts = []
+        for index in topic.partition_indexes:
+            part = {"partition_index": index, "error_message": None, "active_producers": ()}
+            try:
+                parts.append(part | _producers(worker, topic.name, index))
+            except KafkaError as error:
+                parts.append(part | {"error_code": error.code, "error_message": error.message})
+        topics.append({"name": topic.name, "partitions": parts})
+    return {"topics": topics}
+
+
+def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
+    queue = worker.catalogue.find(name)
+    if queue is None or not 0 <= index < queue.partitions:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    row = worker.shard(name, index).state.partition((queue.queue_id, index))
+    known = {} if row is None else row.producers
+    return {
+        "error_code": Code.NONE,
+        "active_producers": [
+            {
+                "producer_id": producer_id,
+                "producer_epoch": producer.epoch,
+                "last_sequence": producer.batches[-1].last_sequence,
+                "last_timestamp": producer.batches[-1].time_ms,
+                "coordinator_epoch": -1,
+                "current_txn_start_offset": -1,
+            }
+            for producer_id, producer in known.items()
+        ],
+    }
+
+
+async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An ElectLeadersResponse: who leads is always who is preferred."""
+    results = []
+    for topic in request.body.topic_partitions or ():
+        queue = worker.catalogue.find(topic.topic)
+        parts = []
+        for index in topic.partitions:
+            there = queue is not None and 0 <= index < queue.partitions
+            code = Code.ELECTION_NOT_NEEDED if there else Code.UNKNOWN_TOPIC_OR_PARTITION
+            parts.append({"partition_id": index, "error_code": code, "error_message": None})
+        results.append({"topic": topic.topic, "partition_result": parts})
+    return {"error_code": Code.NONE, "replica_election_results": results}
+
+
+async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeQuorumResponse: the controller as a quorum of its own."""
+    leader = worker.cluster.controller_id
+    voter = {
+        "replica_id": leader,
+        "replica_directory_id": None,
+        "log_end_offset": 0,
+        "last_fetch_timestamp": -1,
+        "last_caught_up_timestamp": -1,
+    }
+    topics = []
+    for topic in request.body.topics:
+        parts = []
+        for part in topic.partitions:
+            known = topic.topic_name == _QUORUM_TOPIC and part.partition_index == 0
+            parts.append(
+                {
+                    "partition_index": part.partition_index,
+                    "error_code": Code.NONE if known else Code.UNKNOWN_TOPIC_OR_PARTITION,
+                    "error_message": None,
+                    "leader_id": leader if known else -1,
+                    "leader_epoch": 0,
+                    "high_watermark": 0,
+                    "current_voters": [voter] if known else (),
+                    "observers": (),
+                }
+            )
+        topics.append({"topic_name": topic.topic_name, "partitions": parts})
+    nodes = [
+        {
+            "node_id": b.node_id,
+            "listeners": [{"name": "CONTROLLER", "host": b.host, "port": b.port}],
+        }
+        for b in worker.cluster.brokers
+        if b.node_id == leader
+    ]
+    return {"error_code": Code.NONE, "error_message": None, "topics": topics, "nodes": nodes}
+
+
+async def acls(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeAclsResponse, as a Kafka without an authorizer gives it."""
+    message = "No Authorizer is configured."
+    return {"error_code": Code.SECURITY_DISABLED, "error_message": message, "resources": ()}
+
+
+async def reassignments(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ListPartitionReassignmentsResponse: there never are any."""
+    return {"error_code": Code.NONE, "error_message": None, "topics": ()}
+
+
+async def quotas(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeClientQuotasResponse: there are none."""
+    return {"error_code": Code.NONE, "error_message": None, "entries": ()}
+
+
+async def scram_users(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeUserScramCredentialsResponse: there are none."""
+    results = [
+        {
+            "user": user.name,
+            "error_code": Code.RESOURCE_NOT_FOUND,
+            "error_message": f"there is no user {user.name}",
+            "credential_infos": (),
+        }
+        for user in request.body.users or ()
+    ]
+    return {"error_code": Code.NONE, "error_message": None, "results": results}
+
+
+async def list_transactions(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ListTransactionsResponse: there are none."""
+    return {"error_code": Code.NONE, "unknown_state_filters": (), "transaction_states": ()}
+
+
+async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ListConfigResourcesResponse: queues and brokers."""
+    wanted = set(getattr(request.body, "resource_types", ()))
+    found: list[dict[str, Any]] = []
+    if _BROKER in wanted:
+        brokers = [str(broker.node_id) for broker in worker.cluster.brokers]
+        found += [{"resource_name": name, "resource_type": _BROKER} for name in brokers]
+    if _TOPIC in wanted:
+        for queue in islice(worker.catalogue.all(), _PARTITIONS_MAX):
+            found.append({"resource_name": queue.name, "resource_type": _TOPIC})
+    return {"error_code": Code.NONE, "config_resources": found}

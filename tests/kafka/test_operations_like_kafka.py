@@ -1,0 +1,132 @@
+"""What operators' tools ask: answers as a real Kafka 4.3.1 gives them.
+
+Left out: directories and sizes (a real Kafka rounds to its segments' files), nodes.
+"""
+
+import dataclasses
+from typing import Any
+
+from tests.harness import Served
+from tests.kafka.alike import alike, made
+from tests.real_kafka import Kafka
+from tests.wire import Wire, batch
+
+
+def test_log_dirs(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue, 2)
+        wire.produce(queue, batch(b"x" * 100))
+        steps: list[Any] = []
+        for version in range(1, 5):
+            topics = [{"topic": queue, "partitions": (0, 1, 7)}, {"topic": "no", "partitions": ()}]
+            answer = wire.call(35, version, {"topics": topics})
+            for result in answer.results:
+                for topic in result.topics:
+                    parts = sorted(
+                        (p.partition_index, p.partition_size, p.offset_lag, p.is_future_key)
+                        for p in topic.partitions
+                    )
+                    steps.append((version, int(result.error_code), topic.name, parts))
+            if version == 4:
+                steps.append(answer.results[0].total_bytes > answer.results[0].usable_bytes > 0)
+        return steps
+
+    alike(kafka, server, script, "log-dirs")
+
+
+def test_producers(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        producer = wire.producer_id()
+        wire.produce(queue, batch(b"a", b"b", producer_id=producer, epoch=0, sequence=0))
+        topics = [
+            {"name": queue, "partition_indexes": (0, 1)}, {"name": "no", "partition_indexes": (0,)},
+        ]  # fmt: skip
+        steps = []
+        for topic in wire.call(61, 0, {"topics": topics}).topics:
+            for part in topic.partitions:
+                steps.append(
+                    (topic.name == queue, part.partition_index, int(part.error_code),
+                     [(p.producer_id == producer, p.producer_epoch, p.last_sequence,
+                       p.last_timestamp, p.coordinator_epoch, p.current_txn_start_offset)
+                      for p in part.active_producers])
+                )  # fmt: skip
+        return sorted(steps)
+
+    alike(kafka, server, script, "producers")
+
+
+def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        steps: list[Any] = []
+        topics = [{"topic": queue, "partitions": (0, 9)}]
+        for version in range(3):
+            values = {"election_type": 0, "topic_partitions": topics, "timeout": 5000}
+            answer = wire.call(43, version, values)
+            results = answer.replica_election_results
+            steps.append(
+                sorted((p.partition_id, int(p.error_code)) for r in results
+                       for p in r.partition_result)
+            )  # fmt: skip
+        everything = {"resource_type_filter": 1, "resource_name_filter": None,
+                      "pattern_type_filter": 1, "principal_filter": None, "host_filter": None,
+                      "operation": 1, "permission_type": 1}  # fmt: skip
+        steps.append(wire.call(29, 3, everything))
+        steps.append(wire.call(46, 0, {"timeout": 1000, "topics": None}))
+        quotas = {"components": (), "strict": False}
+        steps.append(wire.call(48, 1, quotas))
+        for users in (None, ()):
+            steps.append(wire.call(50, 0, {"users": users}))
+        users = [{"name": "nobody"}]
+        steps.append([int(r.error_code) for r in wire.call(50, 0, {"users": users}).results])
+        filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1,
+                   "transactional_id_pattern": None}  # fmt: skip
+        steps.append(wire.call(66, 1, filters))
+        resources = wire.call(74, 1, {"resource_types": (2, 4)}).config_resources
+        steps.append(sorted((r.resource_type, r.resource_name) for r in resources
+                            if r.resource_name == queue or r.resource_type == 4))  # fmt: skip
+        return steps
+
+    alike(kafka, server, script, "elections")
+
+
+def test_quorum(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        parts = [{"partition_index": 0}]
+        topics = [{"topic_name": "__cluster_metadata", "partitions": parts}]
+        answer = wire.call(55, 2, {"topics": topics})
+        part = answer.topics[0].partitions[0]
+        return [int(answer.error_code), int(part.error_code), len(part.current_voters),
+                part.leader_id == part.current_voters[0].replica_id]  # fmt: skip
+
+    alike(kafka, server, script, "quorum")
+
+
+def test_pages_of_queues(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        for name, partitions in (("-a", 3), ("-b", 1), ("-c", 4)):
+            made(wire, queue + name, partitions)
+        steps: list[Any] = []
+
+        def ask(limit: int, cursor: Any = None, *names: str) -> Any:
+            values = {"topics": [{"name": queue + n} for n in names or ("-c", "-a", "-b", "-no")],
+                      "response_partition_limit": limit, "cursor": cursor}  # fmt: skip
+            answer = wire.call(75, 0, values)
+            steps.append((limit, answer))
+            return answer.next_cursor
+
+        ask(2000)
+        for limit in (1, 2, 3, 4, 5, 7, 8, 9):
+            cursor: Any = None
+            for _ in range(12):
+                cursor = ask(limit, cursor)
+                if cursor is None:
+                    break
+                cursor = dataclasses.asdict(cursor)
+        ask(5, {"topic_name": queue + "-aa", "partition_index": 1})
+        ask(5, {"topic_name": queue + "-b", "partition_index": 0})
+        ask(5, None, "-no")
+        return steps
+
+    alike(kafka, server, script, "pages")
