@@ -15,6 +15,7 @@ from kproxy.locating import health, locate
 from kproxy.logs import configure
 from kproxy.server import serve
 from kproxy.supervisor import Supervisor
+from kproxy.tools.commands import COMMANDS
 
 try:
     import uvloop  # noqa: F401
@@ -96,6 +97,10 @@ def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> N
 def locate_command(queue: str, partition: int, config_file: Path | None, **flags: Any) -> None:
     """Print a queue's shard, the node that serves it, and that node's address."""
     click.echo(locate(_loaded(config_file, flags), queue, partition))
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 @cli.command(name="health")

@@ -1,0 +1,1 @@
+"""`kproxy queues`, `groups`, `describe` and `delete`: asked over the Kafka protocol."""

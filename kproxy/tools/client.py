@@ -1,0 +1,233 @@
+"""A small blocking Kafka client for kproxy's own commands.
+
+librdkafka's admin client has neither pages of queues (KIP-966) nor log directories.
+"""
+
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from kproxy.errors import CannotStart, Code
+from kproxy.protocol.codec import decode_response, encode_request
+
+_TIMEOUT_S = 30
+_ANSWER_BYTES_MAX = 1 << 30
+_PAGE = 2000
+_ATTEMPTS = 5
+
+Key = TypeVar("Key")
+Address = tuple[str, int]
+
+
+class Refused(Exception):
+    """The server refused something; the message is one line for a person."""
+
+
+def checked(code: int, what: str) -> None:
+    """Raises Refused with Kafka's name for the error."""
+    if code:
+        known = {member.value: member.name for member in Code}
+        raise Refused(f"{what}: {known.get(int(code), int(code))}")
+
+
+class Client:
+    """One connection to each node that is asked."""
+
+    def __init__(self, address: Address) -> None:
+        self._first = address
+        self._sockets: dict[Address, socket.socket] = {}
+        self._nodes: dict[int, Address] = {}
+        self._correlation = 0
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._sockets.values():
+            connection.close()
+
+    # -- requests
+
+    def call(self, key: int, version: int, values: dict[str, Any], node: int | None = None) -> Any:
+        """Ask a node, or the one that was named. Raises CannotStart where it cannot be reached."""
+        address = self._first if node is None else self.nodes()[node]
+        self._correlation += 1
+        try:
+            connection = self._connected(address)
+            connection.sendall(encode_request(key, version, self._correlation, values))
+            length = int.from_bytes(_exactly(connection, 4), "big")
+            if length > _ANSWER_BYTES_MAX:
+                raise CannotStart(f"{address[0]}:{address[1]} does not speak Kafka's protocol")
+            return decode_response(key, version, _exactly(connection, length))[1]
+        except OSError as error:
+            self._sockets.pop(address, None)
+            raise CannotStart(
+                f"nothing serves at {address[0]}:{address[1]}: {error.strerror or error}; is kproxy"
+                " up, and --bootstrap-server right?"
+            ) from None
+
+    def _connected(self, address: Address) -> socket.socket:
+        connection = self._sockets.get(address)
+        if connection is None:
+            connection = socket.create_connection(address, timeout=_TIMEOUT_S)
+            with suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets[address] = connection
+        return connection
+
+    def nodes(self) -> dict[int, Address]:
+        """Addresses by node id."""
+        if not self._nodes:
+            values = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
+            brokers = self.call(60, 1, values).brokers
+            self._nodes = {b.broker_id: (b.host, b.port) for b in brokers}
+        return self._nodes
+
+    def by_coordinator(self, groups: Sequence[str]) -> dict[int, list[str]]:
+        """Groups by the node that coordinates them."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for some in chunks(groups, 1000):
+            values = {"key_type": 0, "coordinator_keys": tuple(some)}
+            for one in self.call(10, 4, values).coordinators:
+                checked(one.error_code, f"group {one.key}")
+                found[one.node_id].append(one.key)
+        return found
+
+    # -- queues
+
+    def pages(self, first: str = "") -> Iterator[list[Any]]:
+        """All queues by name from this name on, some thousands of partitions at a time."""
+        cursor: dict[str, Any] | None = {"topic_name": first, "partition_index": 0}
+        while cursor is not None:
+            page = self.call(
+                75, 0, {"topics": (), "response_partition_limit": _PAGE, "cursor": cursor}
+            )
+            yield list(page.topics)
+            after = page.next_cursor
+            cursor = after and {
+                "topic_name": after.topic_name,
+                "partition_index": after.partition_index,
+            }
+
+    def queue(self, name: str) -> Any:
+        """One queue with all its partitions. Raises Refused."""
+        topics = [{"name": name, "topic_id": None}]
+        values = {
+            "topics": topics,
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        topic = self.call(3, 10, values).topics[0]
+        if topic.error_code:
+            raise Refused(f"there is no queue {name}; `kproxy queues` lists those there are")
+        return topic
+
+    def offsets(self, leaders: dict[tuple[str, int], int], timestamp: int) -> dict[Any, int]:
+        """Offsets at a timestamp (-1 end, -2 start) by partition; those that moved are left out."""
+
+        def ask(node: int, parts: list[tuple[str, int]]) -> Iterator[tuple[Any, int]]:
+            topics = [
+                {
+                    "name": name,
+                    "partitions": [
+                        {"partition_index": i, "current_leader_epoch": -1, "timestamp": timestamp}
+                        for i in indices
+                    ],
+                }
+                for name, indices in by_name(parts).items()
+            ]
+            values = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            for topic in self.call(2, 6, values, node).topics:
+                for part in topic.partitions:
+                    if not part.error_code:
+                        yield (topic.name, part.partition_index), part.offset
+
+        return self._at_leaders(leaders, ask)
+
+    def sizes(self, leaders: dict[tuple[str, int], int]) -> dict[Any, int]:
+        """Bytes of live records by partition."""
+
+        def ask(node: int, parts: list[tuple[str, int]]) -> Iterator[tuple[Any, int]]:
+            topics = [{"topic": n, "partitions": tuple(i)} for n, i in by_name(parts).items()]
+            for directory in self.call(35, 4, {"topics": topics}, node).results:
+                for topic in directory.topics:
+                    for part in topic.partitions:
+                        yield (topic.name, part.partition_index), part.partition_size
+
+        return self._at_leaders(leaders, ask)
+
+    def _at_leaders(
+        self,
+        leaders: dict[tuple[str, int], int],
+        ask: Callable[[int, list[tuple[str, int]]], Iterator[tuple[Any, int]]],
+    ) -> dict[Any, int]:
+        by_node: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for part, node in leaders.items():
+            if node >= 0:
+                by_node[node].append(part)
+        return {part: value for node, parts in by_node.items() for part, value in ask(node, parts)}
+
+    def delete(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+        """Delete queues; (name, error code) of each."""
+        for some in chunks(names, 500):
+            topics = [{"name": name, "topic_id": None} for name in some]
+            answer = self.call(20, 6, {"topics": topics, "timeout": _TIMEOUT_S * 1000})
+            for one in answer.responses:
+                yield one.name, int(one.error_code)
+
+    # -- groups
+
+    def groups(self) -> list[Any]:
+        """All groups, by name."""
+        found = []
+        for node in self.nodes():
+            answer = self.call(16, 5, {"states_filter": (), "types_filter": ()}, node)
+            checked(answer.error_code, "listing groups")
+            found += answer.groups
+        return sorted(found, key=lambda group: str(group.group_id))
+
+    def committed(
+        self, groups: Sequence[str], queue: str | None = None, partitions: int = 0
+    ) -> dict[str, dict[tuple[str, int], int]]:
+        """Committed offsets by group and partition, of all queues or of one."""
+        topics = None
+        if queue is not None:
+            topics = [{"name": queue, "partition_indexes": tuple(range(partitions))}]
+        found: dict[str, dict[tuple[str, int], int]] = {}
+        for node, names in self.by_coordinator(groups).items():
+            for some in chunks(names, 500):
+                asked = [{"group_id": name, "topics": topics} for name in some]
+                answer = self.call(9, 8, {"groups": asked, "require_stable": False}, node)
+                for group in answer.groups:
+                    found[group.group_id] = {
+                        (topic.name, part.partition_index): part.committed_offset
+                        for topic in group.topics
+                        for part in topic.partitions
+                        if part.committed_offset >= 0
+                    }
+        return found
+
+
+def chunks(items: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def by_name(parts: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for name, index in parts:
+        found[name].append(index)
+    return found
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        more = connection.recv(min(count - len(data), 1 << 20))
+        if not more:
+            raise ConnectionError("it closed the connection")
+        data += more
+    return bytes(data)

@@ -1,0 +1,236 @@
+"""The commands: options, tables for people, JSON lines for programs."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import Progress, track
+from rich.table import Table
+
+from kproxy.errors import CannotStart
+from kproxy.tools.client import Client, Refused
+from kproxy.tools.looking import Described, QueueLine, Wanted, describe, groups, queues, top
+
+_LIMIT = 100
+
+
+def _address(context: Any, parameter: Any, text: str) -> tuple[str, int]:
+    host, _, port = text.split(",")[0].rpartition(":")
+    if not host or not port.isdigit():
+        raise click.BadParameter(f"{text}: write it as HOST:PORT, for example 127.0.0.1:9092")
+    return host.strip("[]"), int(port)
+
+
+_server = click.option(
+    "--bootstrap-server",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="HOST:PORT",
+    envvar="KPROXY_BOOTSTRAP_SERVER",
+    callback=_address,
+    help="a kproxy to ask",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="JSON lines instead of a table")
+_from = click.option("--from", "first", default="", metavar="NAME", help="begin at this name")
+_limit = click.option(
+    "--limit", default=_LIMIT, show_default=True, type=click.IntRange(1), help="most lines shown"
+)
+_match = click.option("--match", metavar="REGEX", help="only names that this matches as a whole")
+
+
+def _wanted(match: str | None) -> Wanted:
+    if match is None:
+        return lambda name: True
+    try:
+        pattern = re.compile(match)
+    except re.error as error:
+        raise click.BadParameter(f"--match {match}: {error}") from None
+    return lambda name: pattern.fullmatch(name) is not None
+
+
+def _asked(address: tuple[str, int], ask: Callable[[Client], Any]) -> Any:
+    try:
+        with Client(address) as client:
+            return ask(client)
+    except Refused as error:
+        raise CannotStart(str(error)) from None
+
+
+def _table(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="left" if number == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a pipe has no edge
+    console.print(table)
+
+
+def _print_json(lines: Iterable[dict[str, Any]]) -> None:
+    for line in lines:
+        click.echo(json.dumps(line))
+
+
+@click.command(name="queues")
+@_match
+@_from
+@_limit
+@click.option(
+    "--sort", type=click.Choice(["name", "records", "bytes", "lag"]), default="name",
+    show_default=True, help="by a number: the largest first, of all queues",
+)  # fmt: skip
+@click.option("--group", help="show how far this group is behind")
+@_json
+@_server
+def queues_command(
+    match: str | None,
+    first: str,
+    limit: int,
+    sort: str,
+    group: str | None,
+    as_json: bool,
+    bootstrap_server: tuple[str, int],
+) -> None:
+    """List queues with their records and bytes, by name or the largest first."""
+    if sort == "lag" and group is None:
+        raise click.UsageError("--sort lag needs --group: whose lag")
+    wanted = _wanted(match)
+
+    def ask(client: Client) -> list[QueueLine]:
+        lines = queues(client, wanted, first=first, group=group)
+        if sort == "name":
+            return list(islice(lines, limit + 1))
+        shown = track(
+            lines, "looking at all queues", total=None, transient=True,
+            console=Console(stderr=True), disable=not sys.stderr.isatty(),
+        )  # fmt: skip
+        return top(iter(shown), sort, limit)
+
+    found = _asked(bootstrap_server, ask)
+    if as_json:
+        _print_json(asdict(line) for line in found[:limit])
+    else:
+        titles = ["QUEUE", "PARTITIONS", "RECORDS", "BYTES"] + (["LAG"] if group else [])
+        _table(titles, [_cells(line, group is not None) for line in found[:limit]])
+    if len(found) > limit:
+        click.echo(f"… and more: --from {found[limit].name} goes on from here", err=True)
+
+
+def _cells(line: QueueLine, with_lag: bool) -> list[Any]:
+    cells: list[Any] = [line.name, line.partitions, line.records, decimal(line.bytes)]
+    return [*cells, line.lag] if with_lag else cells
+
+
+@click.command(name="groups")
+@_match
+@_from
+@_limit
+@_json
+@_server
+def groups_command(
+    match: str | None, first: str, limit: int, as_json: bool, bootstrap_server: tuple[str, int]
+) -> None:
+    """List groups with their state and how far they are behind."""
+    wanted = _wanted(match)
+    found = _asked(bootstrap_server, lambda c: groups(c, wanted, first=first, limit=limit + 1))
+    if as_json:
+        _print_json(asdict(line) for line in found[:limit])
+    else:
+        _table(
+            ["GROUP", "TYPE", "STATE", "QUEUES", "LAG"],
+            [(g.group, g.type, g.state, g.queues, g.lag) for g in found[:limit]],
+        )
+    if len(found) > limit:
+        click.echo(f"… and more: --from {found[limit].group} goes on from here", err=True)
+
+
+@click.command(name="describe")
+@click.argument("queue")
+@_json
+@_server
+def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int]) -> None:
+    """Show a queue's partitions, settings and groups."""
+    found: Described = _asked(bootstrap_server, lambda client: describe(client, queue))
+    if as_json:
+        _print_json([found.plain()])
+        return
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(found.settings.items()))
+    click.echo(f"{found.name}  id {found.id}  settings: {settings or 'defaults'}\n")
+    _table(
+        ["PARTITION", "LEADER", "START", "END", "RECORDS", "BYTES"],
+        [
+            (p.partition, p.leader, p.start, p.end, p.end - p.start, decimal(p.bytes))
+            for p in found.partitions
+        ],
+    )
+    if found.groups:
+        click.echo()
+        _table(
+            ["GROUP", "COMMITTED", "LAG"],
+            [
+                (g["group"], " ".join(f"{i}:{o}" for i, o in g["committed"].items()), g["lag"])
+                for g in found.groups
+            ],
+        )
+
+
+@click.command(name="delete")
+@click.argument("names", nargs=-1, metavar="QUEUE...")
+@_match
+@click.option("--yes", is_flag=True, help="do not ask")
+@_json
+@_server
+def delete_command(
+    names: tuple[str, ...],
+    match: str | None,
+    yes: bool,
+    as_json: bool,
+    bootstrap_server: tuple[str, int],
+) -> None:
+    """Delete queues, with their records and all that groups committed on them."""
+    if bool(names) == (match is not None):
+        raise click.UsageError("name the queues to delete, or give --match REGEX")
+
+    def ask(client: Client) -> list[tuple[str, int]]:
+        doomed = list(dict.fromkeys(names))
+        if match is not None:
+            wanted = _wanted(match)
+            doomed = [t.name for page in client.pages() for t in page if wanted(t.name)]
+            doomed = list(dict.fromkeys(doomed))
+        if not doomed:
+            raise Refused(f"no queue is matched by {match}")
+        if not yes:
+            what = doomed[0] if len(doomed) == 1 else f"{len(doomed)} queues, {doomed[0]} first,"
+            click.confirm(f"delete {what} with all records?", abort=True, err=True)
+        done = []
+        with Progress(
+            transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty()
+        ) as bar:
+            task = bar.add_task("deleting", total=len(doomed))
+            for outcome in client.delete(doomed):
+                done.append(outcome)
+                bar.advance(task)
+        return done
+
+    outcomes = _asked(bootstrap_server, ask)
+    failed = [name for name, code in outcomes if code]
+    if as_json:
+        _print_json({"queue": name, "deleted": not code, "error_code": code}
+                    for name, code in outcomes)  # fmt: skip
+    else:
+        click.echo(f"deleted {len(outcomes) - len(failed)}")
+    if failed:
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise CannotStart(f"not deleted: {failed[0]}{more}: is it there? `kproxy queues` lists all")
+
+
+COMMANDS = (queues_command, groups_command, describe_command, delete_command)

@@ -1,0 +1,190 @@
+"""What kproxy's commands show, put together from what a `Client` is told."""
+
+import base64
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kproxy.tools.client import Client
+
+_MANY = 200  # groups asked for at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLine:
+    """A queue in a list. `lag`: of the group asked for, None without one."""
+
+    name: str
+    partitions: int
+    records: int
+    bytes: int
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLine:
+    """A group in a list. `lag`: records behind the ends of the queues it has offsets on."""
+
+    group: str
+    type: str
+    state: str
+    queues: int
+    lag: int
+
+
+Wanted = Callable[[str], bool]
+
+
+def queues(
+    client: Client, wanted: Wanted, *, first: str = "", group: str | None = None
+) -> Iterator[QueueLine]:
+    """Queues by name, those wanted, a page at a time."""
+    offsets = client.committed([group])[group] if group is not None else None
+    pending: dict[str, dict[int, int]] = {}
+    for page in client.pages(first):
+        for topic in page:
+            parts = pending.setdefault(topic.name, {}) if wanted(topic.name) else {}
+            parts.update((part.partition_index, part.leader_id) for part in topic.partitions)
+        # A queue of many partitions may go on in the next page.
+        last = page[-1].name if page else None
+        whole = {name: parts for name, parts in pending.items() if name != last}
+        pending = {name: parts for name, parts in pending.items() if name == last}
+        yield from _lines(client, whole, offsets)
+    yield from _lines(client, pending, offsets)
+
+
+def _lines(
+    client: Client, found: dict[str, dict[int, int]], offsets: dict[tuple[str, int], int] | None
+) -> Iterator[QueueLine]:
+    if not found:
+        return
+    leaders = {(name, i): node for name, parts in found.items() for i, node in parts.items()}
+    starts, ends, sizes = client.offsets(leaders, -2), client.offsets(leaders, -1), {}
+    sizes = client.sizes(leaders)
+    for name, parts in found.items():
+        keys = [(name, index) for index in parts]
+        yield QueueLine(
+            name=name,
+            partitions=len(parts),
+            records=sum(ends.get(key, 0) - starts.get(key, 0) for key in keys),
+            bytes=sum(sizes.get(key, 0) for key in keys),
+            lag=None if offsets is None else _lag(offsets, ends, keys),
+        )
+
+
+def _lag(offsets: dict[Any, int], ends: dict[Any, int], keys: list[Any]) -> int:
+    return sum(max(0, ends.get(key, 0) - offsets[key]) for key in keys if key in offsets)
+
+
+def top(lines: Iterator[QueueLine], by: str, limit: int) -> list[QueueLine]:
+    """The first of all by a number, largest first, without keeping all."""
+    return heapq.nlargest(limit, lines, key=lambda line: getattr(line, by) or 0)
+
+
+def groups(client: Client, wanted: Wanted, *, first: str = "", limit: int = 0) -> list[GroupLine]:
+    """Groups by name, with how far behind they are."""
+    listed = [g for g in client.groups() if g.group_id >= first and wanted(g.group_id)]
+    listed = listed[:limit] if limit else listed
+    lines = []
+    for start in range(0, len(listed), _MANY):
+        some = listed[start : start + _MANY]
+        offsets = client.committed([group.group_id for group in some])
+        parts = {part for found in offsets.values() for part in found}
+        ends = client.offsets(_leaders(client, sorted({name for name, _ in parts})), -1)
+        for group in some:
+            found = offsets.get(group.group_id, {})
+            lines.append(
+                GroupLine(
+                    group=group.group_id,
+                    type=group.group_type,
+                    state=group.group_state,
+                    queues=len({name for name, _ in found}),
+                    lag=_lag(found, ends, list(found)),
+                )
+            )
+    return lines
+
+
+def _leaders(client: Client, names: list[str]) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for start in range(0, len(names), 1000):
+        values = {
+            "topics": [{"name": name, "topic_id": None} for name in names[start : start + 1000]],
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        for topic in client.call(3, 10, values).topics:
+            found |= {(topic.name, p.partition_index): p.leader_id for p in topic.partitions}
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLine:
+    """One partition of a queue."""
+
+    partition: int
+    leader: int
+    start: int
+    end: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """All about one queue. `groups`: name, committed offsets by partition, lag."""
+
+    name: str
+    id: str
+    partitions: list[PartitionLine]
+    settings: dict[str, str]
+    groups: list[dict[str, Any]] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def describe(client: Client, name: str) -> Described:
+    """Raises Refused where there is no such queue."""
+    topic = client.queue(name)
+    leaders = {(name, p.partition_index): p.leader_id for p in topic.partitions}
+    starts, ends = client.offsets(leaders, -2), client.offsets(leaders, -1)
+    sizes = client.sizes(leaders)
+    lines = [
+        PartitionLine(
+            partition=index,
+            leader=leaders[name, index],
+            start=starts.get((name, index), -1),
+            end=ends.get((name, index), -1),
+            bytes=sizes.get((name, index), 0),
+        )
+        for _, index in sorted(leaders)
+    ]
+    return Described(
+        name=name,
+        id=base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("="),
+        partitions=lines,
+        settings=_settings(client, name),
+        groups=_groups_of(client, name, len(lines), ends),
+    )
+
+
+def _settings(client: Client, name: str) -> dict[str, str]:
+    resource = {"resource_type": 2, "resource_name": name, "configuration_keys": None}
+    values = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    found = client.call(32, 4, values).results[0].configs
+    return {config.name: config.value for config in found if config.config_source == 1}
+
+
+def _groups_of(
+    client: Client, name: str, partitions: int, ends: dict[Any, int]
+) -> list[dict[str, Any]]:
+    names = [group.group_id for group in client.groups()]
+    found = []
+    for group, offsets in sorted(client.committed(names, name, partitions).items()):
+        if offsets:
+            committed = {str(index): offset for (_, index), offset in sorted(offsets.items())}
+            lag = _lag(offsets, ends, list(offsets))
+            found.append({"group": group, "committed": committed, "lag": lag})
+    return found
