@@ -174,7 +174,7 @@ class Config(BaseModel):
     rows_flush_ms_max: PositiveInt = Field(30_000, description="longest time between flushes")
     keeper_period_ms: PositiveInt = Field(1000, description="time between housekeeping rounds")
     retention_check_ms: PositiveInt = Field(
-        300_000, description="time between looks at a queue with retention.bytes"
+        300_000, description="least time between two looks at a queue's retention"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe event that is logged"

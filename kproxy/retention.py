@@ -1,7 +1,8 @@
 """Moves log starts by `retention.ms` and `retention.bytes`, as logged TRIMs.
 
 Due partitions are found by an index (`c` rows): the fold files a partition when it gets its first
-record, under the time when that record can be due; whoever looks files it again for the next time.
+record, under the time when that record can be due; whoever looks files it again for the next time,
+and not before `retention_check_ms` have passed, as Kafka's cleaner looks.
 A partition is looked at once a day at least, and at once when its settings change, so a change that
 nobody heard of is late, not lost.
 """
@@ -20,7 +21,7 @@ from kproxy.metadata.catalogue import Lookup
 from kproxy.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
-from kproxy.virtual.rows import LOOK_AGAIN_MS, SPREAD_INDEX, Batch, Partition, Queue
+from kproxy.virtual.rows import SPREAD_INDEX, Batch, Partition, Queue
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -97,13 +98,7 @@ class Retention:
             trims.append(command(Kind.TRIM, *partition, number=start, time_ms=now))
         if oldest is None:
             return None
-        retention_ms = int(configs.effective("retention.ms", queue.configs))
-        again_ms = now + LOOK_AGAIN_MS
-        if retention_ms >= 0 and oldest.max_time_through_ms >= 0:
-            again_ms = min(again_ms, oldest.max_time_through_ms + retention_ms + 1)
-        if int(configs.effective("retention.bytes", queue.configs)) >= 0:
-            again_ms = min(again_ms, now + self._check_ms)
-        return max(again_ms, now + 1)
+        return configs.look_at_ms(queue.configs, oldest.max_time_through_ms, now, self._check_ms)
 
     def _kept_from(
         self, partition: PartitionKey, row: Partition, queue: Queue, now: int

@@ -1,6 +1,7 @@
 """An in-memory shard: the same fold and state, over a dict and a log that commits at once."""
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ class MemoryShard:
 
 def memory_worker(**settings: Any) -> Worker:
     """A worker over a memory shard, with a clock that stands still unless moved."""
-    clock = itertools.count(1_750_000_000_000)
+    clock = itertools.count(int(time.time() * 1000))
     shard: Any = MemoryShard()
     return Worker(
         config=Config(**settings),

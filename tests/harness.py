@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,11 @@ class Served:
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def disk_bytes(self) -> int:
-        files = [path for path in self.data_dir.rglob("*") if path.is_file()]
-        return sum(path.stat().st_blocks * 512 for path in files)
+        total = 0
+        for path in self.data_dir.rglob("*"):
+            with suppress(FileNotFoundError):  # deleted while we look
+                total += path.stat().st_blocks * 512 if path.is_file() else 0
+        return total
 
     def stop(self, seconds: float = 30) -> int:
         if self.process.poll() is None:

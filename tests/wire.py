@@ -11,6 +11,8 @@ from crc32c import crc32c
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import uvarint
 
+TODAY_MS = int(time.time()) * 1000  # the same for all: some tests compare batches
+
 
 def varlong(value: int) -> bytes:
     return uvarint((value << 1) ^ (value >> 63))
@@ -37,7 +39,7 @@ def batch(
     packed: bytes | None = None,
 ) -> bytes:
     """A record batch, sound unless told otherwise."""
-    times = times or (1_700_000_000_000,) * len(values)
+    times = times or (TODAY_MS,) * len(values)
     records = packed
     if records is None:
         records = b"".join(

@@ -34,6 +34,7 @@ class Appending:
     def __init__(self, worker: Worker, request: Request) -> None:
         self._worker = worker
         self._version = request.version
+        self._check_ms = worker.config.retention_check_ms
         self._now_ms = worker.now_ms()
         self._acks: int = request.body.acks
         self._by_id = request.version >= PRODUCE_TOPIC_IDS
@@ -107,7 +108,9 @@ class Appending:
             return
         self._waiting.append((answers, len(answers), index))
         answers.append(Produced(index, Code.KAFKA_STORAGE_ERROR))
-        look_ms = configs.look_within_ms(queue.configs, self._worker.config.retention_check_ms)
+        look_ms = configs.look_at_ms(
+            queue.configs, header.max_timestamp, self._now_ms, self._check_ms
+        )
         self._appends.add(
             shard, Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
         )

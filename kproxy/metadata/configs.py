@@ -104,14 +104,24 @@ def check(given: Mapping[str, str | None]) -> dict[str, str]:
     return kept
 
 
-def look_within_ms(given: Mapping[str, str], check_ms: int) -> int:
-    """How long after its first record a queue is to be looked at for retention; -1: any time."""
+LOOK_AGAIN_MS = 24 * 3600 * 1000
+"""A partition with records is looked at for retention this often at least."""
+
+
+def look_at_ms(given: Mapping[str, str], oldest_ms: int, now_ms: int, check_ms: int) -> int:
+    """When retention is to be looked at next, of a partition with records from `oldest_ms` on.
+
+    As with Kafka's checks, not before `check_ms` have passed, however old the records are.
+    """
+    again_ms = now_ms + LOOK_AGAIN_MS
     if not given:
-        return TWO_WEEKS_MS
+        return max(min(again_ms, oldest_ms + TWO_WEEKS_MS + 1), now_ms + check_ms)
     retention_ms = int(effective("retention.ms", given))
-    if int(effective("retention.bytes", given)) < 0:
-        return retention_ms
-    return check_ms if retention_ms < 0 else min(retention_ms, check_ms)
+    if retention_ms >= 0 and oldest_ms >= 0:
+        again_ms = min(again_ms, oldest_ms + retention_ms + 1)
+    if int(effective("retention.bytes", given)) >= 0:
+        return now_ms + check_ms
+    return max(again_ms, now_ms + check_ms)
 
 
 def effective(name: str, configs: Mapping[str, str]) -> str:

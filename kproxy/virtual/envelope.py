@@ -26,7 +26,7 @@ class Kind(IntEnum):
     """What an envelope asks for; 29 and up are kept for transactions and shares."""
 
     VOID = 0  # in the place of a record that is not ours
-    APPEND = 1  # number: the queue's retention (ms). body: a record batch
+    APPEND = 1  # number: when to look at retention (ms). body: a record batch
     CREATE = 2  # body: {name, partitions, configs}
     GROW = 3  # number: the new partition count
     DELETE = 4

@@ -15,9 +15,9 @@ from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.groups import GroupFold
 from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import LOOK_AGAIN_MS, Batch, Partition, Queue
+from kproxy.virtual.rows import Batch, Partition, Queue
 from kproxy.virtual.state import State
-from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
+from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
 
 def copied_header(envelope: Envelope) -> BatchHeader:
@@ -93,7 +93,7 @@ class Fold:
                 return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
         base_offset = row.next_offset
         if base_offset == row.log_start:
-            self._look_later(key, header.max_timestamp, envelope.number)
+            self.state.put(rows.due_key(envelope.number, *key), b"")  # it has records again
         if header.producer_id >= 0:
             producers.remember(row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
@@ -118,11 +118,6 @@ class Fold:
         self.state.add_live_bytes(place.segment, place.length)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
-
-    def _look_later(self, key: PartitionKey, time_ms: int, retention_ms: int) -> None:
-        """A partition has records again: file it for when they can be too old."""
-        wait_ms = LOOK_AGAIN_MS if retention_ms < 0 else min(retention_ms, LOOK_AGAIN_MS)
-        self.state.put(rows.due_key(time_ms + wait_ms + 1, *key), b"")
 
     def _copy(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """A live batch was written again further on, so that the old place can be freed."""
@@ -292,7 +287,7 @@ class Fold:
             for index in self._mine(name, range(known)):
                 self.state.drop_partition((queue_id, index))
             self._sweep_later(log_offset, queue_id, -1)
-            forget_ms = envelope.time_ms + LOOK_AGAIN_MS
+            forget_ms = envelope.time_ms + rows.FORGET_SPREAD_MS
             self.state.put(rows.due_key(forget_ms, queue_id, rows.SPREAD_INDEX), b"")
         self.state.put(key, rows.encode_spread(envelope.number, partitions))
         return Outcome(Code.NONE)

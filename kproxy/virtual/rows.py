@@ -29,7 +29,7 @@ _SPREAD = struct.Struct(">qi")
 
 SPREAD_INDEX = 0xFFFFFFFF
 """In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
-LOOK_AGAIN_MS = 24 * 3600 * 1000  # a partition with records is looked at this often at least
+FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 PRODUCERS_REMEMBERED = 1000  # per partition; past that the one idle longest is forgotten
 
