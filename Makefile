@@ -18,7 +18,7 @@ test-long: $(VENV)/.dev kafka-libs spark-jars
 
 # Under a minute, nothing but Python needed.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long" tests/protocol tests/virtual tests/metadata tests/store tests/log tests/handlers tests/owning tests/simulation
+	$(BIN)/python -m pytest -q -m "not long" tests/protocol tests/virtual tests/metadata tests/store tests/log tests/handlers tests/owning tests/groups tests/simulation
 
 .PHONY: static
 static: $(VENV)/.check

@@ -1,7 +1,7 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,6 +57,10 @@ class Routes(Protocol):
         """Put a command in line in the home shard of queue `name`, wherever that is."""
         ...
 
+    async def settled(self, names: Iterable[str]) -> None:
+        """Wait until what was decided about these queues by now is known. Raises KafkaError."""
+        ...
+
 
 class OneShard:
     """Embedded: one shard has everything."""
@@ -74,6 +78,9 @@ class OneShard:
 
     def decide(self, name: str, envelope: Envelope) -> Ticket:
         return self._shard.append([envelope])
+
+    async def settled(self, names: Iterable[str]) -> None:
+        pass
 
 
 class Worker:

@@ -69,6 +69,9 @@ class MemoryShard:
         ticket.settle([self.apply(envelope) for envelope in envelopes])
         return ticket
 
+    def commit(self, changes: dict[bytes, bytes | None]) -> None:
+        self.kv.write(changes)
+
     def apply(self, envelope: Envelope) -> Outcome:
         place = Place(0, len(self.segments.data), len(envelope.body))
         self.segments.data += envelope.body

@@ -6,9 +6,9 @@ are left are a classic group again.
 """
 
 from kproxy.errors import Code, KafkaError
+from kproxy.groups.answers import State, join_answer, sync_answer
 from kproxy.groups.assignors import Parts
-from kproxy.groups.classic import ClassicGroup, State, join_answer, sync_answer
-from kproxy.groups.classic import Home as ClassicHome
+from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup, by_queue
 from kproxy.groups.consumer import Home as ConsumerHome
 from kproxy.groups.consumer_member import ConsumerMember
@@ -21,6 +21,7 @@ from kproxy.groups.embedded_protocol import (
     subscription,
 )
 from kproxy.groups.member import Member
+from kproxy.groups.rebalancing import Home as ClassicHome
 from kproxy.metadata.catalogue import Lookup
 from kproxy.virtual.types import PartitionKey
 

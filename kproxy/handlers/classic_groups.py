@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.classic import ClassicGroup, State, join_answer, sync_answer
+from kproxy.groups.answers import State, join_answer, sync_answer
+from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.member import Member, Promise

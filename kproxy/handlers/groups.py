@@ -5,7 +5,8 @@ from typing import Any
 
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.classic import ClassicGroup, State
+from kproxy.groups.answers import State
+from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS

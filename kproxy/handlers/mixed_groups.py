@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.classic import join_answer, sync_answer
+from kproxy.groups.answers import join_answer, sync_answer
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
 from kproxy.groups.coordinator import Coordinator

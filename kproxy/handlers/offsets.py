@@ -75,6 +75,11 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
     group_fault = _group_fault(worker, request)
+    if not group_fault and not by_id:
+        try:
+            await worker.routes.settled(topic.name for topic in body.topics)
+        except KafkaError:
+            group_fault = Code.COORDINATOR_NOT_AVAILABLE
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
     offsets: list[list[Any]] = []
     slots: list[dict[str, Any]] = []

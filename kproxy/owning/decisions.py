@@ -72,7 +72,7 @@ class Decisions:
         shard = self._serving(index)
         if shard is not None:
             ticket = shard.append([envelope])
-            if not landed or ticket.done or not self._may_spread(envelope):
+            if not landed or ticket.done or not self._answered_later(envelope):
                 return ticket
             return self._wait_for(Ticket([envelope]))
         envelope.time_ms = self._now_ms()
@@ -84,11 +84,15 @@ class Decisions:
             self._settle(envelope.counter, Outcome(error.code, message=error.message))
         return ticket
 
-    def _may_spread(self, envelope: Envelope) -> bool:
-        """Whether other shards may have to be told: not for a queue of one partition."""
+    def _answered_later(self, envelope: Envelope) -> bool:
+        """Whether more than the fold is waited for.
+
+        A deletion's announcement; that other shards are told of partitions, where there may be
+        some: not for a queue of one.
+        """
         if envelope.kind == Kind.CREATE:
             return int(envelope.values()["partitions"]) > 1
-        return envelope.kind == Kind.GROW
+        return envelope.kind in (Kind.GROW, Kind.DELETE)
 
     def _wait_for(self, ticket: Ticket) -> Ticket:
         self._waiting[ticket.envelopes[0].counter] = (ticket, anyio.current_time() + _WAIT_S)
@@ -134,6 +138,9 @@ class Decisions:
     def applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """A shard served here folded a command."""
         kind = envelope.kind
+        if kind == Kind.DELETE and not outcome.code:
+            self._deleted(shard, log_offset, envelope, outcome)
+            return
         if kind in _CHANGING and not outcome.code and outcome.queue is not None:
             self.announce(shard, outcome.queue.name)
         if kind == Kind.LANDED:
@@ -142,6 +149,20 @@ class Decisions:
         elif kind in _DECIDED:
             self._decided(shard, log_offset, envelope, outcome)
 
+    def _deleted(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """A queue is gone: answered when every worker can know it."""
+        assert outcome.queue is not None
+        answer = self._answer_to(envelope)
+        if self._spreads(shard, log_offset, envelope):
+            self._drive(shard, envelope.queue_id)
+        if answer is not None and envelope.writer != self._link.writer:
+            self.announce(shard, outcome.queue.name)
+            answer(outcome)  # in the same topic, behind the announcement
+        else:
+            self.announce(
+                shard, outcome.queue.name, None if answer is None else lambda: answer(outcome)
+            )
+
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         answer = self._answer_to(envelope)
         spreading = not outcome.code and self._spreads(shard, log_offset, envelope)
@@ -149,7 +170,7 @@ class Decisions:
             self._drive(shard, envelope.queue_id)
         if answer is None:
             return
-        if spreading and envelope.kind != Kind.DELETE:
+        if spreading:
             self._landing.setdefault((envelope.queue_id, log_offset), []).append(answer)
         else:
             answer(outcome)
@@ -181,8 +202,8 @@ class Decisions:
 
     # -- announcing
 
-    def announce(self, shard: Shard, name: str) -> None:
-        """Tell all workers what a queue of a home shard served here is now."""
+    def announce(self, shard: Shard, name: str, then: Callable[[], None] | None = None) -> None:
+        """Tell all workers what a queue of a home shard served here is now, `then` go on."""
         key = rows.announce_key(name)
         mark = shard.state.get(key)
         queue = shard.state.queue(name)
@@ -190,6 +211,8 @@ class Decisions:
         def delivered() -> None:
             if mark is not None and shard.serving and shard.state.get(key) == mark:
                 shard.state.put(key, None)
+            if then is not None:
+                then()
 
         if queue is None or queue.partitions:
             self._note_soon(name)

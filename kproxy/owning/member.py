@@ -17,6 +17,7 @@ from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.decisions import Decisions
+from kproxy.owning.freshness import Freshness
 from kproxy.owning.queues import QueueCache, outcome_key
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
@@ -52,6 +53,8 @@ class Member:
         self.cache.gone = self.aftermath.queue_gone
         self.cache.reconfigured = self.aftermath.settings_changed
         self.link = DataLink(upstream, config)
+        self.freshness = Freshness(self.link.queues_end, lambda: self.cache.next_offset)
+        self.shards.settle = self.freshness.settle
         self.decisions: Decisions
         self.me: Broker | None = None
         self.failed = anyio.Event()
@@ -120,6 +123,7 @@ class Member:
             home = self.shards.serving_name(name)
             if home is not None:
                 self.decisions.announce(home, name)
+        self.freshness.moved()
         for counter, values in self.cache.outcomes(queues, self.link.writer):
             self.decisions.published(counter, values)
 
@@ -244,6 +248,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     tasks.start_soon(member.link.watch_ends)
     tasks.start_soon(member.decisions.expire)
     tasks.start_soon(member.aftermath.run)
+    tasks.start_soon(member.freshness.run)
     tasks.start_soon(member.flush_now_and_then)
     tasks.start_soon(_watch_failure, member)
     _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)

@@ -1,6 +1,6 @@
 """The shards that the group has given to this worker, each held by a task of its own."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import anyio
@@ -26,6 +26,8 @@ class Shards:
         self._changed = anyio.Event()
         self.decide: Callable[[str, Envelope], Ticket]
         """Put a command in line in the home shard of a queue, wherever that is."""
+        self.settle: Callable[[], Awaitable[None]]
+        """Wait until the cached catalogue is as new as the cluster's."""
 
     def serving(self, index: int) -> Shard | None:
         holder = self._holders.get(index)
@@ -37,6 +39,10 @@ class Shards:
 
     def all(self) -> list[Shard]:
         return [h.shard for h in self._holders.values() if h.shard is not None]
+
+    async def settled(self, names: Iterable[str]) -> None:
+        if any(self.serving_name(name) is None for name in names):
+            await self.settle()
 
     def assigned(self, wanted: frozenset[int]) -> None:
         """The group has decided anew which shards are this worker's."""

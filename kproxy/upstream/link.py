@@ -136,6 +136,17 @@ class DataLink:
     async def end(self, partition: int) -> int:
         return (await self.ends([partition]))[partition]
 
+    async def queues_end(self) -> int:
+        """The offset behind the last record of the queues topic. Raises KafkaError."""
+
+        def ask() -> int:
+            asked = {TopicPartition(self._upstream.queues, 0): OffsetSpec.latest()}
+            with self._asking() as admin:
+                (future,) = admin.list_offsets(asked, request_timeout=_ASK_S).values()
+                return int(future.result().offset)
+
+        return await to_thread.run_sync(ask)
+
     async def start(self, partition: int) -> int:
         """The offset of the first record there is. Raises KafkaError."""
         found = await to_thread.run_sync(self._offsets, [partition], OffsetSpec.earliest())

@@ -23,9 +23,21 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 QUICK = ("--group-initial-rebalance-delay-ms", "200", "--group-consumer-heartbeat-ms", "300")
 
 
+def balanced(workers: Workers) -> dict[int, int]:
+    """Worker by shard, once each has its share."""
+
+    def owners() -> dict[int, int] | None:
+        found = workers.owners()
+        even = len(set(found.values())) == len(workers.workers)
+        return found if even and len(found) == workers.shards else None
+
+    found: dict[int, int] = eventually(owners, 20)
+    return found
+
+
 def group_of_worker(workers: Workers, index: int, like: str) -> str:
     """A group id whose coordinator is this worker."""
-    owners = eventually(lambda: (o := workers.owners()) and index in o.values() and o, 20)
+    owners = balanced(workers)
     names = (f"{like}-{i}" for i in range(1000))
     return next(n for n in names if owners[shard_of(n, workers.shards)] == index)
 
@@ -233,7 +245,7 @@ def test_retention_gives_the_real_log_back(kafka: Kafka, tmp_path: Path) -> None
 def test_commits_on_a_deleted_queue_go_in_every_shard(kafka: Kafka, tmp_path: Path) -> None:
     with Workers(kafka, tmp_path, *EAGER, count=2, shards=8).running() as workers:
         # What is handed over at this very moment is only swept when the group is looked at.
-        eventually(lambda: sorted(workers.owners().values()) == [0] * 4 + [1] * 4, 20)
+        balanced(workers)
         create(workers, "doomed", "other")
         groups = [f"g{i}" for i in range(16)]
         for group in groups:
@@ -274,3 +286,24 @@ def kept_offsets(workers: Workers, owners: dict[int, int]) -> set[str]:
         found |= {rows.partition_of_offset(key)[0] for key, _ in kv.scan(b"o", b"p")}
         kv.close()
     return {names.get(queue_id, "") for queue_id in found}
+
+
+def test_a_commit_just_after_a_queue_is_made_again_is_filed_under_the_new_one(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """By the other worker, which has only just heard of it, if it has."""
+    with Workers(kafka, tmp_path, count=2, shards=8).running() as workers:
+        group = group_of_worker(workers, 0, "group")
+        owners = balanced(workers)
+        names = (f"again-{i}" for i in range(1000))
+        queue = next(n for n in names if owners[shard_of(n, 8)] == 1)
+        with workers.wire(queue) as home, workers.wire(group) as other:
+            home.create(queue)
+            for i in range(1, 60):
+                home.delete(queue)
+                home.create(queue)
+                values = commit_values(group, queue, i)
+                while code := other.call(8, 9, values).topics[0].partitions[0].error_code:
+                    assert code == 3  # it has not heard of the new one yet
+                time.sleep(0.03)
+                assert committed(other, group, queue) == i

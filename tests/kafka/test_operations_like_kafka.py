@@ -80,7 +80,7 @@ def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
             steps.append(wire.call(50, 0, {"users": users}))
         users = [{"name": "nobody"}]
         steps.append([int(r.error_code) for r in wire.call(50, 0, {"users": users}).results])
-        filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1,
+        filters = {"state_filters": (), "producer_id_filters": (2**60,), "duration_filter": -1,
                    "transactional_id_pattern": None}  # fmt: skip
         steps.append(wire.call(66, 1, filters))
         resources = wire.call(74, 1, {"resource_types": (2, 4)}).config_resources

@@ -1,0 +1,65 @@
+"""Being sure that the cached catalogue is not behind.
+
+A commit by name must not be filed under a queue that was deleted and made again a moment ago, by a
+worker that has not heard of it. A deletion is answered once it stands in the queues topic; so who
+has read that topic to the end it had when the commit came knows the right queue.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from kproxy.errors import Code, KafkaError
+
+_WAIT_S = 5.0
+
+
+class Freshness:
+    """Asks for the end once for all who wait; `run` until cancelled."""
+
+    def __init__(self, end: Callable[[], Awaitable[int]], reached: Callable[[], int]) -> None:
+        """`end`: where the topic ends now. `reached`: up to where it is cached."""
+        self._end = end
+        self._reached = reached
+        self._asked = anyio.Event()
+        self._moved = anyio.Event()
+        self._answered = _Answer()
+
+    def moved(self) -> None:
+        """More of the topic is cached."""
+        self._moved.set()
+
+    async def settle(self) -> None:
+        """Wait until all that was in the topic by now is cached. Raises KafkaError."""
+        answered = self._answered
+        self._asked.set()
+        await answered.event.wait()
+        if answered.failure is not None:
+            raise answered.failure
+
+    async def run(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked = anyio.Event()
+            answered, self._answered = self._answered, _Answer()
+            try:
+                await self._reach(await self._end())
+            except KafkaError as error:
+                answered.failure = error
+            answered.event.set()
+
+    async def _reach(self, end: int) -> None:
+        with anyio.move_on_after(_WAIT_S):
+            while self._reached() < end:
+                self._moved = anyio.Event()
+                await self._moved.wait()
+            return
+        raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS, "the catalogue is being read")
+
+
+class _Answer:
+    """What those who asked before one look at the end are told."""
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+        self.failure: KafkaError | None = None

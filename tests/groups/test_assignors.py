@@ -1,0 +1,77 @@
+"""The server's assignors: everything given out once, evenly, and with few moves."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kproxy.groups.assignors import ASSIGNORS, Parts, Wish
+from kproxy.virtual.types import QueueId
+
+QUEUES = [QueueId(bytes([i] * 16)) for i in range(1, 6)]
+NONE: Parts = frozenset()
+
+sizes = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 7), min_size=1)
+members = st.dictionaries(
+    st.sampled_from("abcdefgh"), st.frozensets(st.sampled_from(QUEUES)), min_size=1
+)
+
+
+def wishes(wanted: dict[str, frozenset[QueueId]], before: dict[str, Parts] | None = None):
+    before = before or {}
+    return {m: Wish(queues, before.get(m, NONE), m) for m, queues in wanted.items()}
+
+
+@settings(max_examples=300, deadline=None)
+@given(members, members, sizes, sizes, st.sampled_from(sorted(ASSIGNORS)))
+def test_each_partition_goes_to_one_who_wants_it(first, second, counts, later, name) -> None:
+    """Also after members, subscriptions and sizes have changed."""
+    assign = ASSIGNORS[name]
+    before = assign(wishes(first), counts)
+    for wanted, now, given_ in (
+        (first, counts, before),
+        (second, later, assign(wishes(second, before), later)),
+    ):
+        held = [part for parts in given_.values() for part in parts]
+        assert len(held) == len(set(held))
+        there = {
+            (q, i) for q, count in now.items() for i in range(count)
+            if any(q in queues for queues in wanted.values())
+        }  # fmt: skip
+        assert set(held) == there
+        assert all(q in wanted[m] for m, parts in given_.items() for q, _ in parts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 8), sizes)
+def test_uniform_is_even_and_moves_little(before, after, counts) -> None:
+    everything = frozenset(counts)
+    names = "abcdefgh"
+    had = ASSIGNORS["uniform"](wishes(dict.fromkeys(names[:before], everything)), counts)
+    has = ASSIGNORS["uniform"](wishes(dict.fromkeys(names[:after], everything), had), counts)
+    loads = [len(parts) for parts in has.values()]
+    assert max(loads) - min(loads) <= 1
+    total = sum(loads)
+    stayed = sum(len(has[m] & had.get(m, NONE)) for m in has)
+    # Nobody gives up more than what the others must get.
+    assert stayed >= sum(min(len(had.get(m, NONE)), total // after) for m in has)
+
+
+@settings(max_examples=200, deadline=None)
+@given(members, sizes)
+def test_no_move_could_even_out_more(wanted, counts) -> None:
+    has = ASSIGNORS["uniform"](wishes(wanted), counts)
+    for member, parts in has.items():
+        for queue, _ in parts:
+            for other, queues in wanted.items():
+                if queue in queues:
+                    assert len(has[other]) + 1 >= len(parts), (member, other)
+
+
+def test_range_goes_queue_by_queue_in_a_row() -> None:
+    one, two = QUEUES[:2]
+    both = frozenset((one, two))
+    has = ASSIGNORS["range"](
+        wishes({"a": both, "b": both, "c": frozenset((one,))}), {one: 7, two: 3}
+    )
+    assert sorted(has["a"]) == [(one, 0), (one, 1), (one, 2), (two, 0), (two, 1)]
+    assert sorted(has["b"]) == [(one, 3), (one, 4), (two, 2)]
+    assert sorted(has["c"]) == [(one, 5), (one, 6)]
