@@ -64,6 +64,17 @@ class Workers:
         """Until every shard has an owner among the living."""
         eventually(lambda: len(self.owners()) == self.shards, seconds)
 
+    def wait_balanced(self) -> dict[int, int]:
+        """Worker by shard, once every shard has an owner and every worker its share."""
+
+        def owners() -> dict[int, int] | None:
+            found = self.owners()
+            even = len(set(found.values())) == len(self.workers)
+            return found if even and len(found) == self.shards else None
+
+        found: dict[int, int] = eventually(owners, 20)
+        return found
+
     def owners(self) -> dict[int, int]:
         """Worker by shard, as their logs say."""
         found = {}

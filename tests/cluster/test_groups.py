@@ -23,21 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 QUICK = ("--group-initial-rebalance-delay-ms", "200", "--group-consumer-heartbeat-ms", "300")
 
 
-def balanced(workers: Workers) -> dict[int, int]:
-    """Worker by shard, once each has its share."""
-
-    def owners() -> dict[int, int] | None:
-        found = workers.owners()
-        even = len(set(found.values())) == len(workers.workers)
-        return found if even and len(found) == workers.shards else None
-
-    found: dict[int, int] = eventually(owners, 20)
-    return found
-
-
 def group_of_worker(workers: Workers, index: int, like: str) -> str:
     """A group id whose coordinator is this worker."""
-    owners = balanced(workers)
+    owners = workers.wait_balanced()
     names = (f"{like}-{i}" for i in range(1000))
     return next(n for n in names if owners[shard_of(n, workers.shards)] == index)
 
@@ -245,7 +233,7 @@ def test_retention_gives_the_real_log_back(kafka: Kafka, tmp_path: Path) -> None
 def test_commits_on_a_deleted_queue_go_in_every_shard(kafka: Kafka, tmp_path: Path) -> None:
     with Workers(kafka, tmp_path, *EAGER, count=2, shards=8).running() as workers:
         # What is handed over at this very moment is only swept when the group is looked at.
-        balanced(workers)
+        workers.wait_balanced()
         create(workers, "doomed", "other")
         groups = [f"g{i}" for i in range(16)]
         for group in groups:
@@ -294,7 +282,7 @@ def test_a_commit_just_after_a_queue_is_made_again_is_filed_under_the_new_one(
     """By the other worker, which has only just heard of it, if it has."""
     with Workers(kafka, tmp_path, count=2, shards=8).running() as workers:
         group = group_of_worker(workers, 0, "group")
-        owners = balanced(workers)
+        owners = workers.wait_balanced()
         names = (f"again-{i}" for i in range(1000))
         queue = next(n for n in names if owners[shard_of(n, 8)] == 1)
         with workers.wire(queue) as home, workers.wire(group) as other:
