@@ -81,12 +81,13 @@ class _Join:
     async def _mixed(self, group: ConsumerGroup) -> dict[str, Any]:
         if self.member_id not in group.members and len(group.members) >= self.members_max:
             raise KafkaError(Code.GROUP_MAX_SIZE_REACHED)
-        asked = mixed_groups.ClassicJoin(
-            self.member_id, self.instance, self.client_id, self.host, self.session_s,
-            self.rebalance_s, self.protocol_type, self.protocols,
-        )  # fmt: skip
-        known_id_required = self.version >= _KNOWN_ID_REQUIRED
-        return await mixed_groups.join(self.coordinator, group, asked, known_id_required)
+        return await mixed_groups.join(
+            self.coordinator,
+            group,
+            self._member(self.member_id),
+            self.protocol_type,
+            self.version >= _KNOWN_ID_REQUIRED,
+        )
 
     async def _joined(self) -> Promise[dict[str, Any]] | dict[str, Any]:
         group = self.group

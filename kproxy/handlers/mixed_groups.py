@@ -13,45 +13,25 @@ from kproxy.groups.consumer import ConsumerGroup
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
-from kproxy.groups.member import Protocols
+from kproxy.groups.member import Member
 from kproxy.groups.migration import assignment_of, parts_named
 
 
-class ClassicJoin:
-    """What a JoinGroup request says."""
-
-    def __init__(
-        self,
-        member_id: str,
-        instance: str | None,
-        client_id: str,
-        host: str,
-        session_s: float,
-        rebalance_s: float,
-        protocol_type: str,
-        protocols: Protocols,
-    ) -> None:
-        self.member_id = member_id
-        self.instance = instance
-        self.client_id = client_id
-        self.host = host
-        self.session_s = session_s
-        self.rebalance_s = rebalance_s
-        self.protocol_type = protocol_type
-        self.protocols = protocols
-
-
 async def join(
-    coordinator: Coordinator, group: ConsumerGroup, asked: ClassicJoin, known_id_required: bool
+    coordinator: Coordinator,
+    group: ConsumerGroup,
+    asked: Member,
+    protocol_type: str,
+    known_id_required: bool,
 ) -> dict[str, Any]:
-    """The JoinGroup answer. Raises KafkaError."""
-    if asked.protocol_type != CONSUMER_PROTOCOL or not asked.protocols:
+    """The JoinGroup answer to who would be this member; a new one has no id. Raises KafkaError."""
+    if protocol_type != CONSUMER_PROTOCOL or not asked.protocols:
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     try:
         wanted = subscription(asked.protocols[0][1])
     except NotAConsumers:
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL) from None
-    if not asked.member_id and asked.instance is None and known_id_required:
+    if not asked.id and asked.instance is None and known_id_required:
         new_id = f"{asked.client_id}-{uuid.uuid4()}"
         return join_answer(Code.MEMBER_ID_REQUIRED, new_id)
     async with group.lock:
@@ -82,13 +62,13 @@ async def join(
         }
 
 
-def _member(group: ConsumerGroup, asked: ClassicJoin) -> ConsumerMember:
+def _member(group: ConsumerGroup, asked: Member) -> ConsumerMember:
     if asked.instance is not None:
         known = group.of_instance(asked.instance)
         if known is not None:
-            if known.id == asked.member_id:
+            if known.id == asked.id:
                 return known
-            if asked.member_id:
+            if asked.id:
                 raise KafkaError(Code.FENCED_INSTANCE_ID)
             group.take_out(known.id)
             member = known.copy()
@@ -97,10 +77,10 @@ def _member(group: ConsumerGroup, asked: ClassicJoin) -> ConsumerMember:
             if member.epoch == LEFT_FOR_NOW:
                 member.epoch = 0
             return member
-    known = group.members.get(asked.member_id)
+    known = group.members.get(asked.id)
     if known is not None:
         return known
-    member = ConsumerMember(asked.member_id or f"{asked.client_id}-{uuid.uuid4()}")
+    member = ConsumerMember(asked.id or f"{asked.client_id}-{uuid.uuid4()}")
     member.instance = asked.instance
     member.client_id, member.host = asked.client_id, asked.host
     return member
