@@ -162,6 +162,9 @@ class Config(BaseModel):
     group_consumer_assignment_interval_ms: NonNegativeInt = Field(
         1000, description="least time between two assignments of such a group (KIP-1263)"
     )
+    groups_joined_max: PositiveInt = Field(
+        100_000, description="groups with members, or being joined, of one shard"
+    )
     group_members_max: PositiveInt = Field(10_000, description="members of one group")
     segment_bytes: Bytes = Field(ByteSize(128 * MIB), description="size of a log segment file")
     commit_bytes_max: Bytes = Field(ByteSize(32 * MIB), description="most bytes in one commit")

@@ -119,6 +119,11 @@ class ClassicGroup(Rebalancing):
         self._home.timers.at(self._pending[member_id], lambda now: self._expire_pending(member_id))
         return member_id
 
+    @property
+    def size(self) -> int:
+        """Members, and ids given out to those who may become some."""
+        return len(self.members) + len(self._pending)
+
     def reserved(self, member_id: str) -> bool:
         return member_id in self._pending
 
@@ -166,6 +171,8 @@ class ClassicGroup(Rebalancing):
         member.protocols = protocols
         member.session_s = session_s
         member.rebalance_s = rebalance_s
+        if not member.new:
+            self.heard(member)
 
     def replace_static(self, instance: str, new_id: str) -> Member:
         """The same static member under a new id; who still waits under the old one is fenced."""
@@ -190,22 +197,7 @@ class ClassicGroup(Rebalancing):
         if member.instance is not None:
             self._instances[member.instance] = member.id
         member.deadline = self._home.now() + (_NEW_MEMBER_S if member.new else member.session_s)
-        self._home.timers.at(member.deadline, lambda now: self._expire(member, now))
-
-    def _expire(self, member: Member, now: float) -> float | None:
-        if self.members.get(member.id) is not member or self.state == State.DEAD:
-            return None
-        if (member.joined is not None and not member.new) or member.synced is not None:
-            self.heard(member)
-        if member.deadline > now:
-            return member.deadline
-        self.remove(member.id)
-        return None
-
-    def remove(self, member_id: str) -> None:
-        """A member has left or has not been heard of."""
-        self._drop(member_id)
-        self.rebalance_without()
+        self._watch(member)
 
     # -- syncing
 

@@ -129,8 +129,7 @@ class ConsumerGroup:
         known = self.members.get(member.id)
         if known is None or known.deadline == 0:
             member.deadline = self._home.now() + self._session_s(member)
-            member_id = member.id
-            self._home.timers.at(member.deadline, lambda now: self._expire(member_id, now))
+            self._watch(member)
         self.members[member.id] = member
         self.changed.add(member.id)
         self.gone.discard(member.id)
@@ -157,7 +156,15 @@ class ConsumerGroup:
         return member.session_s if member.classic else self._home.consumer_session_s
 
     def heard(self, member: ConsumerMember) -> None:
+        """It has a whole session again; the shorter one of two deadlines is watched anew."""
+        before = member.deadline
         member.deadline = self._home.now() + self._session_s(member)
+        if member.deadline < before:
+            self._watch(member)
+
+    def _watch(self, member: ConsumerMember) -> None:
+        member_id = member.id
+        self._home.timers.at(member.deadline, lambda now: self._expire(member_id, now))
 
     def _expire(self, member_id: str, now: float) -> float | None:
         member = self.members.get(member_id)

@@ -81,6 +81,7 @@ class Coordinator:
         """The group, new or empty where nobody is in it; not one with consumer members."""
         group = self.find(group_id)
         if not isinstance(group, ClassicGroup):
+            self._check_room()
             group = ClassicGroup(group_id, self)
             head = self.head(group_id)
             if head is not None:
@@ -105,12 +106,18 @@ class Coordinator:
                     raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
                 self.groups[group_id] = made = upgraded(group, self, self.lookup)
                 return made
+        self._check_room()
         made = ConsumerGroup(group_id, self)
         if head is not None:
             made.version = head.version
             made.epoch = made.target_epoch = head.values.get("epoch", 0)
         self.groups[group_id] = made
         return made
+
+    def _check_room(self) -> None:
+        """Raises KafkaError where too many groups are joined already."""
+        if len(self.groups) >= self.config.groups_joined_max:
+            raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 
     def _restored(self, group_id: str, head: Head) -> Group:
         group: Group
@@ -307,7 +314,6 @@ class Coordinators:
         self._now_ms = now_ms
         self._by_shard: dict[int, Coordinator] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
-        self._tasks: TaskGroup | None = None
 
     def of(self, shard: Shard) -> Coordinator:
         """The coordinator of a shard that is served here now."""
@@ -317,15 +323,17 @@ class Coordinators:
                 self._drop(known)
             known = Coordinator(shard, self._config, self._lookup, self._now_ms)
             self._by_shard[shard.shard] = known
-            if self._tasks is not None:
-                self._tasks.start_soon(self._run, known)
         return known
 
-    async def _run(self, coordinator: Coordinator) -> None:
-        with anyio.CancelScope() as scope:
-            self._scopes[id(coordinator)] = scope
-            await coordinator.run()
-        del self._scopes[id(coordinator)]
+    def _start(self, coordinator: Coordinator, tasks: TaskGroup) -> None:
+        scope = self._scopes[id(coordinator)] = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await coordinator.run()
+            del self._scopes[id(coordinator)]
+
+        tasks.start_soon(run)
 
     def _drop(self, coordinator: Coordinator) -> None:
         del self._by_shard[coordinator.shard.shard]
@@ -336,11 +344,14 @@ class Coordinators:
 
     async def run(self) -> None:
         """Keep to the shards that are served, and let time pass for their groups."""
-        async with anyio.create_task_group() as self._tasks:
+        async with anyio.create_task_group() as tasks:
             while True:
                 shards = self._serving()
                 for shard in shards:
-                    self.of(shard).timers.run_due(anyio.current_time())
+                    coordinator = self.of(shard)
+                    if id(coordinator) not in self._scopes:
+                        self._start(coordinator, tasks)
+                    coordinator.timers.run_due(anyio.current_time())
                 served = {shard.shard for shard in shards}
                 for coordinator in list(self._by_shard.values()):
                     if coordinator.shard.shard not in served:

@@ -55,7 +55,29 @@ class Rebalancing:
         self._newly_joined = False
 
     def heard(self, member: Member) -> None:
+        """It has a whole session again; the shorter one of two deadlines is watched anew."""
+        before = member.deadline
         member.deadline = self._home.now() + member.session_s
+        if member.deadline < before:
+            self._watch(member)
+
+    def _watch(self, member: Member) -> None:
+        self._home.timers.at(member.deadline, lambda now: self._expire(member, now))
+
+    def _expire(self, member: Member, now: float) -> float | None:
+        if self.members.get(member.id) is not member or self.state == State.DEAD:
+            return None
+        if (member.joined is not None and not member.new) or member.synced is not None:
+            self.heard(member)
+        if member.deadline > now:
+            return member.deadline
+        self.remove(member.id)
+        return None
+
+    def remove(self, member_id: str) -> None:
+        """A member has left or has not been heard of."""
+        self._drop(member_id)
+        self.rebalance_without()
 
     def _common_protocols(self) -> set[str]:
         sets = [{name for name, _ in member.protocols} for member in self.members.values()]

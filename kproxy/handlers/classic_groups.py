@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from anyio import CancelScope
+
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.answers import State, join_answer, sync_answer
 from kproxy.groups.classic import ClassicGroup
@@ -93,7 +95,8 @@ class _Join:
         group = self.group
         if group.state == State.DEAD:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE)
-        if self.member_id not in group.members and len(group.members) >= self.members_max:
+        known = self.member_id in group.members or group.reserved(self.member_id)
+        if not known and group.size >= self.members_max:
             raise KafkaError(Code.GROUP_MAX_SIZE_REACHED)
         if not group.supports(self.protocol_type, {name for name, _ in self.protocols}):
             raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
@@ -203,13 +206,14 @@ async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
     if group.leader == member.id:
         generation = group.generation
         group.assign({a.member_id: bytes(a.assignment) for a in body.assignments})
-        code = await coordinator.log(group)
-        if group.state == State.COMPLETING and group.generation == generation:
-            if code:
-                group.unassign(storage_code(code))
-                group.rebalance()
-            else:
-                group.settle()
+        with CancelScope(shield=True):  # others wait for this too
+            code = await coordinator.log(group)
+            if group.state == State.COMPLETING and group.generation == generation:
+                if code:
+                    group.unassign(storage_code(code))
+                    group.rebalance()
+                else:
+                    group.settle()
     return await waiting.wait()
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from anyio import CancelScope
+
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import ASSIGNORS, Parts
 from kproxy.groups.consumer import ConsumerGroup, by_queue
@@ -50,6 +52,13 @@ class _Heartbeat:
     async def answer(self) -> dict[str, Any]:
         body, coordinator = self.body, self.coordinator
         group = await coordinator.open_consumer(body.group_id, create=body.member_epoch == _JOIN)
+        with CancelScope(shield=True):  # what is begun is logged
+            answer = await self._answered(group)
+            await coordinator.downgrade_if_due(group)
+        return answer
+
+    async def _answered(self, group: ConsumerGroup) -> dict[str, Any]:
+        body, coordinator = self.body, self.coordinator
         async with group.lock:
             if group.ended:
                 raise KafkaError(Code.NOT_COORDINATOR)
@@ -65,7 +74,6 @@ class _Heartbeat:
             code = await coordinator.log_changes(group)
             if code:
                 raise KafkaError(storage_code(code))
-        await coordinator.downgrade_if_due(group)
         return answer
 
     # -- leaving

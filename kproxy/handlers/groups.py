@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from anyio.lowlevel import checkpoint
+
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.answers import State
@@ -14,6 +16,7 @@ from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.group_rows import Head
 from kproxy.worker import Request, Worker
 
+_SLICE = 500
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
 _TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer"}
 
@@ -81,7 +84,9 @@ async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
     groups = []
     for shard in worker.routes.all():
-        for listed in _listed(worker.groups.of(shard)):
+        for number, listed in enumerate(_listed(worker.groups.of(shard))):
+            if number % _SLICE == _SLICE - 1:
+                await checkpoint()
             if states and listed["group_state"].lower() not in states:
                 continue
             if types and listed["group_type"].lower() not in types:

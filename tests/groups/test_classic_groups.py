@@ -1,0 +1,163 @@
+"""Classic groups over time: debounce, silent members, bounds. Real seconds, few of them."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+
+from kproxy.handlers import classic_groups
+from kproxy.worker import Request, Worker
+from tests.fakes import memory_worker
+
+
+def run(test: Callable[[Worker], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        worker = memory_worker(
+            **{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0, **settings}
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.groups.run)
+            with anyio.fail_after(20):
+                await test(worker)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+def request(version: int, **body: Any) -> Request:
+    header: Any = SimpleNamespace(client_id="c", api_version=version)
+    return Request(header=header, body=SimpleNamespace(**body))
+
+
+class Member:
+    def __init__(self, worker: Worker, group: str = "g", rebalance_ms: int = 300) -> None:
+        self.worker, self.group, self.rebalance_ms = worker, group, rebalance_ms
+        self.id, self.generation, self.leader = "", -1, ""
+        self.instance: str | None = None
+
+    async def join(self, version: int = 3, session_ms: int = 60_000) -> int:
+        answer = await classic_groups.join(self.worker, request(
+            version, group_id=self.group, member_id=self.id, group_instance_id=self.instance,
+            session_timeout=timedelta(milliseconds=session_ms),
+            rebalance_timeout=timedelta(milliseconds=self.rebalance_ms),
+            protocol_type="consumer",
+            protocols=(SimpleNamespace(name="range", metadata=b"m"),),
+        ))  # fmt: skip
+        if not answer["error_code"]:
+            self.id, self.generation = answer["member_id"], answer["generation_id"]
+            self.leader = answer["leader"]
+        return int(answer["error_code"])
+
+    async def sync(self, *others: "Member") -> tuple[int, bytes]:
+        given = [SimpleNamespace(member_id=m.id, assignment=m.id.encode()) for m in others]
+        answer = await classic_groups.sync(self.worker, request(
+            3, group_id=self.group, generation_id=self.generation, member_id=self.id,
+            group_instance_id=self.instance, assignments=given,
+        ))  # fmt: skip
+        return int(answer["error_code"]), answer["assignment"]
+
+    async def beat(self) -> int:
+        answer = await classic_groups.heartbeat(self.worker, request(
+            3, group_id=self.group, generation_id=self.generation, member_id=self.id,
+            group_instance_id=self.instance,
+        ))  # fmt: skip
+        return int(answer["error_code"])
+
+
+def test_a_new_group_waits_for_those_who_come_a_little_later() -> None:
+    async def test(worker: Worker) -> None:
+        members = [Member(worker, rebalance_ms=5000) for _ in range(4)]
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(member.join)
+                await anyio.sleep(0.15)  # each within the delay after the one before
+        assert [member.generation for member in members] == [1] * 4
+        assert {member.leader for member in members} == {members[0].id}
+
+    run(test, group_initial_rebalance_delay_ms=300)
+
+
+def test_who_does_not_rejoin_in_time_is_left_out() -> None:
+    async def test(worker: Worker) -> None:
+        one, two = Member(worker), Member(worker)
+        await one.join()
+        await one.sync(one)
+        started = anyio.current_time()
+        assert await two.join() == 0
+        assert anyio.current_time() - started >= 0.25
+        assert (two.generation, two.leader) == (2, two.id)
+        assert await one.beat() == 25
+        assert await two.sync(two) == (0, two.id.encode())
+
+    run(test)
+
+
+def test_a_leader_that_never_assigns_is_left_out() -> None:
+    async def test(worker: Worker) -> None:
+        one, two = Member(worker), Member(worker)
+        await one.join()
+        await one.sync(one)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(two.join)
+            await anyio.sleep(0.05)
+            tasks.start_soon(one.join)
+        assert one.leader == two.leader == one.id
+        assert (await two.sync())[0] == 27
+        assert await two.join() == 0
+        assert two.leader == two.id
+        assert await two.sync(two) == (0, two.id.encode())
+        assert await one.beat() == 25
+
+    run(test)
+
+
+def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhile() -> None:
+    async def test(worker: Worker) -> None:
+        one, two = Member(worker, rebalance_ms=200), Member(worker, rebalance_ms=200)
+        one.instance = "i"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.join, 5, 1500)
+            await anyio.sleep(0.05)
+            tasks.start_soon(two.join, 3, 60_000)
+        leader, follower = (one, two) if one.leader == one.id else (two, one)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follower.sync)
+            await leader.sync(one, two)
+        back = Member(worker)
+        back.instance = "i"
+        assert await back.join(5, 500) == 0  # at once, in the same generation
+        assert back.generation == two.generation
+        assert await two.beat() == 0
+        await anyio.sleep(0.7)
+        assert await two.beat() == 27  # it has run out: the others share anew
+
+    run(test, group_initial_rebalance_delay_ms=150)
+
+
+def test_ids_given_out_and_groups_are_bounded() -> None:
+    async def test(worker: Worker) -> None:
+        codes = [await Member(worker).join(5) for _ in range(5)]
+        assert codes == [79, 79, 79, 81, 81]
+        codes = [await Member(worker, f"g{i}").join(5) for i in range(3)]
+        assert codes == [79, 15, 15]
+
+    run(test, group_members_max=3, groups_joined_max=2)
+
+
+def test_a_new_member_runs_out_within_its_session() -> None:
+    """Before its first answer it has minutes; from then on what it asked for."""
+
+    async def test(worker: Worker) -> None:
+        one = Member(worker)
+        await one.join(session_ms=400)
+        await one.sync(one)
+        await anyio.sleep(0.25)
+        assert await one.beat() == 0
+        await anyio.sleep(0.25)
+        assert await one.beat() == 0
+        await anyio.sleep(0.6)
+        assert await one.beat() == 25
+
+    run(test)
