@@ -80,22 +80,28 @@ class Expiry:
         members = self._find(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
-        expired, again_ms = [], self._now_ms()
+        expired, again_ms, left = [], self._now_ms(), False
         for key, value in self._shard.kv.scan(*rows.offset_range(group)):
             queue_id, index = rows.partition_of_offset(key)
             committed = rows.decode_committed(value)
             queue = self._lookup.find_id(queue_id)
             if queue is not None and (used is None or queue.name in used):
+                left = True
                 continue
             since_ms = committed.time_ms
             if not head.members:
                 since_ms = max(since_ms, empty_since_ms)
             if queue is not None and since_ms >= before_ms:
-                again_ms = min(again_ms, since_ms)
+                again_ms, left = min(again_ms, since_ms), True
                 continue
             expired.append([queue_id.hex(), index, committed.time_ms])
             if len(expired) == _OFFSETS_MAX:
-                again_ms = head.look_ms  # there may be more
+                left = True  # there may be more
+                again_ms = head.look_ms
                 break
-        values = {"group": group, "after": head.version, "offsets": expired}
+        if not left and not head.members:
+            again_ms = head.look_ms  # once more, then it goes
+        values = {
+            "group": group, "after": head.version, "offsets": expired, "nothing_left": not left,
+        }  # fmt: skip
         return command(Kind.EXPIRE, number=again_ms, values=values)

@@ -223,8 +223,6 @@ class _Heartbeat:
         given = getattr(body, "subscribed_topic_regex", None)
         if given is not None:
             regex = given
-            if regex:
-                compiled(regex)
         changed = (topics, regex, assignor) != (member.topics, member.regex, member.assignor)
         member.topics, member.regex, member.assignor = topics, regex, assignor
         if member.classic:  # it has moved on from the classic protocol
@@ -302,6 +300,8 @@ def _check(body: Any, version: int) -> None:
             f"ServerAssignor {body.server_assignor} is not supported. Supported assignors:"
             f" {', '.join(ASSIGNORS)}.",
         )
+    if regex:
+        compiled(regex)
 
 
 # -- describing

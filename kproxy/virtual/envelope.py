@@ -39,7 +39,7 @@ class Kind(IntEnum):
     SPREAD = 21  # number: log offset in the queue's home shard; body: {name, partitions}
     LANDED = 22  # in the home shard. number: the same, all other shards have it
     GROUP = 24  # body: {group, after, kind, members, values, rows}
-    EXPIRE = 25  # number: when to look again (ms). body: {group, after, offsets}
+    EXPIRE = 25  # number: when to look again (ms). body: {group, after, offsets, nothing_left}
     DELETE_GROUP = 26  # body: {group}
     CONFIGURE = 27  # body: {set, drop, all}
     FORGET_SPREAD = 28  # nobody is told of this deleted queue any more

@@ -47,23 +47,35 @@ class Head:
     members: int = 0
     empty_since_ms: int = 0
     look_ms: int = 0  # its `e` row's time
+    spent: bool = (
+        False  # no offset was left when it was last looked at, and none was committed since
+    )
     values: dict[str, Any] = field(default_factory=dict)
     """What its coordinator keeps: generation, leader, protocol and the like."""
 
     def encode(self) -> bytes:
         return dumps(
-            [self.version, self.kind, self.members, self.empty_since_ms, self.look_ms, self.values]
+            [
+                self.version,
+                self.kind,
+                self.members,
+                self.empty_since_ms,
+                self.look_ms,
+                self.spent,
+                self.values,
+            ]
         )
 
 
 def decode_head(data: bytes) -> Head:
-    version, kind, members, empty_since_ms, look_ms, values = json.loads(data)
+    version, kind, members, empty_since_ms, look_ms, spent, values = json.loads(data)
     return Head(
         version=version,
         kind=kind,
         members=members,
         empty_since_ms=empty_since_ms,
         look_ms=look_ms,
+        spent=spent,
         values=values,
     )
 

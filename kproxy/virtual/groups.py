@@ -81,10 +81,13 @@ class GroupFold:
         codes = [
             self._commit_one(group, head, item, envelope.time_ms) for item in values["offsets"]
         ]
-        if head is None and Code.NONE in codes:
+        if Code.NONE in codes:
             time_ms = envelope.time_ms
-            made = Head(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
-            self._put_head(group, None, made)
+            if head is None:
+                made = Head(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
+                self._put_head(group, None, made)
+            elif head.spent:
+                self._put_head(group, head, replace(head, version=log_offset, spent=False))
         return Outcome(Code.NONE, codes=tuple(codes))
 
     def _member_fault(self, group: str, head: Head | None, member: str, epoch: int) -> Code:
@@ -99,7 +102,8 @@ class GroupFold:
         return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
 
     def _commit_one(self, group: str, head: Head | None, item: list[Any], time_ms: int) -> Code:
-        queue_hex, index, offset, leader_epoch, metadata, deny = item
+        queue_hex, index, offset, leader_epoch, metadata, *more = item
+        deny = bool(more and more[0])  # logs of earlier versions do not say
         key: PartitionKey = (QueueId(bytes.fromhex(queue_hex)), index)
         if self._alone and self._state.partition(key) is None:
             return Code.UNKNOWN_TOPIC_ID
@@ -129,7 +133,11 @@ class GroupFold:
         return [rows.partition_of_offset(key) for key, _ in found]
 
     def expire(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        """EXPIRE: offsets that were old when looked at, if they still are what was looked at."""
+        """EXPIRE: offsets that were old when looked at, if they still are what was looked at.
+
+        Whether any are left is not looked at here: those of dead queues are swept without the log.
+        A group that was found without any is `spent`, and goes if it is found so once more.
+        """
         values = envelope.values()
         group: str = values["group"]
         head = self.head(group)
@@ -140,10 +148,11 @@ class GroupFold:
             known = self._state.committed(group, key)
             if known is not None and known.time_ms == time_ms:
                 self._drop_offset(group, key)
-        if head.members == 0 and not self._offsets(group):
+        nothing_left = bool(values["nothing_left"]) and not head.members
+        if nothing_left and head.spent:
             self._drop_head(group, head)
         else:
-            self._put_head(group, head, replace(head, look_ms=envelope.number))
+            self._put_head(group, head, replace(head, look_ms=envelope.number, spent=nothing_left))
         return Outcome(Code.NONE)
 
     def delete(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:

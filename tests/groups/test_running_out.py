@@ -10,7 +10,7 @@ from kproxy.metadata.catalogue import StateLookup
 from kproxy.retention import Retention
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
-from kproxy.virtual.group_rows import group_key
+from kproxy.virtual.group_rows import decode_head, group_key
 from kproxy.virtual.types import QueueId
 from tests.fakes import memory_worker
 from tests.wire import batch
@@ -134,13 +134,32 @@ def test_what_changed_since_it_was_looked_at_stays() -> None:
     looked_at = [[stage.ids["q"].hex(), 0, stage.now]]
     stage.now += 5
     stage.commit("g", 9)
-    values = {"group": "g", "after": version, "offsets": looked_at}
+    values = {"group": "g", "after": version, "offsets": looked_at, "nothing_left": True}
     assert not stage.shard.apply(command(Kind.EXPIRE, number=stage.now, values=values)).code
     assert stage.offset("g") == 9
     stage.members("g", 1, after=version)
-    values = {"group": "g", "after": version, "offsets": [[stage.ids["q"].hex(), 0, stage.now]]}
+    values["offsets"] = [[stage.ids["q"].hex(), 0, stage.now]]
     assert stage.shard.apply(command(Kind.EXPIRE, number=stage.now, values=values)).code
     assert stage.offset("g") == 9
+
+
+def test_a_group_that_commits_again_before_it_goes_stays() -> None:
+    stage = Stage()
+    stage.commit("g", 1)
+    stage.now += WEEK + 1
+    looked: list[Envelope] = []
+    expiry = Expiry(
+        stage.shard, stage.worker.config, stage.lookup, lambda: stage.now, lambda g: None
+    )
+    data = stage.shard.kv.get(group_key("g"))
+    looked.append(expiry._judge("g", decode_head(data), stage.now - WEEK))
+    assert not stage.shard.apply(looked[0]).code
+    data = stage.shard.kv.get(group_key("g"))
+    looked.append(expiry._judge("g", decode_head(data), stage.now - WEEK))
+    stage.commit("g", 5)
+    assert stage.shard.apply(looked[1]).code
+    assert stage.group_is_there("g")
+    assert stage.offset("g") == 5
 
 
 def test_offsets_of_deleted_queues_run_out_at_the_first_look() -> None:

@@ -15,7 +15,7 @@ import pytest
 from kproxy.config import Config
 from kproxy.errors import Code
 from kproxy.keeper import Keeper
-from kproxy.virtual import published, rows
+from kproxy.virtual import group_rows, published, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome, Place
@@ -187,7 +187,7 @@ class Simulation:
         for key, value in state.kv.scan(b"", b"\xff"):
             if key[:1] == b"o" and key[4:20].hex() in self.to_sweep:
                 continue
-            if key[0] in b"qipohw" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
+            if key[0] in b"qipohwgu" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
                 yield key, value
             elif key[:1] == b"b":
                 row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
@@ -213,6 +213,8 @@ class Simulation:
         if dice < 0.30:
             offsets = [[queue.hex(), index, self.rng.randrange(9), -1, "", False]]
             return command(Kind.COMMIT, values={"group": "g", "offsets": offsets})
+        if dice < 0.305:
+            return self.group_command(queue, index)
         if dice < 0.32:
             return command(Kind.FORGET, values={"group": "g", "partitions": [[queue.hex(), index]]})
         if dice < 0.34:
@@ -220,6 +222,27 @@ class Simulation:
         if dice < 0.36:
             return self.rng.choice((Envelope(Kind.VOID), Envelope(Kind.CLAIM, writer=7)))
         return self.append(queue, index)
+
+    def group_command(self, queue: QueueId, index: int) -> Envelope:
+        """Of a coordinator that knows the group as it is, or as it was."""
+        data = self.owner.state.get(group_rows.group_key("g"))
+        version = -1 if data is None else group_rows.decode_head(data).version
+        after = self.rng.choice((version, version, version, -1, 3))
+        kind = self.rng.choice(
+            (Kind.GROUP, Kind.GROUP, Kind.EXPIRE, Kind.EXPIRE, Kind.DELETE_GROUP)
+        )
+        if kind == Kind.DELETE_GROUP:
+            return command(kind, values={"group": "g"})
+        if kind == Kind.EXPIRE:
+            offsets = [[queue.hex(), index, 0]]
+            values = {"group": "g", "after": after, "offsets": offsets,
+                      "nothing_left": self.rng.random() < 0.7}  # fmt: skip
+            return command(kind, number=self.rng.randrange(100), values=values)
+        members = self.rng.randrange(3)
+        changed = {f"m{i}": {"epoch": 1} if i < members else None for i in range(3)}
+        values = {"group": "g", "after": after, "kind": "classic", "members": members,
+                  "values": {}, "rows": changed}  # fmt: skip
+        return command(kind, time_ms=self.rng.randrange(100), values=values)
 
     def create(self) -> Envelope:
         self.names += 1
