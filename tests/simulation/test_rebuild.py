@@ -213,13 +213,13 @@ class Simulation:
         if dice < 0.30:
             offsets = [[queue.hex(), index, self.rng.randrange(9), -1, "", False]]
             return command(Kind.COMMIT, values={"group": "g", "offsets": offsets})
-        if dice < 0.305:
+        if dice < 0.35:
             return self.group_command(queue, index)
-        if dice < 0.32:
-            return command(Kind.FORGET, values={"group": "g", "partitions": [[queue.hex(), index]]})
-        if dice < 0.34:
-            return command(Kind.LANDED, queue, number=self.rng.randrange(len(self.owner.log) + 1))
         if dice < 0.36:
+            return command(Kind.FORGET, values={"group": "g", "partitions": [[queue.hex(), index]]})
+        if dice < 0.38:
+            return command(Kind.LANDED, queue, number=self.rng.randrange(len(self.owner.log) + 1))
+        if dice < 0.40:
             return self.rng.choice((Envelope(Kind.VOID), Envelope(Kind.CLAIM, writer=7)))
         return self.append(queue, index)
 
