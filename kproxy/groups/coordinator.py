@@ -77,22 +77,30 @@ class Coordinator:
                 group = self._restored(group_id, head)
         return group
 
-    def open_classic(self, group_id: str) -> ClassicGroup:
-        """The group, new or empty where nobody is in it; not one with consumer members."""
-        group = self.find(group_id)
-        if not isinstance(group, ClassicGroup):
-            self._check_room()
-            group = ClassicGroup(group_id, self)
-            head = self.head(group_id)
-            if head is not None:
-                group.version = head.version
-                group.generation = head.values.get("generation", 0)
-            self.groups[group_id] = group
+    async def _settled(self, group_id: str) -> Group | None:
+        """The group, with nothing on its way to the log where nobody is in it any more."""
+        while (group := self.find(group_id)) is not None and not group.members:
+            async with group.lock:
+                if self.groups.get(group_id) is group:
+                    return group
         return group
+
+    async def open_classic(self, group_id: str) -> ClassicGroup:
+        """The group, new or empty where nobody is in it; not one with consumer members."""
+        group = await self._settled(group_id)
+        if isinstance(group, ClassicGroup):
+            return group
+        self._check_room()
+        made, head = ClassicGroup(group_id, self), self.head(group_id)
+        if head is not None:
+            made.version = head.version
+            made.generation = head.values.get("generation", 0)
+        self.groups[group_id] = made
+        return made
 
     async def open_consumer(self, group_id: str, *, create: bool) -> ConsumerGroup:
         """The group, with `create` new or in the place of a classic one. Raises KafkaError."""
-        group = self.find(group_id)
+        group = await self._settled(group_id)
         if isinstance(group, ConsumerGroup):
             return group
         head = self.head(group_id)
@@ -108,9 +116,11 @@ class Coordinator:
                 return made
         self._check_room()
         made = ConsumerGroup(group_id, self)
+        if group is not None:
+            made.gone = set(group.logged)  # that it is empty may not have been logged yet
         if head is not None:
             made.version = head.version
-            made.epoch = made.target_epoch = head.values.get("epoch", 0)
+            made.epoch = made.target_epoch = head.values.get("epoch", made.epoch)
         self.groups[group_id] = made
         return made
 
@@ -270,7 +280,7 @@ class Coordinator:
             groups, self._to_log = self._to_log, []
             for group in groups:
                 code = await self.log(group)
-                if code:
+                if code and self.groups.get(group.id) is group:
                     _log.warning("group_not_logged", group=group.id, reason=code.name)
             fenced, self._to_fence = self._to_fence, []
             for consumers, member_id in fenced:

@@ -71,7 +71,7 @@ class _Join:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
         if isinstance(found, ConsumerGroup) and found.members:
             return await self._mixed(found)
-        self.group = self.coordinator.open_classic(self.group_id)
+        self.group = await self.coordinator.open_classic(self.group_id)
         try:
             waiting = await self._joined()
         except KafkaError:

@@ -291,6 +291,25 @@ def test_from_one_protocol_to_the_other_and_back(kafka: Kafka, server: Served) -
     alike(kafka, server, script, "migration", ready)
 
 
+def test_an_emptied_group_of_one_kind_becomes_the_other(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        steps: list[Any] = []
+        old, new = Classic(wire, queue, (queue,)), Modern(wire, queue, "new", queue)
+        for _ in range(2):
+            old.join()
+            steps += [old.generation, int(old.sync({old.id: b"all"}).error_code), old.leave()]
+            steps.append(shown(new, new.beat()))
+            steps.append(shown(new, new.beat(member_epoch=-1)))
+            new.epoch, new.has, old.id = 0, {}, ""
+        steps.append(committed(wire, queue, queue))
+        old.close()
+        new.close()
+        return steps
+
+    alike(kafka, server, script, "emptied", ready)
+
+
 def named_assignment(queue: str, *indices: int) -> bytes:
     from kproxy.groups.embedded_protocol import encode_assignment
 
