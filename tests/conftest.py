@@ -33,13 +33,14 @@ def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served | Workers]:
     """The same queues twice: on storage of their own, and as two workers on a real Kafka."""
+    flags = getattr(request.module, "FLAGS", ())
     directory = tmp_path_factory.mktemp("data")
     if request.param == "embedded":
-        with served(directory) as running:
+        with served(directory, *flags) as running:
             yield running
     else:
         kafka = request.getfixturevalue("kafka")
-        with Workers(kafka, directory, count=2).running() as workers:
+        with Workers(kafka, directory, *flags, count=2).running() as workers:
             yield workers
 
 

@@ -115,8 +115,10 @@ class ClassicGroup(Rebalancing):
     def reserve(self, client_id: str, session_s: float) -> str:
         """A member id for someone to join with."""
         member_id = f"{client_id}-{uuid.uuid4()}"
-        self._pending[member_id] = self._home.now() + session_s
-        self._home.timers.at(self._pending[member_id], lambda now: self._expire_pending(member_id))
+        self._pending.add(member_id)
+        self._home.timers.at(
+            self._home.now() + session_s, lambda now: self._expire_pending(member_id)
+        )
         return member_id
 
     @property
@@ -128,10 +130,12 @@ class ClassicGroup(Rebalancing):
         return member_id in self._pending
 
     def drop_reserved(self, member_id: str) -> bool:
-        if self._pending.pop(member_id, None) is None:
+        if member_id not in self._pending:
             return False
+        self._pending.discard(member_id)
         self._maybe_complete()
-        self._forget_if_idle()
+        if self.idle:
+            self._home.forget(self)
         return True
 
     def _expire_pending(self, member_id: str) -> None:
@@ -141,7 +145,7 @@ class ClassicGroup(Rebalancing):
         """Take a new member in and rebalance; the promise is its JoinGroup answer."""
         if not self.members:
             self.protocol_type = protocol_type
-        self._pending.pop(member.id, None)
+        self._pending.discard(member.id)
         member.new = True
         self._newly_joined = True
         waiting: Promise[dict[str, Any]] = Promise()
@@ -235,10 +239,6 @@ class ClassicGroup(Rebalancing):
         }
 
     # -- the end
-
-    def _forget_if_idle(self) -> None:
-        if self.state == State.EMPTY and not self._pending:
-            self._home.forget(self)
 
     @property
     def idle(self) -> bool:

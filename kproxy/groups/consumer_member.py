@@ -23,7 +23,7 @@ class Progress(StrEnum):
 
 
 class ConsumerMember:
-    """Times are seconds. A plain class: copied, changed, and put in place when logged."""
+    """Times are seconds. Changed in place, under its group's lock, and then logged."""
 
     def __init__(self, member_id: str) -> None:
         self.id = member_id

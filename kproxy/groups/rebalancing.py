@@ -41,7 +41,7 @@ class Rebalancing:
         self.state = State.EMPTY
         self.members: dict[str, Member] = {}
         self._instances: dict[str, str] = {}
-        self._pending: dict[str, float] = {}  # ids given out and not joined with, until when
+        self._pending: set[str] = set()  # ids given out and not joined with
         self._unsynced: set[str] = set()
         self.generation = 0
         self.protocol_type: str | None = None

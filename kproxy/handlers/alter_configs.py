@@ -11,13 +11,12 @@ from typing import Any
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
-from kproxy.metadata.configs import LIST
+from kproxy.metadata.catalogue import absent
+from kproxy.metadata.configs import BROKER, LIST, TOPIC
 from kproxy.virtual.envelope import Kind, command
-from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
 from kproxy.worker import Request, Worker
 
-_TOPIC, _BROKER = 2, 4
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
@@ -55,23 +54,21 @@ async def _altered(worker: Worker, body: Any, wanted: Any) -> Mapping[str, Any]:
             change = command(Kind.CONFIGURE, queue.queue_id, values=values)
             tickets.append(worker.routes.decide(queue.name, change))
     for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
-        missing = outcome.code == Code.UNKNOWN_TOPIC_ID
-        answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else outcome.code
+        answer["error_code"] = outcome.code_by_name
         answer["error_message"] = outcome.message
     return {"responses": answers}
 
 
 def _queue(worker: Worker, resource: Any) -> Queue:
-    if resource.resource_type != _TOPIC:
+    if resource.resource_type != TOPIC:
         what = "a broker's settings are given at its start"
-        if resource.resource_type != _BROKER:
+        if resource.resource_type != BROKER:
             what = "only topics have settings that can be changed"
         raise KafkaError(Code.INVALID_REQUEST, what)
     queue = worker.catalogue.find(resource.resource_name)
     if queue is None:
-        bad = name_fault(resource.resource_name)
-        code = Code.INVALID_TOPIC_EXCEPTION if bad else Code.UNKNOWN_TOPIC_OR_PARTITION
-        raise KafkaError(code, bad or "there is no such queue")
+        code, fault = absent(resource.resource_name)
+        raise KafkaError(code, fault or "there is no such queue")
     return queue
 
 

@@ -5,7 +5,6 @@ Rules and codes follow Kafka's `GroupMetadataManager` (4.3).
 
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from anyio import CancelScope
@@ -38,10 +37,6 @@ def _protocols(body: Any) -> tuple[tuple[str, bytes], ...]:
     return tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols)
 
 
-def _seconds(value: Any) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else value / 1000
-
-
 class _Join:
     """One JoinGroup request."""
 
@@ -54,8 +49,9 @@ class _Join:
         self.instance: str | None = getattr(body, "group_instance_id", None)
         self.client_id = request.header.client_id or ""
         self.host = request.host
-        self.session_s = _seconds(body.session_timeout)
-        self.rebalance_s = _seconds(getattr(body, "rebalance_timeout", body.session_timeout))
+        self.session_s = body.session_timeout.total_seconds()
+        rebalance = getattr(body, "rebalance_timeout", body.session_timeout)
+        self.rebalance_s = rebalance.total_seconds()
         self.protocol_type: str = body.protocol_type
         self.protocols = _protocols(body)
         config = worker.config

@@ -8,11 +8,10 @@ from typing import Any
 
 from kproxy.errors import Code
 from kproxy.metadata import configs
-from kproxy.metadata.configs import BOOLEAN, INT, LONG, STRING
-from kproxy.virtual.partitioner import name_fault
+from kproxy.metadata.catalogue import absent
+from kproxy.metadata.configs import BOOLEAN, BROKER, INT, LONG, STRING, TOPIC
 from kproxy.worker import Request, Worker
 
-_TOPIC, _BROKER = 2, 4
 _SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT = 1, 4, 5
 
 
@@ -29,12 +28,11 @@ def _resource(worker: Worker, body: Any, resource: Any) -> dict[str, Any]:
         "resource_name": resource.resource_name,
         "configs": (),
     }
-    if resource.resource_type == _TOPIC:
+    if resource.resource_type == TOPIC:
         queue = worker.catalogue.find(resource.resource_name)
         if queue is None:
-            bad = name_fault(resource.resource_name)
-            code = Code.INVALID_TOPIC_EXCEPTION if bad else Code.UNKNOWN_TOPIC_OR_PARTITION
-            return result | {"error_code": code, "error_message": bad}
+            code, fault = absent(resource.resource_name)
+            return result | {"error_code": code, "error_message": fault}
         entries = [
             _entry(
                 body,
@@ -47,7 +45,7 @@ def _resource(worker: Worker, body: Any, resource: Any) -> dict[str, Any]:
             )
             for setting in configs.SETTINGS.values()
         ]
-    elif resource.resource_type == _BROKER:
+    elif resource.resource_type == BROKER:
         if resource.resource_name not in ("", str(worker.cluster.me.node_id)):
             message = f"this is broker {worker.cluster.me.node_id}"
             return result | {"error_code": Code.INVALID_REQUEST, "error_message": message}

@@ -8,6 +8,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
+from kproxy.metadata.catalogue import absent
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS, metadata_body, metadata_topic
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
@@ -93,9 +94,7 @@ def _one(worker: Worker, version: int, topic: Any, operations: int) -> bytes:
     queue = worker.catalogue.find(topic.name)
     if queue is not None:
         return _topic(worker, version, queue, operations)
-    bad = name_fault(topic.name)
-    code = Code.INVALID_TOPIC_EXCEPTION if bad else Code.UNKNOWN_TOPIC_OR_PARTITION
-    return metadata_topic(version, code, topic.name, _ZERO_ID, ())
+    return metadata_topic(version, absent(topic.name)[0], topic.name, _ZERO_ID, ())
 
 
 async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -11,11 +11,11 @@ from typing import Any
 from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
+from kproxy.metadata.configs import BROKER, TOPIC
 from kproxy.shard import Shard
 from kproxy.virtual import rows
 from kproxy.worker import Request, Worker
 
-_TOPIC, _BROKER = 2, 4
 _PARTITIONS_MAX = 100_000  # in one answer
 _SLICE = 500
 _QUORUM_TOPIC = "__cluster_metadata"
@@ -203,10 +203,10 @@ async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any
     """A ListConfigResourcesResponse: queues and brokers."""
     wanted = set(getattr(request.body, "resource_types", ()))
     found: list[dict[str, Any]] = []
-    if _BROKER in wanted:
+    if BROKER in wanted:
         brokers = [str(broker.node_id) for broker in worker.cluster.brokers]
-        found += [{"resource_name": name, "resource_type": _BROKER} for name in brokers]
-    if _TOPIC in wanted:
+        found += [{"resource_name": name, "resource_type": BROKER} for name in brokers]
+    if TOPIC in wanted:
         for queue in islice(worker.catalogue.all(), _PARTITIONS_MAX):
-            found.append({"resource_name": queue.name, "resource_type": _TOPIC})
+            found.append({"resource_name": queue.name, "resource_type": TOPIC})
     return {"error_code": Code.NONE, "config_resources": found}

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from kproxy.errors import Code
 from kproxy.handlers.metadata import TOPIC_OPERATIONS
+from kproxy.metadata.catalogue import absent
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS
 from kproxy.protocol.codec import ZERO_UUID
-from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
 from kproxy.worker import Request, Worker
 
@@ -32,9 +32,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
         if left == 0:
             return _page(topics, (name, start))
         if queue is None:
-            bad = name_fault(name)
-            code = Code.INVALID_TOPIC_EXCEPTION if bad else Code.UNKNOWN_TOPIC_OR_PARTITION
-            topics.append(_topic(name, ZERO_UUID, code, ()))
+            topics.append(_topic(name, ZERO_UUID, absent(name)[0], ()))
             continue
         end = min(queue.partitions, start + left)
         leaders = worker.cluster.leaders(name, queue.partitions)

@@ -175,8 +175,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             ]
         )
         for (answer, _), outcome in zip(some, outcomes, strict=True):
-            missing = outcome.code == Code.UNKNOWN_TOPIC_ID
-            answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else outcome.code
+            answer["error_code"] = outcome.code_by_name
             answer["error_message"] = outcome.message
     return {"responses": answers}
 
@@ -213,8 +212,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
             grow = command(Kind.GROW, queue.queue_id, number=topic.count)
             tickets.append(worker.routes.decide(queue.name, grow))
     for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
-        missing = outcome.code == Code.UNKNOWN_TOPIC_ID
-        result["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else outcome.code
+        result["error_code"] = outcome.code_by_name
         result["error_message"] = outcome.message
     return {"results": results}
 
@@ -279,6 +277,4 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def _trimmed(outcome: Outcome) -> dict[str, Any]:
-    missing = outcome.code == Code.UNKNOWN_TOPIC_ID
-    code = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else outcome.code
-    return {"error_code": code, "low_watermark": outcome.number}
+    return {"error_code": outcome.code_by_name, "low_watermark": outcome.number}

@@ -19,6 +19,12 @@ from kproxy.virtual.types import LogOffset, QueueId, ShardId
 _COMING_KEPT = 1000
 
 
+def absent(name: str) -> tuple[Code, str | None]:
+    """How Kafka answers for a queue that is not there, and why the name could be none's."""
+    fault = name_fault(name)
+    return Code.INVALID_TOPIC_EXCEPTION if fault else Code.UNKNOWN_TOPIC_OR_PARTITION, fault
+
+
 def new_queue_id(home: ShardId, shards: int) -> QueueId:
     """Random, and as Kafka's `Uuid.randomUuid`: its text form does not begin with a dash.
 

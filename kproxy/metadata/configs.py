@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kproxy.errors import Code, KafkaError
 
+TOPIC, BROKER = 2, 4  # ConfigResource's types
 BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7  # DescribeConfigs' ConfigType
 
 

@@ -8,6 +8,7 @@ landed, and only then is the queue there for anyone (LANDED).
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,7 +30,6 @@ from kproxy.virtual.types import QueueId
 _log = structlog.get_logger()
 
 _DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.SPREAD))
-_CHANGING = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.LANDED))
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
 # Older commands come from a log that is read again; clocks of machines differ by less.
@@ -137,40 +137,32 @@ class Decisions:
 
     def applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """A shard served here folded a command."""
-        kind = envelope.kind
-        if kind == Kind.DELETE and not outcome.code:
-            self._deleted(shard, log_offset, envelope, outcome)
-            return
-        if kind in _CHANGING and not outcome.code and outcome.queue is not None:
-            self.announce(shard, outcome.queue.name)
-        if kind == Kind.LANDED:
+        if envelope.kind in _DECIDED:
+            self._decided(shard, log_offset, envelope, outcome)
+        elif envelope.kind == Kind.LANDED:
+            if outcome.queue is not None:
+                self.announce(shard, outcome.queue.name)
             for answer in self._landing.pop((envelope.queue_id, envelope.number), ()):
                 answer(Outcome(Code.NONE, queue=shard.state.queue_by_id(envelope.queue_id)))
-        elif kind in _DECIDED:
-            self._decided(shard, log_offset, envelope, outcome)
-
-    def _deleted(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
-        """A queue is gone: answered when every worker can know it."""
-        assert outcome.queue is not None
-        answer = self._answer_to(envelope)
-        if self._spreads(shard, log_offset, envelope):
-            self._drive(shard, envelope.queue_id)
-        if answer is not None and envelope.writer != self._link.writer:
-            self.announce(shard, outcome.queue.name)
-            answer(outcome)  # in the same topic, behind the announcement
-        else:
-            self.announce(
-                shard, outcome.queue.name, None if answer is None else lambda: answer(outcome)
-            )
 
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """Announce what changed, see that other shards are told, and answer.
+
+        A deletion is answered when every worker can know it. What another worker asked is answered
+        in the topic that it is announced in, behind the announcement.
+        """
         answer = self._answer_to(envelope)
+        deleted = envelope.kind == Kind.DELETE and not outcome.code
+        ours = envelope.writer == self._link.writer
+        then = partial(answer, outcome) if deleted and ours and answer is not None else None
+        if not outcome.code and outcome.queue is not None:
+            self.announce(shard, outcome.queue.name, then)
         spreading = not outcome.code and self._spreads(shard, log_offset, envelope)
         if spreading:
             self._drive(shard, envelope.queue_id)
-        if answer is None:
+        if answer is None or then is not None:
             return
-        if spreading:
+        if spreading and not deleted:
             self._landing.setdefault((envelope.queue_id, log_offset), []).append(answer)
         else:
             answer(outcome)

@@ -60,7 +60,7 @@ def _lines(
     if not found:
         return
     leaders = {(name, i): node for name, parts in found.items() for i, node in parts.items()}
-    starts, ends, sizes = client.offsets(leaders, -2), client.offsets(leaders, -1), {}
+    starts, ends = client.offsets(leaders, -2), client.offsets(leaders, -1)
     sizes = client.sizes(leaders)
     for name, parts in found.items():
         keys = [(name, index) for index in parts]
@@ -107,17 +107,11 @@ def groups(client: Client, wanted: Wanted, *, first: str = "", limit: int = 0) -
 
 
 def _leaders(client: Client, names: list[str]) -> dict[tuple[str, int], int]:
-    found: dict[tuple[str, int], int] = {}
-    for start in range(0, len(names), 1000):
-        values = {
-            "topics": [{"name": name, "topic_id": None} for name in names[start : start + 1000]],
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
-        for topic in client.call(3, 10, values).topics:
-            found |= {(topic.name, p.partition_index): p.leader_id for p in topic.partitions}
-    return found
+    return {
+        (topic.name, part.partition_index): part.leader_id
+        for topic in client.metadata(names)
+        for part in topic.partitions
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,3 +24,9 @@ class Outcome(NamedTuple):
     message: str | None = None
     queue: Queue | None = None
     codes: tuple[Code, ...] = ()  # one for each item of a command that has several
+
+    @property
+    def code_by_name(self) -> Code:
+        """The code for who named the queue: it knows of no id."""
+        missing = self.code == Code.UNKNOWN_TOPIC_ID
+        return Code.UNKNOWN_TOPIC_OR_PARTITION if missing else self.code

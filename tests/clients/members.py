@@ -162,13 +162,17 @@ class Java(Member):
 
     flags: tuple[str, ...] = ("--session-timeout", "6000")
 
+    def command(self) -> list[str]:
+        return [
+            "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", self.address,
+            "--group-id", self.group, "--topic", ",".join(self.topics), "--reset-policy",
+            "earliest", "--verbose", *self.flags,
+        ]  # fmt: skip
+
     def start(self) -> Member:
         self._process = subprocess.Popen(
             [need_program("java"), "-cp", f"{KAFKA_LIBS}/*",
-             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-             "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", self.address,
-             "--group-id", self.group, "--topic", ",".join(self.topics), "--reset-policy",
-             "earliest", "--verbose", *self.flags],
+             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *self.command()],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -203,37 +207,24 @@ class JavaConsumerProtocol(Java):
     flags = ("--group-protocol", "consumer")
 
 
-class JavaByRegex(Member):
+class JavaByRegex(Java):
     """Kafka's console consumer on all queues that a regular expression matches, RE2 on the server.
 
     Records say which queue and offset they are: `name:offset`.
     """
 
-    def start(self) -> Member:
-        self._process = subprocess.Popen(
-            [need_program("java"), "-cp", f"{KAFKA_LIBS}/*",
-             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-             "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", self.address,
-             "--group", self.group, "--include", self.topics[0], "--from-beginning",
-             "--command-property", "group.protocol=consumer"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        return self
+    def command(self) -> list[str]:
+        return [
+            "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", self.address,
+            "--group", self.group, "--include", self.topics[0], "--from-beginning",
+            "--command-property", "group.protocol=consumer",
+        ]  # fmt: skip
 
     def _read(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
             name, _, offset = line.strip().partition(":")
             self.seen.append((name, 0, int(offset)))
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(40)
-        self._reader.join(10)
-        assert self._process.stdout
-        self._process.stdout.close()
 
 
 KINDS: dict[str, Callable[[str, str, list[str]], Member]] = {

@@ -1,30 +1,17 @@
 """Offsets that run out for real, with the shortest retention there is: a minute."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.clients.members import KINDS
 from tests.clients.test_group_tools import commit, committed, fill, groups
-from tests.harness import Served, eventually, served
-from tests.workers import Site, Workers
+from tests.harness import eventually
+from tests.workers import Site
 
 pytestmark = pytest.mark.long
 
 FLAGS = ("--offsets-retention-minutes", "1", "--offsets-check-ms", "1000")
-
-
-@pytest.fixture(params=["embedded", "kafka"])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served | Workers]:
-    if request.param == "embedded":
-        with served(tmp_path, *FLAGS) as running:
-            yield running
-    else:
-        kafka = request.getfixturevalue("kafka")
-        with Workers(kafka, tmp_path, *FLAGS, count=2).running() as workers:
-            yield workers
 
 
 def test_offsets_run_out_unless_they_are_used(site: Site, queue: str) -> None:

@@ -1,32 +1,16 @@
 """Records that run out, on both kinds of storage; and what consumers see of it."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.clients.test_groups import create
-from tests.harness import Served, eventually, served
-from tests.workers import Site, Workers
+from tests.harness import eventually, served
+from tests.workers import Site
 
 FLAGS = ("--retention-check-ms", "300", "--keeper-period-ms", "200")
-
-
-@pytest.fixture(scope="module", params=["embedded", "kafka"])
-def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served | Workers]:
-    directory = tmp_path_factory.mktemp("data")
-    if request.param == "embedded":
-        with served(directory, *FLAGS) as running:
-            yield running
-    else:
-        kafka = request.getfixturevalue("kafka")
-        with Workers(kafka, directory, *FLAGS, count=2).running() as workers:
-            yield workers
 
 
 def write(site: Site, queue: str, ages_s: list[float], partition: int = 0, size: int = 10) -> None:
