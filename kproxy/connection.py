@@ -2,7 +2,8 @@
 
 Produces overlap: each is appended as it arrives, and answered when durable. Any other request
 starts when all before it have been answered, and a Produce behind it waits for it, as with Kafka,
-which takes one request of a connection at a time.
+which takes one request of a connection at a time. A long poll ends when something waits behind it:
+Spark asks for offsets behind each Fetch, and with Kafka waits half a second for each.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from kproxy.config import Config
 from kproxy.dispatch import Accepted, accept
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.protocol.varint import Malformed
-from kproxy.worker import Worker
+from kproxy.worker import Line, Worker
 
 _log = structlog.get_logger()
 
@@ -48,6 +49,7 @@ class Connection:
         self._line: deque[tuple[Accepted, int]] = deque()
         self._unfinished = 0  # bytes of a request that is not whole yet
         self._serial = 0  # of the line, those that do not overlap
+        self._behind = Line()
         self._more = anyio.Event()
         self._less = anyio.Event()
         self._ended = False
@@ -111,8 +113,10 @@ class Connection:
         while len(self._line) >= self._config.in_flight_requests_max:
             await self._wait_for_less(lambda: len(self._line))
         while self._serial:
+            self._behind.press()
             await self._wait_for_less(lambda: self._serial)
-        accepted = accept(self._worker, frame, self._host)
+        self._behind.release()
+        accepted = accept(self._worker, frame, self._host, self._behind)
         self._memory.take(len(frame))
         self._line.append((accepted, len(frame)))
         if not accepted.pipelined:

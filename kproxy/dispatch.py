@@ -35,7 +35,7 @@ from kproxy.protocol.codec import (
     response_prefix,
 )
 from kproxy.protocol.varint import Malformed
-from kproxy.worker import Request, Worker
+from kproxy.worker import Line, Request, Worker
 
 Body = Mapping[str, Any] | bytes | bytearray
 Answer = Callable[[], Awaitable[bytes | bytearray | None]]
@@ -116,7 +116,7 @@ class Accepted:
     answer: Answer
 
 
-def accept(worker: Worker, frame: bytes, host: str = "") -> Accepted:
+def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
     """Decode a request of the client at `host` and, for a Produce, append it.
 
     Raises Malformed: close the connection.
@@ -133,6 +133,7 @@ def accept(worker: Worker, frame: bytes, host: str = "") -> Accepted:
         header=header,
         body=decode_body(frame, header, worker.config.request_elements_max),
         host=host,
+        line=line,
     )
     if header.api_key == PRODUCE_KEY:
         finish = produce.start(worker, request)

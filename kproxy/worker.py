@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
@@ -27,6 +27,28 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Line:
+    """Whether the client has sent more that waits behind the request being answered."""
+
+    __slots__ = ("_wake", "pressed")
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._wake: anyio.Event | None = None
+
+    def press(self) -> None:
+        self.pressed = True
+        if self._wake is not None:
+            self._wake.set()
+
+    def release(self) -> None:
+        self.pressed = False
+
+    def wake(self, event: anyio.Event) -> None:
+        """Have an event set when more arrives."""
+        self._wake = event
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A decoded request: `body` is kio's value for `header.api_version`."""
@@ -34,6 +56,7 @@ class Request:
     header: RequestHeader
     body: Any
     host: str = ""  # of the client, as Kafka shows it: with a slash before it
+    line: Line = field(default_factory=Line)
 
     @property
     def version(self) -> int:

@@ -24,7 +24,6 @@ _READ_COMMITTED = 1
 
 async def handle(worker: Worker, request: Request) -> bytes | bytearray:
     """A whole response frame."""
-    body = request.body
     by_id = request.version >= FETCH_TOPIC_IDS
     try:
         interest, session, full = _interest(worker, request, by_id)
@@ -33,7 +32,7 @@ async def handle(worker: Worker, request: Request) -> bytes | bytearray:
     try:
         if session is not None:
             session.busy = True
-        found = await _wait(worker, interest, body, full)
+        found = await _wait(worker, interest, request, full)
         session_id = session.session_id if session is not None else 0
         return await _answer(request, found, session_id)
     finally:
@@ -128,8 +127,9 @@ def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
 # -- looking, and waiting for more
 
 
-async def _wait(worker: Worker, interest: Interest, body: Any, full: bool) -> list[Found]:
-    """Look until there are `min_bytes`, an error, or `max_wait` is over."""
+async def _wait(worker: Worker, interest: Interest, request: Request, full: bool) -> list[Found]:
+    """Look until there are `min_bytes`, an error, more in line, or `max_wait` is over."""
+    body, line = request.body, request.line
     deadline = anyio.current_time() + body.max_wait.total_seconds()
     looked_ahead = False
     while True:
@@ -142,11 +142,12 @@ async def _wait(worker: Worker, interest: Interest, body: Any, full: bool) -> li
             await _catch_up(ahead)
             continue
         enough = sum(part.size for part in found) >= body.min_bytes
-        if enough or any(part.code for part in found) or worker.stopping:
+        if enough or any(part.code for part in found) or worker.stopping or line.pressed:
             return found
         if (left := deadline - anyio.current_time()) <= 0 or not interest.partitions:
             return found
         interest.watch()
+        line.wake(changed)
         await worker.long_poll(changed, left)
 
 

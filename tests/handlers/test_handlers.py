@@ -10,7 +10,7 @@ import pytest
 from kproxy.dispatch import RANGES, accept
 from kproxy.handlers import fetch as fetch_handler
 from kproxy.protocol.codec import decode_response, encode_request
-from kproxy.worker import Worker
+from kproxy.worker import Line, Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, batches, fetch_values, produce_values
 
@@ -25,7 +25,7 @@ class Client:
     async def call(self, key: int, version: int, values: dict[str, Any]) -> Any:
         self.correlation += 1
         frame = encode_request(key, version, self.correlation, values)[4:]
-        answer = await accept(self.worker, frame).answer()
+        answer = await accept(self.worker, frame, "", Line()).answer()
         assert answer is not None
         assert int.from_bytes(answer[:4], "big") == len(answer) - 4
         correlation, body = decode_response(key, version, bytes(answer[4:]))
