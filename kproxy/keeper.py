@@ -154,7 +154,7 @@ class Keeper:
             changes: dict[bytes, bytes | None] = {}
             for key, value in slice_:
                 batch = rows.decode_batch(value)
-                self._state.add_live_bytes(batch.segment, -batch.length)
+                self._state.count_dead(batch)
                 changes[key] = None
             # One write for the rows and the counts: a crash between would count bytes off twice.
             self._shard.commit(changes)

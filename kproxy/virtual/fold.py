@@ -115,7 +115,7 @@ class Fold:
             ),
         )
         self.state.put_partition(key, row)
-        self.state.add_live_bytes(place.segment, place.length)
+        self.state.count_live(place)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
 
@@ -128,8 +128,8 @@ class Fold:
         batch = self.state.batch_at(key, last_offset)
         if row is None or batch is None or last_offset < row.log_start:
             return _NO_QUEUE
-        self.state.add_live_bytes(batch.segment, -batch.length)
-        self.state.add_live_bytes(place.segment, place.length)
+        self.state.count_dead(batch)
+        self.state.count_live(place)
         moved = Batch(*place, *batch[3:-1], copied=True)
         self.state.put(rows.batch_key(*key, last_offset), moved.encode())
         self.state.put_partition(key, row)  # what is published with it has changed

@@ -191,8 +191,8 @@ class Reindex:
     def _note(self, key: PartitionKey, last_offset: int, batch: Batch) -> None:
         before = self._state.batch_at(key, last_offset)
         if before is not None:
-            self._state.add_live_bytes(before.segment, -before.length)
-        self._state.add_live_bytes(batch.segment, batch.length)
+            self._state.count_dead(before)
+        self._state.count_live(batch)
         self._state.put(rows.batch_key(*key, last_offset), batch.encode())
         self._state.put(rows.due_key(0, *key), b"")
 

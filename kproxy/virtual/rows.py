@@ -30,6 +30,8 @@ _SPREAD = struct.Struct(">qi")
 SPREAD_INDEX = 0xFFFFFFFF
 """In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
 FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
+_KEPT = 1 << 60
+
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 PRODUCERS_REMEMBERED = 1000  # per partition; past that the one idle longest is forgotten
 
@@ -94,6 +96,15 @@ def trimmed_key(log_offset: int) -> bytes:
 
 def segment_key(segment: int) -> bytes:
     return b"s" + segment.to_bytes(8, "big")
+
+
+def encode_live_bytes(count: int) -> bytes:
+    return count.to_bytes(9, "big", signed=True)
+
+
+def decode_live_bytes(data: bytes) -> int:
+    """Rows of 8 bytes counted records alone: such a segment is kept whatever dies in it."""
+    return int.from_bytes(data, "big", signed=True) + (_KEPT if len(data) == 8 else 0)
 
 
 def void_key(log_offset: int) -> bytes:

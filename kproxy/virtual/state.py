@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from kproxy.virtual import rows
+from kproxy.virtual.envelope import COPY_BYTES
+from kproxy.virtual.outcome import Place
 from kproxy.virtual.rows import Batch, Committed, Partition, Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -121,14 +123,26 @@ class State:
         data = self.get(rows.offset_key(group, *key))
         return None if data is None else rows.decode_committed(data)
 
-    def add_live_bytes(self, segment: int, count: int) -> None:
-        self._segments[segment] = self.live_bytes(segment) + count
+    def count_live(self, place: Place | Batch) -> None:
+        """A batch lies here from now on."""
+        segment = place.segment
+        self._segments[segment] = self.live_bytes(segment) + place.length + COPY_BYTES
+
+    def count_dead(self, place: Place | Batch) -> None:
+        """A batch that lies here is not needed here any more."""
+        segment = place.segment
+        self._segments[segment] = self.live_bytes(segment) - place.length - COPY_BYTES
 
     def live_bytes(self, segment: int) -> int:
+        """What copying a segment's live batches forward would write; 0: it has none.
+
+        Each counts with what frames it: where batches are small, a log of nothing but live ones
+        would seem mostly dead, and be copied for ever.
+        """
         if segment in self._segments:
             return self._segments[segment]
         data = self.kv.get(rows.segment_key(segment))
-        return 0 if data is None else int.from_bytes(data, "big", signed=True)
+        return 0 if data is None else rows.decode_live_bytes(data)
 
     # -- scans, for readers between two writes
 
@@ -175,7 +189,7 @@ class State:
         for (queue_id, index), row in self._dirty_partitions.items():
             changes[rows.partition_key(queue_id, index)] = row.encode()
         for segment, count in self._segments.items():
-            changes[rows.segment_key(segment)] = count.to_bytes(8, "big", signed=True)
+            changes[rows.segment_key(segment)] = rows.encode_live_bytes(count)
         self._changes = {}
         self._dirty_partitions = {}
         self._segments = {}

@@ -18,7 +18,7 @@ from kproxy.store import files
 from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind, command
 from kproxy.virtual.group_rows import group_key, look_key
 from kproxy.virtual.types import QueueId
 from tests.wire import batch
@@ -330,6 +330,29 @@ def test_what_recovery_folded_is_not_on_disk_yet(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_log_of_small_live_batches_is_left_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as shard:
+            await create(shard, QUEUES[0])
+            small = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))
+            for _ in range(30):
+                await shard.append([small] * 1000).wait()
+            await shard.append([command(Kind.TRIM, QUEUES[0], number=20_000)]).wait()
+            keeper = Keeper(shard, config())
+            await keeper.round()
+            await shard.log.roll()
+            await keeper.round()
+            live = shard.state.live_bytes(shard.segments.active)
+            assert live == shard.segments.end == 10_000 * (len(small.body) + COPY_BYTES)
+            end = shard.log.next_offset
+            for _ in range(3):
+                await shard.log.roll()
+                await keeper.round()
+            assert shard.log.next_offset == end
+
+    run(test)
+
+
 def test_live_bytes_are_counted_exactly(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, segment_bytes=500_000) as shard:
@@ -343,7 +366,8 @@ def test_live_bytes_are_counted_exactly(tmp_path: Path) -> None:
             counted: dict[int, int] = {}
             for _, value in shard.kv.scan(b"b", b"c"):
                 entry = rows.decode_batch(value)
-                counted[entry.segment] = counted.get(entry.segment, 0) + entry.length
+                framed = entry.length + COPY_BYTES
+                counted[entry.segment] = counted.get(entry.segment, 0) + framed
             for segment in shard.segments.ids:
                 assert shard.state.live_bytes(segment) == counted.get(segment, 0)
 
