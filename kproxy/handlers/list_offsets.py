@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import LEADER_EPOCH
+from kproxy.protocol.answers import Listed, list_offsets_body
 from kproxy.protocol.records import record_times
 from kproxy.protocol.varint import Malformed
 from kproxy.shard import Shard
@@ -25,13 +26,15 @@ _SLICE = 1000
 _UNKNOWN = (-1, -1)
 
 
-async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListOffsetsResponse; a partition's error is in its part."""
+async def handle(worker: Worker, request: Request) -> bytes:
+    """A ListOffsetsResponse body; a partition's error is in its part."""
     topics = []
-    for topic in request.body.topics:
+    for number, topic in enumerate(request.body.topics, 1):
         parts = [await _one(worker, topic.name, part) for part in topic.partitions]
-        topics.append({"name": topic.name, "partitions": parts})
-    return {"topics": topics}
+        topics.append((topic.name, parts))
+        if not number % _SLICE:
+            await checkpoint()
+    return list_offsets_body(request.version, topics)
 
 
 def _check_epoch(part: Any) -> None:
@@ -51,13 +54,13 @@ def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, P
     return shard, key, row
 
 
-async def _one(worker: Worker, name: str, part: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = {"partition_index": part.partition_index}
+async def _one(worker: Worker, name: str, part: Any) -> Listed:
+    index: int = part.partition_index
     try:
-        shard, key, row = _find(worker, name, part.partition_index)
+        shard, key, row = _find(worker, name, index)
         _check_epoch(part)
     except KafkaError as error:
-        return answer | {"error_code": error.code}
+        return Listed(index, error.code)
     wanted: int = part.timestamp
     time_ms = -1
     if wanted == LATEST:
@@ -69,16 +72,11 @@ async def _one(worker: Worker, name: str, part: Any) -> dict[str, Any]:
     elif wanted == MAX_TIMESTAMP:
         time_ms, offset = await _latest_time(shard, key, row)
     elif wanted < 0:
-        return answer | {"error_code": Code.UNSUPPORTED_VERSION}
+        return Listed(index, Code.UNSUPPORTED_VERSION)
     else:
         time_ms, offset = await _by_time(shard, key, row, wanted)
     epoch = LEADER_EPOCH if offset >= 0 else -1
-    return answer | {
-        "error_code": Code.NONE,
-        "timestamp": time_ms,
-        "offset": offset,
-        "leader_epoch": epoch,
-    }
+    return Listed(index, Code.NONE, time_ms, offset, epoch)
 
 
 async def _by_time(shard: Shard, key: PartitionKey, row: Partition, wanted: int) -> tuple[int, int]:

@@ -1,22 +1,20 @@
 """DescribeTopicPartitions (75): queues by name, a page at a time (KIP-966)."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-from uuid import UUID
+from collections.abc import Iterator
 
 from kproxy.errors import Code
 from kproxy.handlers.metadata import TOPIC_OPERATIONS
 from kproxy.metadata.catalogue import absent
-from kproxy.protocol.answers import UNKNOWN_OPERATIONS
-from kproxy.protocol.codec import ZERO_UUID
+from kproxy.protocol.answers import described_body, described_topic
 from kproxy.virtual.rows import Queue
 from kproxy.worker import Request, Worker
 
 _PAGE_MAX = 2000  # Kafka's max.request.partition.size.limit
+_ZERO_ID = bytes(16)
 
 
-async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeTopicPartitionsResponse, with a cursor where there is more."""
+async def handle(worker: Worker, request: Request) -> bytes:
+    """A DescribeTopicPartitionsResponse body, with a cursor where there is more."""
     body = request.body
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
     first_name = "" if body.cursor is None else body.cursor.topic_name
@@ -24,24 +22,24 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     named = [topic.name for topic in body.topics]
     if body.cursor is not None and named and first_name not in named:
         code = Code.INVALID_REQUEST
-        refused = [_topic(name, ZERO_UUID, code, (), UNKNOWN_OPERATIONS) for name in named]
-        return _page(refused, None)
-    topics: list[dict[str, Any]] = []
+        return described_body([described_topic(code, name, _ZERO_ID, ()) for name in named], None)
+    topics: list[bytes] = []
     for name, queue in _asked(worker, named, first_name):
         start = first_index if name == first_name else 0
         if left == 0:
-            return _page(topics, (name, start))
+            return described_body(topics, (name, start))
         if queue is None:
-            topics.append(_topic(name, ZERO_UUID, absent(name)[0], ()))
+            code = absent(name)[0]
+            topics.append(described_topic(code, name, _ZERO_ID, (), 0, TOPIC_OPERATIONS))
             continue
         end = min(queue.partitions, start + left)
-        leaders = worker.cluster.leaders(name, queue.partitions)
-        parts = [_partition(index, leaders[index]) for index in range(start, end)]
-        topics.append(_topic(name, UUID(bytes=bytes(queue.queue_id)), Code.NONE, parts))
-        left -= len(parts)
+        leaders = worker.cluster.leaders(name, queue.partitions)[start:end]
+        queue_id = queue.queue_id
+        topics.append(described_topic(Code.NONE, name, queue_id, leaders, start, TOPIC_OPERATIONS))
+        left -= len(leaders)
         if end < queue.partitions:
-            return _page(topics, (name, end))
-    return _page(topics, None)
+            return described_body(topics, (name, end))
+    return described_body(topics, None)
 
 
 def _asked(worker: Worker, named: list[str], first: str) -> Iterator[tuple[str, Queue | None]]:
@@ -54,37 +52,3 @@ def _asked(worker: Worker, named: list[str], first: str) -> Iterator[tuple[str, 
         for queue in worker.catalogue.all(first):
             if queue.partitions:
                 yield queue.name, queue
-
-
-def _page(topics: list[dict[str, Any]], more: tuple[str, int] | None) -> dict[str, Any]:
-    cursor = None
-    if more is not None:
-        cursor = {"topic_name": more[0], "partition_index": more[1]}
-    return {"topics": topics, "next_cursor": cursor}
-
-
-def _topic(
-    name: str, topic_id: UUID, code: Code, parts: Any, operations: int = TOPIC_OPERATIONS
-) -> dict[str, Any]:
-    return {
-        "error_code": code,
-        "name": name,
-        "topic_id": topic_id,
-        "is_internal": False,
-        "partitions": parts,
-        "topic_authorized_operations": operations,
-    }
-
-
-def _partition(index: int, leader: int) -> dict[str, Any]:
-    return {
-        "error_code": Code.NONE if leader >= 0 else Code.LEADER_NOT_AVAILABLE,
-        "partition_index": index,
-        "leader_id": leader,
-        "leader_epoch": 0,
-        "replica_nodes": (leader,) if leader >= 0 else (),
-        "isr_nodes": (leader,) if leader >= 0 else (),
-        "eligible_leader_replicas": (),
-        "last_known_elr": (),
-        "offline_replicas": (),
-    }

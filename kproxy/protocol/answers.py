@@ -1,7 +1,7 @@
-"""Produce, Fetch and Metadata answers, encoded in one pass.
+"""Answers that carry all the bytes, or thousands of topics, encoded in one pass.
 
-kio's writer costs about 9 microseconds a topic (measured); these three answers carry thousands of
-topics or all the bytes, so they are written here. Tests hold each version against kio's writer.
+Produce, Fetch, Metadata, ListOffsets and DescribeTopicPartitions: kio's writer costs 9 to 25
+microseconds a topic (measured). Tests hold each version against kio's writer.
 """
 
 import struct
@@ -18,11 +18,14 @@ _PRODUCED = struct.Struct(">ihqq")
 _PRODUCED_V5 = struct.Struct(">ihqqq")
 _FETCHED = struct.Struct(">ihqq")
 _FETCHED_V5 = struct.Struct(">ihqqq")
+_LISTED = struct.Struct(">ihqq")
+_LISTED_V4 = struct.Struct(">ihqqi")
 _FETCH_HEAD = struct.Struct(">ihi")
 
 PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS = 9, 13
 FETCH_FLEXIBLE, FETCH_TOPIC_IDS = 12, 13
 METADATA_FLEXIBLE = 9
+LIST_OFFSETS_FLEXIBLE = 6
 UNKNOWN_OPERATIONS = -0x80000000
 
 
@@ -124,6 +127,34 @@ def fetch_tail(version: int) -> bytes:
     return b"\0" if version >= FETCH_FLEXIBLE else b""
 
 
+# -- ListOffsets
+
+
+class Listed(NamedTuple):
+    partition: int
+    code: int
+    timestamp_ms: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+def list_offsets_body(version: int, topics: Sequence[tuple[str, Sequence[Listed]]]) -> bytes:
+    """A ListOffsetsResponse body, versions 1 to 11."""
+    flexible = version >= LIST_OFFSETS_FLEXIBLE
+    parts = [b"\0\0\0\0" if version >= 2 else b"", count(len(topics), flexible)]
+    add = parts.append
+    tail = b"\0" if flexible else b""
+    for topic, partitions in topics:
+        add(string(topic, flexible))
+        add(count(len(partitions), flexible))
+        for listed in partitions:
+            add(_LISTED_V4.pack(*listed) if version >= 4 else _LISTED.pack(*listed[:4]))
+            add(tail)
+        add(tail)
+    add(tail)
+    return b"".join(parts)
+
+
 # -- Metadata
 
 
@@ -215,3 +246,49 @@ def metadata_body(
     if flexible:
         parts.append(b"\0")
     return b"".join(parts)
+
+
+# -- DescribeTopicPartitions
+
+
+@lru_cache(maxsize=4096)
+def _described_partitions(leaders: tuple[int, ...], start: int) -> bytes:
+    """Partitions start, start + 1, …; -1: there is no leader at the moment."""
+    parts = [count(len(leaders), True)]
+    for index, leader in enumerate(leaders, start):
+        node = _I32.pack(leader)
+        replicas = count(1, True) + node if leader >= 0 else count(0, True)
+        parts += (b"\0\0" if leader >= 0 else _NO_LEADER, _I32.pack(index), node)
+        parts.append(b"\0\0\0\0")  # leader epoch
+        parts += (replicas, replicas, b"\x01\x01\x01\0")  # nobody else eligible, none offline
+    return b"".join(parts)
+
+
+def described_topic(
+    code: int,
+    name: str,
+    topic_id: bytes,
+    leaders: tuple[int, ...],
+    start: int = 0,
+    operations: int = UNKNOWN_OPERATIONS,
+) -> bytes:
+    """One topic of a DescribeTopicPartitionsResponse; `leaders` from partition `start` on."""
+    return b"".join(
+        (
+            _I16.pack(code),
+            string(name, True),
+            topic_id,
+            b"\0",
+            _described_partitions(leaders, start),
+            _I32.pack(operations),
+            b"\0",
+        )
+    )
+
+
+def described_body(topics: Sequence[bytes], more: tuple[str, int] | None) -> bytes:
+    """A DescribeTopicPartitionsResponse body, version 0; `more`: where the next page begins."""
+    cursor = (
+        b"\xff" if more is None else b"\x01" + string(more[0], True) + _I32.pack(more[1]) + b"\0"
+    )
+    return b"".join((b"\0\0\0\0", count(len(topics), True), *topics, cursor, b"\0"))

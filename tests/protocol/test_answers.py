@@ -7,7 +7,7 @@ import pytest
 
 from kproxy.dispatch import PRODUCE_KEY, RANGES
 from kproxy.protocol import answers
-from kproxy.protocol.answers import Broker, Fetched, Produced
+from kproxy.protocol.answers import Broker, Fetched, Listed, Produced
 from kproxy.protocol.codec import encode_body, request_schema
 
 ID = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
@@ -126,3 +126,71 @@ def test_metadata_of_an_unknown_id_has_no_name() -> None:
                     "partitions": ()}],
     }  # fmt: skip
     assert body == encode_body(3, 12, expected)
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_list_offsets(version: int) -> None:
+    topics = [
+        ("queue-1", [Listed(0, 0, 1_700_000_000_123, 17, 0), Listed(5, 3)]),
+        ("q", [Listed(1, 0, -1, 1 << 40, 0)]),
+        ("none", []),
+    ]
+    expected = {
+        "topics": [
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": part.partition,
+                        "error_code": part.code,
+                        "timestamp": part.timestamp_ms,
+                        "offset": part.offset,
+                        "leader_epoch": part.leader_epoch,
+                    }
+                    for part in parts
+                ],
+            }
+            for name, parts in topics
+        ]
+    }
+    assert answers.list_offsets_body(version, topics) == encode_body(2, version, expected)
+
+
+@pytest.mark.parametrize("more", [None, ("queue-1", 3)])
+def test_describe_topic_partitions(more: tuple[str, int] | None) -> None:
+    def topic(name: str, code: int, topic_id: UUID, parts: tuple[dict[str, object], ...]) -> object:
+        return {
+            "error_code": code,
+            "name": name,
+            "topic_id": topic_id,
+            "is_internal": False,
+            "partitions": parts,
+            "topic_authorized_operations": 5,
+        }
+
+    def part(index: int, leader: int) -> dict[str, object]:
+        nodes = (leader,) if leader >= 0 else ()
+        return {
+            "error_code": 0 if leader >= 0 else 5,
+            "partition_index": index,
+            "leader_id": leader,
+            "leader_epoch": 0,
+            "replica_nodes": nodes,
+            "isr_nodes": nodes,
+            "eligible_leader_replicas": (),
+            "last_known_elr": (),
+            "offline_replicas": (),
+        }
+
+    expected = {
+        "topics": (
+            topic("none", 3, UUID(int=0), ()),
+            topic("queue-1", 0, ID, (part(1, 7), part(2, -1))),
+        ),
+        "next_cursor": more and {"topic_name": more[0], "partition_index": more[1]},
+    }
+    topics = [
+        answers.described_topic(3, "none", bytes(16), (), 0, 5),
+        answers.described_topic(0, "queue-1", ID.bytes, (7, -1), 1, 5),
+    ]
+    assert answers.described_body(topics, more) == encode_body(75, 0, expected)
