@@ -1,0 +1,61 @@
+"""Queues into Parquet files, each record exactly once: DIR/date=YYYY-MM-DD/bucket=N/…parquet.
+
+Stop it, kill it, run it again: the checkpoint lies with the files, and a micro-batch that is done
+again finds its own. Any tool reads the files; those that a compaction has merged are deleted.
+"""
+
+from typing import Any
+
+import click
+import files
+import pipeline
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+SORTED = ("queue", "partition", "offset")
+
+
+def archived(frame: DataFrame, buckets: int) -> DataFrame:
+    """Rows of Spark's Kafka source as the archive keeps them."""
+    return frame.select(
+        F.col("topic").alias("queue"),
+        "partition",
+        "offset",
+        "timestamp",
+        pipeline.event_time().alias("event_time"),
+        "key",
+        "value",
+        "headers",
+        F.to_date(pipeline.event_time()).alias("date"),
+        F.pmod(F.hash("topic"), buckets).alias("bucket"),
+    )
+
+
+@pipeline.job
+@click.argument("directory")
+@click.option("--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex.")
+@click.option("--buckets", type=click.IntRange(1), default=4, help="directories a date.")
+@click.option("--batch-records", type=click.IntRange(1), default=1_000_000, help="of a micro-batch.")
+@click.option("--files-max", type=click.IntRange(1), default=8, help="small files in a directory; more are merged.")
+@click.option("--every", metavar="TIME", help='go on for ever, a micro-batch every "10 seconds".')
+def archive(directory: str, pattern: str, buckets: int, batch_records: int, **given: Any) -> None:
+    """Keep all queues whose names match in Parquet files below DIRECTORY."""
+    options = pipeline.pairs(given["options"], "--option")
+    spark = pipeline.session("archive", given)
+    archive = files.Files(spark, directory)
+    archive.check_checkpoint()
+    asked = {"subscribePattern": pattern, "startingOffsets": "earliest"}
+    asked["maxOffsetsPerTrigger"] = str(batch_records)
+    frame = pipeline.source(spark.readStream, given["server"], asked | options)
+
+    def each(batch: DataFrame, batch_id: int) -> None:
+        archive.commit(batch, batch_id, by=("date", "bucket"), sort=SORTED)
+        archive.compact(given["files_max"], sort=SORTED)
+
+    pipeline.run(
+        archived(frame, buckets), each, checkpoint=archive.checkpoint, every=given["every"]
+    )
+
+
+if __name__ == "__main__":
+    archive()

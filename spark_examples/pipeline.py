@@ -1,0 +1,298 @@
+"""What the jobs share: their options, Spark with its Kafka connector, queues, progress, files.
+
+A queue is a topic to Spark: its own Kafka source reads queues, its own Kafka sink writes them.
+"""
+
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQueryListener
+
+CONNECTOR = "spark-sql-kafka-0-10"
+JARS = Path(__file__).resolve().parent.parent / ".tools" / "spark-jars"
+TIMESTAMP = "timestamp"
+"""The header that carries a record's time in ms since 1970: Spark's sink cannot set the record's
+own, which is when it was written."""
+
+# Java's producer copies its maps at each topic that is new to it: 50,000 take it 20 minutes, but
+# fifty producers with a thousand each a few seconds.
+_QUEUES_A_PRODUCER = 1000
+_PRODUCERS_AT_ONCE = 8
+# Small requests to thousands of queues are what costs: wait a little, and send what has gathered.
+_SINK = {"kafka.linger.ms": "20", "kafka.batch.size": "65536", "kafka.compression.type": "lz4"}
+
+
+def fail(message: str) -> NoReturn:
+    """End the job with one line and exit status 1."""
+    raise click.ClickException(message)
+
+
+# -- the command line
+
+
+def job(command: Callable[..., None]) -> click.Command:
+    """A click command with the options that all jobs have, and one line for each failure."""
+
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stop is like Ctrl-C
+        try:
+            command(**options)
+        except (PySparkException, Py4JError) as error:
+            fail(one_line(error))
+
+    for option in (
+        click.option("--packages", metavar="COORDINATES", help="have Spark fetch the connector."),
+        click.option(
+            "--jars", default=JARS, type=click.Path(path_type=Path), show_default="made by make",
+            help="directory of the Kafka connector's jars.",
+        ),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="a setting of Spark."),
+        click.option(
+            "--option", "options", multiple=True, metavar="NAME=VALUE",
+            help="an option of Spark's Kafka source; kafka.… reaches the sink as well.",
+        ),
+        click.option(
+            "--master", default="local[8]", show_default=True,
+            help="where Spark runs; its tasks mostly wait for answers.",
+        ),
+        click.option(
+            "--bootstrap-server", "server", default="127.0.0.1:9092", show_default=True,
+            help="address of kproxy.",
+        ),
+    ):  # fmt: skip
+        run = option(run)
+    return click.command(context_settings={"show_default": True})(run)
+
+
+def pairs(given: tuple[str, ...], flag: str) -> dict[str, str]:
+    """NAME=VALUE as a dict."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=flag)
+        found[name] = value
+    return found
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, of the many lines that Spark says it with: the innermost cause."""
+    text = str(error)
+    name = r"(?:[\w$]+\.)+([\w$]+(?:Error|Exception))(?:: (.+))?$"
+    for said in (rf"^Caused by: {name}", rf"^{name}", rf"^: {name}"):
+        if found := re.findall(said, text, re.M):
+            kind, reason = found[-1]
+            return re.sub(r" SQLSTATE: \w+$", "", reason) or kind
+    return text.strip().split("\n")[0] or type(error).__name__
+
+
+# -- Spark
+
+
+def session(name: str, options: dict[str, Any]) -> SparkSession:
+    """Spark with the Kafka connector, from the options of `job`; spark-submit's where it started us.
+
+    Raises click.ClickException: no Java, no connector, no server.
+    """
+    check_server(options["server"])
+    builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        for key, value in _local(options).items():
+            builder = builder.config(key, value)
+    for key, value in pairs(options["conf"], "--conf").items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        fail(f"Spark did not start: {one_line(error)}")
+
+
+def _local(options: dict[str, Any]) -> dict[str, str]:
+    if not shutil.which("java") and "JAVA_HOME" not in os.environ:
+        fail("Spark needs Java 17 or later: install it, or set JAVA_HOME")
+    log4j = Path(__file__).with_name("log4j2.properties")
+    settings = {
+        "spark.master": options["master"],
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+    }
+    if options["master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if options["packages"]:
+        return settings | {"spark.jars.packages": options["packages"]}
+    jars = sorted(options["jars"].glob("*.jar"))
+    if not any(CONNECTOR in jar.name for jar in jars):
+        fail(
+            f"no Kafka connector for Spark in {options['jars']}: `make spark-jars` fetches it,"
+            f" or give --packages org.apache.spark:{CONNECTOR}_2.13:4.0.0"
+        )
+    return settings | {"spark.jars": ",".join(map(str, jars))}
+
+
+def check_server(addresses: str) -> None:
+    """Spark waits minutes for a server that is not there: ask before. Raises ClickException."""
+    reasons = []
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":")
+        if not port.isdigit():
+            fail(f"{address!r} is not HOST:PORT")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return
+        except OSError as error:
+            reasons.append(f"{address} ({error.strerror or error})")
+    fail(f"no server at {', '.join(reasons)}: is kproxy running there? `make run` starts one")
+
+
+# -- queues
+
+
+def source(reader: Any, server: str, options: dict[str, str]) -> DataFrame:
+    """Queues as rows of Spark's Kafka source, with headers; `reader`: spark.read or readStream."""
+    reader = reader.format("kafka").option("kafka.bootstrap.servers", server)
+    frame: DataFrame = reader.option("includeHeaders", "true").options(**options).load()
+    return frame
+
+
+def event_time() -> Column:
+    """A record's time: what the header says, else when it was written."""
+    said = F.filter("headers", lambda header: header["key"] == TIMESTAMP)
+    text = F.try_element_at(said, F.lit(1))["value"].cast("string")
+    return F.coalesce(F.timestamp_millis(text.try_cast("long")), F.col("timestamp"))
+
+
+def header(name: str, value: Column) -> Column:
+    """One element of the headers column; its value is null where the value is."""
+    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+
+
+def with_header(name: str, value: Column) -> Column:
+    """The headers column with this header, in the place of those of that name."""
+    others = F.filter(F.coalesce("headers", F.array()), lambda header: header["key"] != name)
+    return F.concat(others, F.array(header(name, value)))
+
+
+def write(frame: DataFrame, server: str, options: dict[str, str]) -> int:
+    """Append rows (topic, key, value, headers) to queues with Spark's Kafka sink; how many queues.
+
+    Rows of a queue that are in one partition of `frame` keep their order.
+    """
+    frame = frame.persist()
+    queues = frame.select("topic").distinct().count()
+    slices = -(-queues // _QUEUES_A_PRODUCER)
+    clients = {name: value for name, value in options.items() if name.startswith("kafka.")}
+    columns = [name for name in frame.columns if name in ("topic", "key", "value", "headers")]
+
+    def write_slice(number: int) -> None:
+        part = frame if slices == 1 else frame.where(F.pmod(F.hash("topic"), slices) == number)
+        writer = part.select(columns).write.format("kafka").options(**_SINK | clients)
+        writer.option("kafka.bootstrap.servers", server).option(
+            "kafka.client.id", f"slice-{number}"
+        ).save()
+
+    with ThreadPoolExecutor(_PRODUCERS_AT_ONCE) as pool:
+        list(pool.map(write_slice, range(slices)))
+    frame.unpersist()
+    return queues
+
+
+# -- streams
+
+
+class Progress(StreamingQueryListener):
+    """One line for each micro-batch."""
+
+    def __init__(self, queues: dict[int, int]) -> None:
+        """`queues`: how many a batch wrote to, where that is not what it read from."""
+        self._queues = queues
+        self.ended = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = json.loads(event.progress.json)
+        batch_id, rows = progress["batchId"], progress["numInputRows"]
+        if rows:
+            line = f"batch {batch_id}: {rows:,} rows"
+            changed, lag = queues_of(progress["sources"][0])
+            changed = self._queues.pop(batch_id, changed)
+            line += "" if changed is None else f", {changed:,} queues"
+            print(line + ("" if lag is None else f", lag {lag:,}"), flush=True)
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.ended.set()
+
+
+def queues_of(progress: dict[str, Any]) -> tuple[int | None, int | None]:
+    """(topics that a batch read from, records it left), or None of a source that is not Kafka's."""
+    if not progress["description"].startswith("Kafka"):
+        return None, None
+    start, end, latest = (progress[f"{name}Offset"] or {} for name in ("start", "end", "latest"))
+    changed = sum(parts != start.get(topic) and any(parts.values()) for topic, parts in end.items())
+    lag = 0
+    for topic, parts in latest.items():
+        read = end.get(topic, {})
+        lag += sum(max(0, offset - read.get(index, 0)) for index, offset in parts.items())
+    return changed, lag
+
+
+def run(
+    frame: DataFrame,
+    each: Callable[[DataFrame, int], int | None],
+    *,
+    checkpoint: str,
+    every: str | None,
+    seconds: float | None = None,
+) -> None:
+    """Stream `frame` through `each(batch, id)`, which may say how many queues it wrote to.
+
+    Without `every` (a processing time, "10 seconds") all there is now is taken, and that is it
+    (Trigger.AvailableNow). Where it stopped, or was stopped, is in the checkpoint: a batch that was
+    under way is given to `each` again, with the same id and rows.
+    """
+    queues: dict[int, int] = {}
+    spark = frame.sparkSession
+    lines = Progress(queues)
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        wrote = each(batch, batch_id)
+        if wrote is not None:
+            queues[batch_id] = wrote
+
+    spark.streams.addListener(lines)
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+    query = writer.trigger(**{"processingTime": every} if every else {"availableNow": True}).start()
+    try:
+        query.awaitTermination(seconds)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+    finally:
+        query.stop()
+        lines.ended.wait(10)
+        spark.streams.removeListener(lines)
