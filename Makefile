@@ -25,6 +25,7 @@ static: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=spark_examples $(BIN)/mypy spark_examples/*.py
 	$(BIN)/lint-imports
 
 format: $(VENV)/.check

@@ -33,10 +33,19 @@ def archived(frame: DataFrame, buckets: int) -> DataFrame:
 
 @pipeline.job
 @click.argument("directory")
-@click.option("--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex.")
+@click.option(
+    "--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex."
+)
 @click.option("--buckets", type=click.IntRange(1), default=4, help="directories a date.")
-@click.option("--batch-records", type=click.IntRange(1), default=1_000_000, help="of a micro-batch.")
-@click.option("--files-max", type=click.IntRange(1), default=8, help="small files in a directory; more are merged.")
+@click.option(
+    "--batch-records", type=click.IntRange(1), default=1_000_000, help="of a micro-batch."
+)
+@click.option(
+    "--files-max",
+    type=click.IntRange(1),
+    default=8,
+    help="small files in a directory; more are merged.",
+)
 @click.option("--every", metavar="TIME", help='go on for ever, a micro-batch every "10 seconds".')
 def archive(directory: str, pattern: str, buckets: int, batch_records: int, **given: Any) -> None:
     """Keep all queues whose names match in Parquet files below DIRECTORY."""

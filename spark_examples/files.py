@@ -49,7 +49,7 @@ class Files:
         self._touched: set[str] = set()
 
     def check_checkpoint(self) -> None:
-        """Refuse to number batches anew over files that have numbers: they would be taken as done."""
+        """Refuse to number batches anew over files that have numbers: they would count as done."""
         if self._all() and not self._fs.exists(self._path(self.checkpoint)):
             pipeline.fail(
                 f"{self.directory} has files but no _work/checkpoint: what they hold is not known."

@@ -38,7 +38,12 @@ def millis(frame: DataFrame, name: str) -> Column:
 
 
 def records(
-    frame: DataFrame, prefix: str, key: str, value: str | None, time: str | None, headers: tuple[str, ...]
+    frame: DataFrame,
+    prefix: str,
+    key: str,
+    value: str | None,
+    time: str | None,
+    headers: tuple[str, ...],
 ) -> DataFrame:
     """Rows for Spark's Kafka sink: topic, key, value, headers."""
     for name in (key, value, time, *headers):
@@ -62,7 +67,7 @@ def records(
 @click.option("--format", "form", default="json", type=click.Choice(["json", "csv", "parquet"]))
 @click.option("--rate", type=click.IntRange(1), metavar="ROWS", help="no files: so many a second.")
 @click.option("--queues", type=click.IntRange(1), default=1000, help="of --rate: how many.")
-@click.option("--seconds", type=float, help="of --rate: end after this time.")
+@click.option("--seconds", type=click.IntRange(1), help="of --rate: end after this time.")
 @click.option("--queue-prefix", "prefix", default="user-", help="what queue names begin with.")
 @click.option("--key", default="id", metavar="COLUMN", help="key, and end of the queue's name.")
 @click.option("--value", metavar="COLUMN", help="the value; without it all columns as JSON.")

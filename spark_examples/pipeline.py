@@ -43,6 +43,11 @@ def fail(message: str) -> NoReturn:
     raise click.ClickException(message)
 
 
+def counted(number: int, what: str) -> str:
+    """1 row, 2 rows."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 # -- the command line
 
 
@@ -107,7 +112,7 @@ def one_line(error: Exception) -> str:
 
 
 def session(name: str, options: dict[str, Any]) -> SparkSession:
-    """Spark with the Kafka connector, from the options of `job`; spark-submit's where it started us.
+    """Spark with the Kafka connector, from the options of `job`; under spark-submit as given there.
 
     Raises click.ClickException: no Java, no connector, no server.
     """
@@ -239,10 +244,10 @@ class Progress(StreamingQueryListener):
         progress = json.loads(event.progress.json)
         batch_id, rows = progress["batchId"], progress["numInputRows"]
         if rows:
-            line = f"batch {batch_id}: {rows:,} rows"
+            line = f"batch {batch_id}: {counted(rows, 'row')}"
             changed, lag = queues_of(progress["sources"][0])
             changed = self._queues.pop(batch_id, changed)
-            line += "" if changed is None else f", {changed:,} queues"
+            line += "" if changed is None else f", {counted(changed, 'queue')}"
             print(line + ("" if lag is None else f", lag {lag:,}"), flush=True)
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
@@ -268,7 +273,7 @@ def run(
     *,
     checkpoint: str,
     every: str | None,
-    seconds: float | None = None,
+    seconds: int | None = None,
 ) -> None:
     """Stream `frame` through `each(batch, id)`, which may say how many queues it wrote to.
 

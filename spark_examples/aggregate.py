@@ -1,0 +1,108 @@
+"""Records and bytes of each queue by window of event time: a summary queue, and a Parquet table.
+
+A window is written once, when the watermark has passed its end; records later than that are left
+out. Killed and run again, queue and table are what they would have been: the table's files know
+their batches, and a batch done again adds to the queue only what it does not hold yet.
+"""
+
+from typing import Any
+
+import click
+import files
+import pipeline
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+_BATCH = "batch"
+
+
+def counted(frame: DataFrame, window: str, watermark: str) -> DataFrame:
+    """(start, end, queue, records, bytes) of each window that is over."""
+    rows = frame.select(
+        F.col("topic").alias("queue"),
+        pipeline.event_time().alias("event_time"),
+        F.coalesce(F.length("value"), F.lit(0)).alias("bytes"),
+    )
+    groups = rows.withWatermark("event_time", watermark).groupBy(
+        F.window("event_time", window).alias("window"), "queue"
+    )
+    sums = groups.agg(F.count("*").alias("records"), F.sum("bytes").alias("bytes"))
+    return sums.select("window.start", "window.end", "queue", "records", "bytes")
+
+
+def summaries(counts: DataFrame, summary: str, batch_id: int) -> DataFrame:
+    """A record for each window and queue: key `queue|start`, value JSON, time the window's end."""
+    said = F.struct("queue", "start", "end", "records", "bytes")
+    return counts.select(
+        F.lit(summary).alias("topic"),
+        F.concat_ws("|", "queue", F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'")).alias("key"),
+        F.to_json(said).alias("value"),
+        F.array(
+            pipeline.header(pipeline.TIMESTAMP, F.unix_millis("end")),
+            pipeline.header(_BATCH, F.lit(batch_id)),
+        ).alias("headers"),
+    ).orderBy("key")
+
+
+def exists(server: str, queue: str) -> bool:
+    """Whether there is such a queue; asking does not make it."""
+    admin = AdminClient({"bootstrap.servers": server})
+    try:
+        admin.describe_topics(TopicCollection([queue]))[queue].result(30)
+    except KafkaException:
+        return False
+    return True
+
+
+def missing(rows: DataFrame, summary: str, server: str, options: dict[str, str]) -> DataFrame:
+    """Those of a batch's rows that an attempt at it before did not write."""
+    if not exists(server, summary):
+        return rows
+    clients = {name: value for name, value in options.items() if name.startswith("kafka.")}
+    there = pipeline.source(rows.sparkSession.read, server, clients | {"subscribe": summary})
+    written = there.select(F.col("key").cast("string").alias("key"), "headers").alias("written")
+    return rows.join(written, ["key", "headers"], "left_anti").orderBy("key")
+
+
+@pipeline.job
+@click.argument("table")
+@click.option(
+    "--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex."
+)
+@click.option("--summary", default="summary", help="the queue that windows are written to.")
+@click.option("--window", default="1 minute", help="length of a window.")
+@click.option("--watermark", default="1 minute", help="how late a record may come.")
+@click.option("--every", metavar="TIME", help='go on for ever, a micro-batch every "10 seconds".')
+def aggregate(
+    table: str, pattern: str, summary: str, window: str, watermark: str, **given: Any
+) -> None:
+    """Count what the queues hold by window, into Parquet files below TABLE and a queue."""
+    options = pipeline.pairs(given["options"], "--option")
+    spark = pipeline.session("aggregate", given)
+    kept = files.Files(spark, table)
+    kept.check_checkpoint()
+    asked = {"subscribePattern": f"(?!{summary}$){pattern}", "startingOffsets": "earliest"}
+    frame = pipeline.source(spark.readStream, given["server"], asked | options)
+    first = True
+
+    def each(batch: DataFrame, batch_id: int) -> None:
+        nonlocal first
+        counts = batch.withColumn("date", F.to_date("start")).persist()
+        if not counts.isEmpty():
+            kept.commit(counts, batch_id, by=("date",), sort=("start", "queue"))
+            rows = summaries(counts, summary, batch_id)
+            if first:
+                rows = missing(rows, summary, given["server"], options)
+            pipeline.write(rows.coalesce(1), given["server"], options)
+            first = False
+        counts.unpersist()
+
+    pipeline.run(
+        counted(frame, window, watermark), each, checkpoint=kept.checkpoint, every=given["every"]
+    )
+
+
+if __name__ == "__main__":
+    aggregate()

@@ -1,0 +1,77 @@
+"""One busy topic into many queues by rule; or many queues into one topic: both ends are Kafka's.
+
+The rule is an SQL expression over key, value (as text), topic, partition, offset, timestamp and
+headers. Rows of one source partition keep their order. Spark's sink may write a record twice where
+it is killed: the header `origin` (topic/partition/offset) tells copies from news.
+"""
+
+from typing import Any
+
+import click
+import pipeline
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+ORIGIN = "origin"
+
+
+def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
+    """Rows for Spark's Kafka sink, and the order to write them in."""
+    origin = F.concat_ws("/", "topic", "partition", "offset")
+    timed = frame.withColumn(
+        "headers", pipeline.with_header(pipeline.TIMESTAMP, F.unix_millis(pipeline.event_time()))
+    )
+    carried = timed.withColumn("headers", pipeline.with_header(ORIGIN, origin))
+    carried = carried.withColumns({"key_bytes": F.col("key"), "value_bytes": F.col("value")})
+    text = carried.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
+    kept = text if where is None else text.where(where)
+    return kept.select(
+        F.expr(rule).cast("string").alias("to"), "key_bytes", "value_bytes", "headers",
+        F.col("topic").alias("from"), "partition", "offset",
+    )  # fmt: skip
+
+
+@pipeline.job
+@click.option(
+    "--from", "origin", required=True, metavar="HOST:PORT", help="where records come from."
+)
+@click.option("--subscribe", help="topics, with commas.")
+@click.option("--subscribe-pattern", "pattern", help="or all whose names match a Java regex.")
+@click.option(
+    "--to",
+    "rule",
+    required=True,
+    metavar="SQL",
+    help="name of the queue or topic for a record, as \"concat('customer-', key)\".",
+)
+@click.option("--where", metavar="SQL", help="only records for which this holds.")
+@click.option("--starting-offsets", default="earliest", help="where the first run begins.")
+@click.option("--batch-records", type=click.IntRange(1), default=100_000, help="of a micro-batch.")
+@click.option("--checkpoint", required=True, metavar="DIR", help="remembers what was taken.")
+@click.option("--every", metavar="TIME", help='go on for ever, a micro-batch every "1 second".')
+def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **given: Any) -> None:
+    """Write records of topics at --from to the queues (at --bootstrap-server) that --to names."""
+    if (subscribe is None) == (pattern is None):
+        raise click.UsageError("give --subscribe or --subscribe-pattern")
+    options = pipeline.pairs(given["options"], "--option")
+    pipeline.check_server(origin)
+    spark = pipeline.session("route", given)
+    asked = {"subscribe": subscribe} if subscribe else {"subscribePattern": pattern or ""}
+    asked["startingOffsets"] = given["starting_offsets"]
+    asked["maxOffsetsPerTrigger"] = str(given["batch_records"])
+    rows = routed(pipeline.source(spark.readStream, origin, asked | options), rule, given["where"])
+
+    def each(batch: DataFrame, batch_id: int) -> int:
+        # A task holds one partition or a slice of it; its rows are in order, and stay so by target.
+        ordered = batch.sortWithinPartitions("to", "from", "partition", "offset")
+        records = ordered.select(
+            F.col("to").alias("topic"), F.col("key_bytes").alias("key"),
+            F.col("value_bytes").alias("value"), "headers",
+        )  # fmt: skip
+        return pipeline.write(records, given["server"], options)
+
+    pipeline.run(rows, each, checkpoint=given["checkpoint"], every=given["every"])
+
+
+if __name__ == "__main__":
+    route()
