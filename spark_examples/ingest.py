@@ -4,6 +4,7 @@ A row becomes a record of queue PREFIX<key>, with its key, its columns as JSON, 
 headers. Each file is taken once: run it again (from cron, or with --every) and new files go in.
 """
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -79,6 +80,8 @@ def ingest(directory: str | None, form: str, rate: int | None, **given: Any) -> 
     """Write the files of DIRECTORY, or a stream of numbers, to one queue per key."""
     if (directory is None) == (rate is None):
         raise click.UsageError("give a directory, or --rate")
+    if directory is not None and Path(directory).is_file():
+        pipeline.fail(f"{directory} is a file: give its directory")
     options = pipeline.pairs(given["options"], "--option")
     spark = pipeline.session("ingest", given)
     if directory is not None:

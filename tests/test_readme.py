@@ -1,16 +1,18 @@
-"""Everything that the README shows on a terminal, run as it stands there."""
+"""Everything that the READMEs show on a terminal, run as it stands there."""
 
 import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.harness import ROOT, SPARK_JARS, need, need_program, served
 
 
-def sessions() -> list[tuple[str, str]]:
+def sessions(readme: str) -> list[tuple[str, str]]:
     """(command, expected output) of each console block, in order."""
     found = []
-    for block in re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.S):
+    for block in re.findall(r"```console\n(.*?)```", (ROOT / readme).read_text(), re.S):
         for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
             lines = part.split("\n")
             command = [lines.pop(0)]
@@ -20,20 +22,27 @@ def sessions() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("readme", ["README.md", "spark_examples/README.md"])
+def test_the_readme_prints_what_it_says(tmp_path: Path, readme: str) -> None:
     need_program("kcat")
     need_program("java")
     need(SPARK_JARS.exists(), "Spark's Kafka jars: make spark-jars")
-    commands = sessions()
+    commands = sessions(readme)
     assert len(commands) >= 8
+    here = tmp_path / "checkout"
+    here.mkdir()
+    for name in (".venv", ".tools", "spark_examples"):
+        (here / name).symlink_to(ROOT / name)
     with served(tmp_path / "data") as server:
         for command, expected in commands:
-            here = command.replace("127.0.0.1:9092", server.address)
-            if "first_read.py" in here:
-                here += f" {server.address}"
+            there = command.replace("127.0.0.1:9092", server.address)
+            if "first_read.py" in there:
+                there += f" {server.address}"
+            elif "spark_examples/" in there:
+                there += f" --bootstrap-server {server.address}"
             done = subprocess.run(
-                ["bash", "-c", here], capture_output=True, text=True, cwd=ROOT, timeout=120,
+                ["bash", "-c", there], capture_output=True, text=True, cwd=here, timeout=120,
                 check=False,
             )  # fmt: skip
             assert done.returncode == 0, (command, done.stderr)
-            assert done.stdout.rstrip() == expected.rstrip(), command
+            assert done.stdout.rstrip() == expected.rstrip(), (command, done.stderr)
