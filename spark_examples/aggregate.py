@@ -83,7 +83,8 @@ def aggregate(
     spark = pipeline.session("aggregate", given)
     kept = files.Files(spark, table)
     kept.check_checkpoint()
-    asked = {"subscribePattern": f"(?!{summary}$){pattern}", "startingOffsets": "earliest"}
+    pattern = pipeline.whole(f"(?!{summary}$){pattern}")
+    asked = {"subscribePattern": pattern, "startingOffsets": "earliest"}
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
     first = True
 

@@ -53,7 +53,7 @@ def archive(directory: str, pattern: str, buckets: int, batch_records: int, **gi
     spark = pipeline.session("archive", given)
     archive = files.Files(spark, directory)
     archive.check_checkpoint()
-    asked = {"subscribePattern": pattern, "startingOffsets": "earliest"}
+    asked = {"subscribePattern": pipeline.whole(pattern), "startingOffsets": "earliest"}
     asked["maxOffsetsPerTrigger"] = str(batch_records)
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
 

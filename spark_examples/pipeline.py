@@ -181,6 +181,11 @@ def source(reader: Any, server: str, options: dict[str, str]) -> DataFrame:
     return frame
 
 
+def whole(pattern: str) -> str:
+    """A subscribePattern for whole names: Spark finds a pattern anywhere in a topic's name."""
+    return f"^(?:{pattern})$"
+
+
 def event_time() -> Column:
     """A record's time: what the header says, else when it was written."""
     said = F.filter("headers", lambda header: header["key"] == TIMESTAMP)

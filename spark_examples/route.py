@@ -56,7 +56,11 @@ def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **
     options = pipeline.pairs(given["options"], "--option")
     pipeline.check_server(origin)
     spark = pipeline.session("route", given)
-    asked = {"subscribe": subscribe} if subscribe else {"subscribePattern": pattern or ""}
+    asked = (
+        {"subscribe": subscribe}
+        if subscribe
+        else {"subscribePattern": pipeline.whole(pattern or "")}
+    )
     asked["startingOffsets"] = given["starting_offsets"]
     asked["maxOffsetsPerTrigger"] = str(given["batch_records"])
     rows = routed(pipeline.source(spark.readStream, origin, asked | options), rule, given["where"])
