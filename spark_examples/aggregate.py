@@ -43,7 +43,7 @@ def summaries(counts: DataFrame, summary: str, batch_id: int) -> DataFrame:
             pipeline.header(pipeline.TIMESTAMP, F.unix_millis("end")),
             pipeline.header(_BATCH, F.lit(batch_id)),
         ).alias("headers"),
-    ).orderBy("key")
+    )
 
 
 def exists(server: str, queue: str) -> bool:
@@ -60,26 +60,24 @@ def missing(rows: DataFrame, summary: str, server: str, options: dict[str, str])
     """Those of a batch's rows that an attempt at it before did not write."""
     if not exists(server, summary):
         return rows
-    clients = {name: value for name, value in options.items() if name.startswith("kafka.")}
-    there = pipeline.source(rows.sparkSession.read, server, clients | {"subscribe": summary})
-    written = there.select(F.col("key").cast("string").alias("key"), "headers").alias("written")
-    return rows.join(written, ["key", "headers"], "left_anti").orderBy("key")
+    asked = pipeline.of_clients(options) | {"subscribe": summary}
+    there = pipeline.source(rows.sparkSession.read, server, asked)
+    written = there.select(F.col("key").cast("string").alias("key"), "headers")
+    return rows.join(written, ["key", "headers"], "left_anti")
 
 
 @pipeline.job
 @click.argument("table")
-@click.option(
-    "--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex."
-)
+@pipeline.pattern
 @click.option("--summary", default="summary", help="the queue that windows are written to.")
 @click.option("--window", default="1 minute", help="length of a window.")
 @click.option("--watermark", default="1 minute", help="how late a record may come.")
-@click.option("--every", metavar="TIME", help='go on for ever, a micro-batch every "10 seconds".')
+@pipeline.every
 def aggregate(
     table: str, pattern: str, summary: str, window: str, watermark: str, **given: Any
 ) -> None:
     """Count what the queues hold by window, into Parquet files below TABLE and a queue."""
-    options = pipeline.pairs(given["options"], "--option")
+    options: dict[str, str] = given["options"]
     spark = pipeline.session("aggregate", given)
     kept = files.Files(spark, table)
     kept.check_checkpoint()
@@ -96,7 +94,8 @@ def aggregate(
             rows = summaries(counts, summary, batch_id)
             if first:
                 rows = missing(rows, summary, given["server"], options)
-            pipeline.write(rows.coalesce(1), given["server"], options)
+            ordered = rows.coalesce(1).sortWithinPartitions("key")
+            pipeline.write(ordered, given["server"], options)
             first = False
         counts.unpersist()
 

@@ -17,25 +17,23 @@ SORTED = ("queue", "partition", "offset")
 
 def archived(frame: DataFrame, buckets: int) -> DataFrame:
     """Rows of Spark's Kafka source as the archive keeps them."""
-    return frame.select(
+    return frame.withColumn("event_time", pipeline.event_time()).select(
         F.col("topic").alias("queue"),
         "partition",
         "offset",
         "timestamp",
-        pipeline.event_time().alias("event_time"),
+        "event_time",
         "key",
         "value",
         "headers",
-        F.to_date(pipeline.event_time()).alias("date"),
+        F.to_date("event_time").alias("date"),
         F.pmod(F.hash("topic"), buckets).alias("bucket"),
     )
 
 
 @pipeline.job
 @click.argument("directory")
-@click.option(
-    "--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex."
-)
+@pipeline.pattern
 @click.option("--buckets", type=click.IntRange(1), default=4, help="directories a date.")
 @click.option(
     "--batch-records", type=click.IntRange(1), default=1_000_000, help="of a micro-batch."
@@ -46,10 +44,10 @@ def archived(frame: DataFrame, buckets: int) -> DataFrame:
     default=8,
     help="small files in a directory; more are merged.",
 )
-@click.option("--every", metavar="TIME", help='go on for ever, a micro-batch every "10 seconds".')
+@pipeline.every
 def archive(directory: str, pattern: str, buckets: int, batch_records: int, **given: Any) -> None:
     """Keep all queues whose names match in Parquet files below DIRECTORY."""
-    options = pipeline.pairs(given["options"], "--option")
+    options: dict[str, str] = given["options"]
     spark = pipeline.session("archive", given)
     archive = files.Files(spark, directory)
     archive.check_checkpoint()

@@ -80,26 +80,25 @@ class Files:
         """Merge neighbours where a directory that was written to has more small files than that."""
         for directory in sorted(self._touched):
             found = self._files(directory + "/*.parquet")
-            alive = living(found)
-            for small, run in itertools.groupby(alive, lambda file: file.size < _SMALL_BYTES):
+            for small, run in itertools.groupby(
+                living(found), lambda file: file.size < _SMALL_BYTES
+            ):
                 merging = list(run)
                 if small and len(merging) > files_max:
-                    self._merge(directory, merging, sort)
-            self._bury(directory)
+                    found.append(self._merge(directory, merging, sort))
+            for file in set(found) - set(living(found)):
+                self._fs.delete(self._path(file.path), False)
         self._touched.clear()
 
-    def _merge(self, directory: str, merging: list[File], sort: tuple[str, ...]) -> None:
+    def _merge(self, directory: str, merging: list[File], sort: tuple[str, ...]) -> File:
         rows = self._spark.read.parquet(*(file.path for file in merging))
         ordered = rows.coalesce(1).sortWithinPartitions(*sort)
         ordered.write.mode("overwrite").parquet(self._staging)
         (status,) = self._glob(self._staging + "/part-*.parquet")
-        name = f"{merging[0].first:08d}-{merging[-1].last:08d}.parquet"
-        self._move(status.getPath().toString(), f"{directory}/{name}")
-
-    def _bury(self, directory: str) -> None:
-        found = self._files(directory + "/*.parquet")
-        for file in set(found) - set(living(found)):
-            self._fs.delete(self._path(file.path), False)
+        first, last = merging[0].first, merging[-1].last
+        path = f"{directory}/{first:08d}-{last:08d}.parquet"
+        self._move(status.getPath().toString(), path)
+        return File(first, last, status.getLen(), path)
 
     def _move(self, source: str, target: str) -> None:
         path = self._path(target)
@@ -121,10 +120,8 @@ class Files:
         return found
 
     def _all(self) -> list[File]:
-        return [file for depth in (1, 2) for file in self._files(self._deep(depth))]
-
-    def _deep(self, depth: int) -> str:
-        return self.directory + "/*=*" * depth + "/*.parquet"
+        patterns = (self.directory + "/*=*" * depth + "/*.parquet" for depth in (1, 2))
+        return [file for pattern in patterns for file in self._files(pattern)]
 
     def _living(self) -> list[File]:
         found = sorted(self._all(), key=lambda file: file.directory)

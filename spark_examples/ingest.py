@@ -74,15 +74,15 @@ def records(
 @click.option("--value", metavar="COLUMN", help="the value; without it all columns as JSON.")
 @click.option("--timestamp", "time", metavar="COLUMN", help="time; text, ms or a timestamp.")
 @click.option("--header", "headers", multiple=True, metavar="COLUMN", help="a header of that name.")
-@click.option("--checkpoint", required=True, metavar="DIR", help="remembers what was taken.")
-@click.option("--every", metavar="TIME", help='look for new files every "10 seconds", for ever.')
+@pipeline.checkpoint
+@pipeline.every
 def ingest(directory: str | None, form: str, rate: int | None, **given: Any) -> None:
     """Write the files of DIRECTORY, or a stream of numbers, to one queue per key."""
     if (directory is None) == (rate is None):
         raise click.UsageError("give a directory, or --rate")
     if directory is not None and Path(directory).is_file():
         pipeline.fail(f"{directory} is a file: give its directory")
-    options = pipeline.pairs(given["options"], "--option")
+    options: dict[str, str] = given["options"]
     spark = pipeline.session("ingest", given)
     if directory is not None:
         frame = files(spark, directory, form)

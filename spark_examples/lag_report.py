@@ -79,17 +79,13 @@ def places(admin: AdminClient, groups: list[str]) -> list[Behind]:
 
 def _slices(wanted: dict[Key, set[int]]) -> Iterator[dict[str, dict[str, int]]]:
     """Partitions and one offset of each, as Spark's startingOffsets names them."""
-    left = [(key, offset) for key, found in sorted(wanted.items()) for offset in sorted(found)]
-    while left:
-        taken: dict[str, dict[str, int]] = {}
-        rest = []
-        for (queue, partition), offset in left:
-            if len(taken) < _AT_ONCE and str(partition) not in taken.get(queue, {}):
+    for turn in range(max(map(len, wanted.values()), default=0)):
+        left = ((key, sorted(at)[turn]) for key, at in sorted(wanted.items()) if len(at) > turn)
+        while some := list(islice(left, _AT_ONCE)):
+            taken: dict[str, dict[str, int]] = {}
+            for (queue, partition), offset in some:
                 taken.setdefault(queue, {})[str(partition)] = offset
-            else:
-                rest.append(((queue, partition), offset))
-        yield taken
-        left = rest
+            yield taken
 
 
 def unread_times(
@@ -135,6 +131,19 @@ def report(spark: SparkSession, behind: list[Behind], times: dict[Any, datetime]
     return spark.createDataFrame(rows, _SCHEMA)
 
 
+def by_queue(
+    behind: list[Behind], times: dict[Any, datetime]
+) -> dict[tuple[str, str], tuple[int, datetime | None]]:
+    """Lag and oldest unread record by group and queue."""
+    sums: dict[tuple[str, str], tuple[int, datetime | None]] = {}
+    for b in behind:
+        lag, oldest = sums.get((b.group, b.queue), (0, None))
+        at = times.get((b.queue, b.partition, b.unread))
+        oldest = min((t for t in (oldest, at) if t is not None), default=None)
+        sums[b.group, b.queue] = (lag + b.lag, oldest)
+    return sums
+
+
 def draw(path: Path, behind: list[Behind], times: dict[Any, datetime], now: datetime) -> None:
     """The queues with the largest lag, as bars by group, and how old their oldest unread is."""
     import matplotlib as mpl
@@ -142,30 +151,17 @@ def draw(path: Path, behind: list[Behind], times: dict[Any, datetime], now: date
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    sums: dict[tuple[str, str], tuple[int, datetime | None]] = {}
-    for b in behind:
-        lag, oldest = sums.get((b.group, b.queue), (0, None))
-        at = times.get((b.queue, b.partition, b.unread))
-        oldest = min((t for t in (oldest, at) if t is not None), default=None)
-        sums[b.group, b.queue] = (lag + b.lag, oldest)
+    sums = by_queue(behind, times)
     worst = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:_SHOWN]
     total = sum(lag for lag, _ in sums.values())
     late = sum(lag > 0 for lag, _ in sums.values())
     groups = sorted({group for group, _ in sums})
-    colours = dict(
-        zip(
-            groups,
-            [plt.colormaps["tab10"](n) for n in range(10)] * (len(groups) // 10 + 1),
-            strict=False,
-        )
-    )
+    colours = plt.colormaps["tab10"]
     figure, axes = plt.subplots(figsize=(10, 1.6 + 0.32 * max(3, len(worst))), layout="constrained")
     bars = axes.barh(
-        [f"{queue}" for (_, queue), _ in worst]
-        if len(groups) == 1
-        else [f"{queue} · {group}" for (group, queue), _ in worst],
+        [q if len(groups) == 1 else f"{q} · {group}" for (group, q), _ in worst],
         [lag for _, (lag, _) in worst],
-        color=[colours[group] for (group, _), _ in worst],
+        color=[colours(groups.index(group) % 10) for (group, _), _ in worst],
         height=0.72,
     )
     ages = [f" {lag:,}" + (f"   oldest {age(now - at)}" if at else "") for _, (lag, at) in worst]
@@ -209,7 +205,7 @@ def age(span: Any) -> str:
 @click.option("--group", "groups", multiple=True, help="a group; without it, every group.")
 def lag_report(directory: Path, groups: tuple[str, ...], **given: Any) -> None:
     """Report how far groups are behind, into DIRECTORY."""
-    options = pipeline.pairs(given["options"], "--option")
+    options: dict[str, str] = given["options"]
     spark = pipeline.session("lag_report", given)
     admin = AdminClient({"bootstrap.servers": given["server"]})
     there = sorted(group.group_id for group in admin.list_consumer_groups().result(60).valid)

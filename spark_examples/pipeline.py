@@ -30,8 +30,8 @@ TIMESTAMP = "timestamp"
 """The header that carries a record's time in ms since 1970: Spark's sink cannot set the record's
 own, which is when it was written."""
 
-# Java's producer copies its maps at each topic that is new to it: 50,000 take it 20 minutes, but
-# fifty producers with a thousand each a few seconds.
+# Java's producer copies its maps at each topic that is new to it: the first 28,000 took one of them
+# ten minutes (measured), 50,000 in thousands with a producer each little more than one.
 _QUEUES_A_PRODUCER = 1000
 _PRODUCERS_AT_ONCE = 8
 # Small requests to thousands of queues are what costs: wait a little, and send what has gathered.
@@ -51,6 +51,30 @@ def counted(number: int, what: str) -> str:
 # -- the command line
 
 
+def _pairs(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    """NAME=VALUE, given many times, as a dict."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+pattern = click.option(
+    "--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex."
+)
+checkpoint = click.option(
+    "--checkpoint", required=True, metavar="DIR", help="remembers what was taken."
+)
+every = click.option(
+    "--every", metavar="TIME", help='go on for ever, a micro-batch every "10 seconds".'
+)
+
+
 def job(command: Callable[..., None]) -> click.Command:
     """A click command with the options that all jobs have, and one line for each failure."""
 
@@ -68,33 +92,24 @@ def job(command: Callable[..., None]) -> click.Command:
             "--jars", default=JARS, type=click.Path(path_type=Path), show_default="made by make",
             help="directory of the Kafka connector's jars.",
         ),
-        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="a setting of Spark."),
         click.option(
-            "--option", "options", multiple=True, metavar="NAME=VALUE",
+            "--conf", multiple=True, metavar="NAME=VALUE", callback=_pairs,
+            help="a setting of Spark.",
+        ),
+        click.option(
+            "--option", "options", multiple=True, metavar="NAME=VALUE", callback=_pairs,
             help="an option of Spark's Kafka source; kafka.… reaches the sink as well.",
         ),
         click.option(
-            "--master", default="local[8]", show_default=True,
+            "--master", default="local[8]",
             help="where Spark runs; its tasks mostly wait for answers.",
         ),
         click.option(
-            "--bootstrap-server", "server", default="127.0.0.1:9092", show_default=True,
-            help="address of kproxy.",
+            "--bootstrap-server", "server", default="127.0.0.1:9092", help="address of kproxy.",
         ),
     ):  # fmt: skip
         run = option(run)
     return click.command(context_settings={"show_default": True})(run)
-
-
-def pairs(given: tuple[str, ...], flag: str) -> dict[str, str]:
-    """NAME=VALUE as a dict."""
-    found = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=flag)
-        found[name] = value
-    return found
 
 
 def one_line(error: Exception) -> str:
@@ -121,7 +136,7 @@ def session(name: str, options: dict[str, Any]) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         for key, value in _local(options).items():
             builder = builder.config(key, value)
-    for key, value in pairs(options["conf"], "--conf").items():
+    for key, value in options["conf"].items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
@@ -182,7 +197,7 @@ def source(reader: Any, server: str, options: dict[str, str]) -> DataFrame:
 
 
 def whole(pattern: str) -> str:
-    """A subscribePattern for whole names: Spark finds a pattern anywhere in a topic's name."""
+    """A pattern for whole names: Spark finds one anywhere in a topic's name."""
     return f"^(?:{pattern})$"
 
 
@@ -204,6 +219,11 @@ def with_header(name: str, value: Column) -> Column:
     return F.concat(others, F.array(header(name, value)))
 
 
+def of_clients(options: dict[str, str]) -> dict[str, str]:
+    """Of the source's options those that its Kafka client gets, and the sink's as well."""
+    return {name: value for name, value in options.items() if name.startswith("kafka.")}
+
+
 def write(frame: DataFrame, server: str, options: dict[str, str]) -> int:
     """Append rows (topic, key, value, headers) to queues with Spark's Kafka sink; how many queues.
 
@@ -212,12 +232,11 @@ def write(frame: DataFrame, server: str, options: dict[str, str]) -> int:
     frame = frame.persist()
     queues = frame.select("topic").distinct().count()
     slices = -(-queues // _QUEUES_A_PRODUCER)
-    clients = {name: value for name, value in options.items() if name.startswith("kafka.")}
     columns = [name for name in frame.columns if name in ("topic", "key", "value", "headers")]
 
     def write_slice(number: int) -> None:
         part = frame if slices == 1 else frame.where(F.pmod(F.hash("topic"), slices) == number)
-        writer = part.select(columns).write.format("kafka").options(**_SINK | clients)
+        writer = part.select(columns).write.format("kafka").options(**_SINK | of_clients(options))
         writer.option("kafka.bootstrap.servers", server).option(
             "kafka.client.id", f"slice-{number}"
         ).save()

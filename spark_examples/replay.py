@@ -26,7 +26,7 @@ def chosen(
     offsets: tuple[int | None, int | None],
 ) -> DataFrame:
     """Rows of queues whose whole name matches, from the first bound on and below the second."""
-    rows = rows.where(F.col("queue").rlike(f"^(?:{match})$"))
+    rows = rows.where(F.col("queue").rlike(pipeline.whole(match)))
     for column, (start, end) in (("event_time", times), ("offset", offsets)):
         if start is not None:
             rows = rows.where(F.col(column) >= F.lit(start))
@@ -74,7 +74,7 @@ def replay(
     directory: str, match: str, rule: str, rate: int | None, from_slice: int, **given: Any
 ) -> None:
     """Write what archive.py keeps below DIRECTORY to queues again."""
-    options = pipeline.pairs(given["options"], "--option")
+    options: dict[str, str] = given["options"]
     spark = pipeline.session("replay", given)
     rows = chosen(
         files.Files(spark, directory).read(),

@@ -16,7 +16,7 @@ ORIGIN = "origin"
 
 
 def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
-    """Rows for Spark's Kafka sink, and the order to write them in."""
+    """Rows for Spark's Kafka sink, and where each came from."""
     origin = F.concat_ws("/", "topic", "partition", "offset")
     timed = frame.withColumn(
         "headers", pipeline.with_header(pipeline.TIMESTAMP, F.unix_millis(pipeline.event_time()))
@@ -26,7 +26,8 @@ def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
     text = carried.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
     kept = text if where is None else text.where(where)
     return kept.select(
-        F.expr(rule).cast("string").alias("to"), "key_bytes", "value_bytes", "headers",
+        F.expr(rule).cast("string").alias("topic"), F.col("key_bytes").alias("key"),
+        F.col("value_bytes").alias("value"), "headers",
         F.col("topic").alias("from"), "partition", "offset",
     )  # fmt: skip
 
@@ -47,13 +48,13 @@ def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
 @click.option("--where", metavar="SQL", help="only records for which this holds.")
 @click.option("--starting-offsets", default="earliest", help="where the first run begins.")
 @click.option("--batch-records", type=click.IntRange(1), default=100_000, help="of a micro-batch.")
-@click.option("--checkpoint", required=True, metavar="DIR", help="remembers what was taken.")
-@click.option("--every", metavar="TIME", help='go on for ever, a micro-batch every "1 second".')
+@pipeline.checkpoint
+@pipeline.every
 def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **given: Any) -> None:
     """Write records of topics at --from to the queues (at --bootstrap-server) that --to names."""
     if (subscribe is None) == (pattern is None):
         raise click.UsageError("give --subscribe or --subscribe-pattern")
-    options = pipeline.pairs(given["options"], "--option")
+    options: dict[str, str] = given["options"]
     pipeline.check_server(origin)
     spark = pipeline.session("route", given)
     asked = (
@@ -67,12 +68,8 @@ def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **
 
     def each(batch: DataFrame, batch_id: int) -> int:
         # A task holds one partition or a slice of it; its rows are in order, and stay so by target.
-        ordered = batch.sortWithinPartitions("to", "from", "partition", "offset")
-        records = ordered.select(
-            F.col("to").alias("topic"), F.col("key_bytes").alias("key"),
-            F.col("value_bytes").alias("value"), "headers",
-        )  # fmt: skip
-        return pipeline.write(records, given["server"], options)
+        ordered = batch.sortWithinPartitions("topic", "from", "partition", "offset")
+        return pipeline.write(ordered, given["server"], options)
 
     pipeline.run(rows, each, checkpoint=given["checkpoint"], every=given["every"])
 

@@ -10,6 +10,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import absent
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS, metadata_body, metadata_topic
+from kproxy.virtual.envelope import NO_QUEUE
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
@@ -20,7 +21,6 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 _CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _BROKERS = 1
 _PIECE = 500
-_ZERO_ID = bytes(16)
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
@@ -86,7 +86,7 @@ async def _some(worker: Worker, request: Request, topics: Any, operations: int) 
 def _one(worker: Worker, version: int, topic: Any, operations: int) -> bytes:
     topic_id = getattr(topic, "topic_id", None)
     if topic.name is None or (topic_id is not None and any(topic_id.bytes)):
-        queue_id = QueueId(topic_id.bytes if topic_id else _ZERO_ID)
+        queue_id = QueueId(topic_id.bytes if topic_id else NO_QUEUE)
         queue = worker.catalogue.find_id(queue_id)
         if queue is None:
             return metadata_topic(version, Code.UNKNOWN_TOPIC_ID, None, queue_id, ())
@@ -94,7 +94,7 @@ def _one(worker: Worker, version: int, topic: Any, operations: int) -> bytes:
     queue = worker.catalogue.find(topic.name)
     if queue is not None:
         return _topic(worker, version, queue, operations)
-    return metadata_topic(version, absent(topic.name)[0], topic.name, _ZERO_ID, ())
+    return metadata_topic(version, absent(topic.name)[0], topic.name, NO_QUEUE, ())
 
 
 async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -6,11 +6,11 @@ from kproxy.errors import Code
 from kproxy.handlers.metadata import TOPIC_OPERATIONS
 from kproxy.metadata.catalogue import absent
 from kproxy.protocol.answers import described_body, described_topic
+from kproxy.virtual.envelope import NO_QUEUE
 from kproxy.virtual.rows import Queue
 from kproxy.worker import Request, Worker
 
 _PAGE_MAX = 2000  # Kafka's max.request.partition.size.limit
-_ZERO_ID = bytes(16)
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
@@ -22,7 +22,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
     named = [topic.name for topic in body.topics]
     if body.cursor is not None and named and first_name not in named:
         code = Code.INVALID_REQUEST
-        return described_body([described_topic(code, name, _ZERO_ID, ()) for name in named], None)
+        return described_body([described_topic(code, name, NO_QUEUE, ()) for name in named], None)
     topics: list[bytes] = []
     for name, queue in _asked(worker, named, first_name):
         start = first_index if name == first_name else 0
@@ -30,7 +30,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
             return described_body(topics, (name, start))
         if queue is None:
             code = absent(name)[0]
-            topics.append(described_topic(code, name, _ZERO_ID, (), 0, TOPIC_OPERATIONS))
+            topics.append(described_topic(code, name, NO_QUEUE, (), 0, TOPIC_OPERATIONS))
             continue
         end = min(queue.partitions, start + left)
         leaders = worker.cluster.leaders(name, queue.partitions)[start:end]

@@ -165,20 +165,25 @@ class Broker(NamedTuple):
 
 
 _NO_LEADER = _I16.pack(Code.LEADER_NOT_AVAILABLE)
+_EPOCH = b"\0\0\0\0"
+
+
+def _led(index: int, leader: int, epoch: bytes, flexible: bool) -> bytes:
+    """A partition's code, index, leader, epoch, replicas and in-sync replicas."""
+    node = _I32.pack(leader)
+    replicas = count(1, flexible) + node if leader >= 0 else count(0, flexible)
+    code = b"\0\0" if leader >= 0 else _NO_LEADER
+    return b"".join((code, _I32.pack(index), node, epoch, replicas, replicas))
 
 
 @lru_cache(maxsize=4096)
 def _metadata_partitions(version: int, leaders: tuple[int, ...]) -> bytes:
     """Partitions 0, 1, … with one replica each, its leader; -1: there is none at the moment."""
     flexible = version >= METADATA_FLEXIBLE
+    epoch = _EPOCH if version >= 7 else b""
     parts = [count(len(leaders), flexible)]
     for index, leader in enumerate(leaders):
-        node = _I32.pack(leader)
-        replicas = count(1, flexible) + node if leader >= 0 else count(0, flexible)
-        parts += (b"\0\0" if leader >= 0 else _NO_LEADER, _I32.pack(index), node)
-        if version >= 7:
-            parts.append(b"\0\0\0\0")  # leader epoch
-        parts += (replicas, replicas)
+        parts.append(_led(index, leader, epoch, flexible))
         if version >= 5:
             parts.append(count(0, flexible))
         if flexible:
@@ -256,11 +261,8 @@ def _described_partitions(leaders: tuple[int, ...], start: int) -> bytes:
     """Partitions start, start + 1, …; -1: there is no leader at the moment."""
     parts = [count(len(leaders), True)]
     for index, leader in enumerate(leaders, start):
-        node = _I32.pack(leader)
-        replicas = count(1, True) + node if leader >= 0 else count(0, True)
-        parts += (b"\0\0" if leader >= 0 else _NO_LEADER, _I32.pack(index), node)
-        parts.append(b"\0\0\0\0")  # leader epoch
-        parts += (replicas, replicas, b"\x01\x01\x01\0")  # nobody else eligible, none offline
+        parts.append(_led(index, leader, _EPOCH, True))
+        parts.append(b"\x01\x01\x01\0")  # nobody else eligible, none offline
     return b"".join(parts)
 
 

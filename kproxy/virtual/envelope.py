@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it
 COPY_BYTES = 16 + HEAD.size + COPIED.size
-"""What a segment needs for a batch that is copied forward, beside its records."""
+"""What a segment needs for a batch that is copied forward, beside its records: 16 are its frame."""
 
 
 class Envelope:

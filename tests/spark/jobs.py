@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
@@ -66,6 +67,12 @@ def kill_after(seconds: float, name: str, *arguments: object, server: str) -> bo
     process.kill()
     process.communicate(timeout=30)
     return unfinished
+
+
+def load(reader: Any, server: str, **options: str) -> Any:
+    """Rows of Spark's Kafka source; `reader`: spark.read or spark.readStream."""
+    reader = reader.format("kafka").option("kafka.bootstrap.servers", server)
+    return reader.options(**options).load()
 
 
 def write(server: str, records: list[tuple[str, bytes, bytes, int | None]]) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness import eventually, served
 from tests.real_kafka import Kafka
+from tests.spark.jobs import load
 from tests.workers import Workers
 
 pytestmark = [
@@ -61,11 +62,6 @@ def write(address: str, queue: str, start: int, end: int, partition: int = 0) ->
         )  # fmt: skip
     assert producer.flush(30) == 0
     assert not failed, failed[0]
-
-
-def load(reader: Any, address: str, **options: str) -> Any:
-    reader = reader.format("kafka").option("kafka.bootstrap.servers", address)
-    return reader.options(**options).load()
 
 
 def found(spark: Any, address: str, **options: str) -> list[tuple[str, int, int]]:

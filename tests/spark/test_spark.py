@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness import served
+from tests.spark import jobs
 from tests.workers import Site
 
 pytestmark = [
@@ -24,9 +25,7 @@ def write(site: Site, queue: str, start: int, count: int) -> None:
 
 
 def source(spark: Any, site: Site, streaming: bool = False, **options: str) -> Any:
-    reader = spark.readStream if streaming else spark.read
-    reader = reader.format("kafka").option("kafka.bootstrap.servers", site.address)
-    return reader.options(**options).load()
+    return jobs.load(spark.readStream if streaming else spark.read, site.address, **options)
 
 
 def numbered(spark: Any, count: int, queues: int) -> Any:
