@@ -1,13 +1,15 @@
 """The jobs of spark_examples/, end to end, checked record by record."""
 
 import json
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from PIL import Image
 
 from tests.harness import Served, served
@@ -59,10 +61,10 @@ def ingest(spark: Any, server: str, tmp_path: Path, form: str) -> None:
         found = queues[f"{prefix}{key}"]
         mine = [row for row in rows if row[0] == key]
         assert [message.key() for message in found] == [b"%d" % key] * 10
-        for message, (_, time, kind, n) in zip(found, mine, strict=True):
+        for message, (_, moment, kind, n) in zip(found, mine, strict=True):
             value = json.loads(message.value())
             assert (value["id"], value["n"], value["kind"]) == (key, n, kind)
-            ms = round(datetime.fromisoformat(time).timestamp() * 1000)
+            ms = round(datetime.fromisoformat(moment).timestamp() * 1000)
             assert jobs.headers(message) == {"kind": kind.encode(), "timestamp": b"%d" % ms}
 
 
@@ -99,6 +101,7 @@ def test_archive_replay_and_lag(spark: Any, site: Site, tmp_path: Path) -> None:
     files = Counter(path.parent for path in directory.glob("date=*/bucket=*/*.parquet"))
     assert max(files.values()) <= 3
 
+    began = time.time()
     jobs.run(
         "replay", directory, "--match", "arc-[0-4]", "--to", "concat('again-', queue)",
         "--start-offset", 5, "--end", "2023-11-15T22:13:20", "--rate", 10, server=server,
@@ -111,6 +114,9 @@ def test_archive_replay_and_lag(spark: Any, site: Site, tmp_path: Path) -> None:
         found = queues[f"again-arc-{key}"]
         assert [(m.key(), m.value()) for m in found] == [(r[1], r[2]) for r in kept]
         assert [jobs.headers(m)["timestamp"] for m in found] == [b"%d" % r[3] for r in kept]
+    written = sorted(m.timestamp()[1] / 1000 for found in queues.values() for m in found)
+    assert len(written) > 50
+    assert all(written[i] - began > i // 50 * 5 for i in range(len(written)))  # 50 every 5 s
 
     check_lag(spark, server, tmp_path / "lag", records)
 
@@ -120,14 +126,11 @@ def check_archive(spark: Any, directory: Path, records: list[Any]) -> None:
     expected = []
     for key in sorted({record[0] for record in records}):
         mine = [record for record in records if record[0] == key]
-        expected += [(key, i, r[1], r[2], at(r[3])) for i, r in enumerate(mine)]
-    utc = [
+        expected += [(key, i, *record[1:]) for i, record in enumerate(mine)]
+    assert [
         (r.queue, r.offset, bytes(r.key), bytes(r.value), int(bytes(r.headers[0].value)))
         for r in rows
-    ]
-    assert utc == [
-        (*row[:4], round(row[4].replace(tzinfo=UTC).timestamp() * 1000)) for row in expected
-    ]
+    ] == expected
     assert {str(row.date) for row in rows} == {str(at(r[3]).date()) for r in records}
 
 
@@ -142,8 +145,6 @@ def check_lag(spark: Any, server: str, directory: Path, records: list[Any]) -> N
     ):
         pass
     assert message is not None
-    from confluent_kafka import TopicPartition
-
     ends = [TopicPartition("arc-3", 0, 12), TopicPartition("arc-4", 0, 40)]
     consumer.commit(offsets=ends, asynchronous=False)
     consumer.close()
@@ -184,6 +185,36 @@ def test_an_archive_that_is_killed_has_every_record_once(spark: Any, tmp_path: P
     check_archive(spark, directory, records)
 
 
+def test_an_archive_as_a_service(spark: Any, site: Site, tmp_path: Path) -> None:
+    """It takes what comes, queues that are new as well, until it is asked to stop."""
+    records = [
+        (f"on-{i // 100}-{i % 5}", b"k", b"v%d" % i, BEGAN_MS + i * 1000) for i in range(300)
+    ]
+    directory = tmp_path / "archive"
+    arguments = (directory, "--subscribe-pattern", "on-.*")
+    jobs.write(site.address, records[:100])
+    job = jobs.start("archive", *arguments, "--every", "1 second", server=site.address)
+    assert job.stdout
+    try:
+        for start in (0, 100, 200):
+            if start:
+                jobs.write(site.address, records[start : start + 100])
+            rows = 0
+            while rows < 100:
+                line = job.stdout.readline()
+                assert line.startswith("batch "), line
+                rows += int(line.split()[2])
+            assert rows == 100
+    finally:
+        job.terminate()
+        out, err = job.communicate(timeout=60)
+    assert out == ""
+    assert err.endswith("stopped; the same command goes on from here\n")
+    assert job.returncode == 0
+    check_archive(spark, directory, records)
+    assert jobs.run("archive", *arguments, server=site.address) == []
+
+
 def test_an_aggregation_that_is_killed_counts_right(spark: Any, tmp_path: Path) -> None:
     records = [(f"agg-{i % 5}", b"k", b"x" * (i % 7), BEGAN_MS + i * 1000) for i in range(1200)]
     expected: Counter[tuple[str, int]] = Counter()
@@ -215,8 +246,6 @@ def test_an_aggregation_that_is_killed_counts_right(spark: Any, tmp_path: Path) 
 
 
 def test_route_out_and_back(spark: Any, kafka: Kafka, site: Site, tmp_path: Path) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     busy, back = f"busy-{site.__class__.__name__}", f"back-{site.__class__.__name__}"
     admin = AdminClient({"bootstrap.servers": kafka.address})
     for future in admin.create_topics([NewTopic(busy, 3, 1), NewTopic(back, 3, 1)]).values():
@@ -256,8 +285,6 @@ def test_fifty_thousand_queues_in_one_run(spark: Any, server: Served, tmp_path: 
         "--checkpoint", tmp_path / "checkpoint", server=server.address,
     )  # fmt: skip
     assert said == ["batch 0: 50,000 rows, 50,000 queues"]
-    from confluent_kafka.admin import AdminClient
-
     topics = AdminClient({"bootstrap.servers": server.address}).list_topics(timeout=60).topics
     assert {f"many-{i}" for i in range(50_000)} <= set(topics)
     queues = jobs.read(server.address, [f"many-{i}" for i in range(0, 50_000, 100)])
