@@ -1,10 +1,10 @@
-# make run · make test · make check · make test-long · make spark-jars
+# make run · make test · make check · make test-long · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 
-.PHONY: run test test-long check format clean kafka-libs spark-jars spark
+.PHONY: run test test-long check format clean kafka-libs spark-jars spark bench bench-quick
 
 run: $(VENV)/.run
 	$(BIN)/kproxy serve --listen 127.0.0.1:9092 --data-dir ./data
@@ -16,6 +16,13 @@ test: $(VENV)/.dev kafka-libs spark-jars static
 test-long: $(VENV)/.dev kafka-libs spark-jars
 	$(BIN)/python -m pytest -m long
 
+# kproxy against the Kafka beside it: README's table and picture, in benchmarks/results.
+bench: $(VENV)/.dev kafka-libs
+	$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/.dev kafka-libs
+	$(BIN)/python -m benchmarks --quick --results benchmarks/results/quick
+
 # Under a minute, nothing but Python needed.
 check: $(VENV)/.check static
 	$(BIN)/python -m pytest -q -m "not long" tests/protocol tests/virtual tests/metadata tests/store tests/log tests/handlers tests/owning tests/groups tests/simulation
@@ -26,6 +33,7 @@ static: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=spark_examples $(BIN)/mypy spark_examples/*.py
+	$(BIN)/mypy --follow-imports=silent -p benchmarks
 	$(BIN)/lint-imports
 
 format: $(VENV)/.check

@@ -12,7 +12,8 @@ class Kafka:
 
     host = "127.0.0.1"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *java: str) -> None:
+        """`java`: its options; without any a small heap, as many run beside each other."""
         need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
         self.port, controller = free_port(), free_port()
         self._log = (directory / "kafka.out").open("w")
@@ -37,7 +38,7 @@ group.consumer.assignor.offload.enable=false
 """
         )
         self._base = [
-            need_program("java"), "-Xmx512m", "-XX:+UseSerialGC",
+            need_program("java"), *(java or ("-Xmx512m", "-XX:+UseSerialGC")),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
         ]  # fmt: skip
         cluster = uuid.uuid4().hex[:22]

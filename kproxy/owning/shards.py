@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from kproxy.log.base import Ticket
@@ -12,6 +13,8 @@ from kproxy.owning.site import Site
 from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
+
+_log = structlog.get_logger()
 
 
 class Shards:
@@ -46,6 +49,7 @@ class Shards:
 
     def assigned(self, wanted: frozenset[int]) -> None:
         """The group has decided anew which shards are this worker's."""
+        _log.info("shards_assigned", shards=len(wanted))
         self._wanted = wanted
         self._changed.set()
 

@@ -1,0 +1,1 @@
+"""Speed, measured with clients that users have: `make bench`, `make bench-quick`."""

@@ -1,0 +1,86 @@
+"""`python -m benchmarks`: start all servers, load them in turn, say what was measured, clean up."""
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from benchmarks import million, report, works
+from benchmarks.figures import Samples, samples
+from benchmarks.servers import all_servers
+
+_WORKS = {
+    "produce_16k": works.produce_16k,
+    "produce_256k": works.produce_256k,
+    "consume": works.consume,
+    "latency": works.latency,
+    "wide": works.wide,
+    "librdkafka": works.wide_librdkafka,
+    "follow": works.follow,
+}
+_MILLION = "million"
+_DISK_BYTES = 20_000_000_000
+
+
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--quick", is_flag=True, help="one small run of each: under five minutes.")
+@click.option("--runs", type=click.IntRange(1), help="of each work; medians are of these.")
+@click.option(
+    "--work", "chosen", multiple=True, type=click.Choice([*_WORKS, _MILLION]), help="only these."
+)
+@click.option(
+    "--results", type=click.Path(path_type=Path), default=Path("benchmarks/results"),
+    help="directory for table.md, figures.json and figures.png.",
+)  # fmt: skip
+def main(quick: bool, runs: int | None, chosen: tuple[str, ...], results: Path) -> None:
+    """Measure kproxy embedded, kproxy on a Kafka, and that Kafka, in turn on this machine."""
+    if shutil.which("java") is None:
+        raise click.ClickException("no java: the loads are Kafka's own tools; install a JDK 17")
+    sizes = works.QUICK if quick else works.FULL
+    if runs:
+        sizes = works.Sizes(**vars(sizes) | {"runs": runs})
+    found = samples()
+    directory = Path(tempfile.mkdtemp(prefix="kproxy-bench-"))
+    try:
+        free = shutil.disk_usage(directory).free
+        if free < _DISK_BYTES:
+            raise click.ClickException(
+                f"{free / 1e9:.0f} GB free in {directory.parent}, {_DISK_BYTES / 1e9:.0f} are"
+                " needed: name a larger one with TMPDIR"
+            )
+        _measure(directory, sizes, tuple(chosen) or (*_WORKS, _MILLION), found)
+    finally:
+        shutil.rmtree(directory)
+    click.echo(report.write(results, found, sizes))
+
+
+def _measure(directory: Path, sizes: works.Sizes, chosen: tuple[str, ...], found: Samples) -> None:
+    if any(name in _WORKS for name in chosen):
+        with all_servers(directory) as servers:
+            for name, work in _WORKS.items():
+                if name in chosen:
+                    with _timed(name):
+                        work(servers, sizes, found)
+    if _MILLION in chosen:
+        with _timed(_MILLION):
+            million.million(directory, sizes, found)
+
+
+class _timed:  # noqa: N801
+    """Says what goes on, to standard error."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+        click.echo(f"{self._name} … ", nl=False, err=True)
+
+    def __exit__(self, *_: object) -> None:
+        click.echo(f"{time.monotonic() - self._began:.0f} s", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The load: Kafka's own performance tools, Load.java for many queues, and librdkafka."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.harness import KAFKA_LIBS
+
+RECORD_BYTES = 100
+_JAVA = (
+    "java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{KAFKA_LIBS}/*",
+)  # fmt: skip
+_LOAD = str(Path(__file__).with_name("Load.java"))
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(
+        [*_JAVA, *command], capture_output=True, text=True, timeout=1200, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def make_queue(address: str, name: str) -> None:
+    """A topic of one partition; a topic of Kafka's, or a queue."""
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
+
+
+def drop(address: str, *names: str) -> None:
+    """Delete topics."""
+    for future in AdminClient({"bootstrap.servers": address}).delete_topics(list(names)).values():
+        future.result(60)
+
+
+def produce(address: str, queue: str, records: int, batch_bytes: int) -> float:
+    """Records per second of Kafka's ProducerPerformance, with linger.ms=5."""
+    said = _run(
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", queue,
+        "--num-records", str(records), "--record-size", str(RECORD_BYTES), "--throughput", "-1",
+        "--bootstrap-server", address,
+        "--command-property", "linger.ms=5", f"batch.size={batch_bytes}",
+    )  # fmt: skip
+    found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec", said, re.MULTILINE)
+    if int(found[-1][0]) != records:
+        raise RuntimeError(said)
+    return float(found[-1][1])
+
+
+def consume(address: str, queue: str, records: int) -> float:
+    """Records per second of Kafka's ConsumerPerformance, from the oldest on."""
+    said = _run(
+        "org.apache.kafka.tools.ConsumerPerformance", "--topic", queue,
+        "--num-records", str(records), "--bootstrap-server", address, "--timeout", "60000",
+        "--hide-header",
+    )  # fmt: skip
+    fields = said.strip().splitlines()[-1].split(", ")
+    if int(fields[4]) < records:
+        raise RuntimeError(said)
+    return float(fields[9])  # fetch.nMsg.sec: without the time of joining a group
+
+
+def java(command: str, *arguments: object) -> list[dict[str, Any]]:
+    """What Load.java measured."""
+    return [json.loads(line) for line in _run(_LOAD, command, *map(str, arguments)).splitlines()]
+
+
+@contextmanager
+def following(
+    address: str, prefix: str, queues: int, seconds: int, rate: int
+) -> Iterator[dict[str, Any]]:
+    """A consumer of many queues; the block begins when it is steady, and then sees its count."""
+    arguments = map(str, (prefix, queues, seconds, rate))
+    process = subprocess.Popen(
+        [*_JAVA, _LOAD, "follow", address, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    counted: dict[str, Any] = {}
+    try:
+        if "ready" not in process.stdout.readline():
+            raise RuntimeError("the consumer did not get ready")
+        yield counted
+        counted.update(json.loads(process.stdout.readline()))
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> list[float]:
+    """Seconds of each round of one record to each queue; a process of its own does it."""
+    arguments = [address, prefix, *map(str, (queues, rounds, each))]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.loads", *arguments],
+        capture_output=True, text=True, timeout=1200, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    return [float(line) for line in done.stdout.split()]
+
+
+def _librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> None:
+    failed: list[Any] = []
+    settings = {"bootstrap.servers": address, "linger.ms": 5, "log_level": 2}
+    producers = [Producer(settings) for _ in range(0, queues, each)]
+    value = b"x" * RECORD_BYTES
+
+    def send(number: int) -> None:
+        producer = producers[number]
+        for i in range(number * each, min(queues, (number + 1) * each)):
+            producer.produce(
+                f"{prefix}{i}", value, on_delivery=lambda e, _: failed.append(e) if e else None
+            )
+        if producer.flush(300):
+            raise TimeoutError
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(rounds):
+            began = time.monotonic()
+            list(pool.map(send, range(len(producers))))
+            print(time.monotonic() - began, flush=True)  # noqa: T201
+    if failed:
+        raise RuntimeError(str(failed[0]))
+
+
+if __name__ == "__main__":
+    _librdkafka(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))

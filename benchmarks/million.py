@@ -1,0 +1,76 @@
+"""A million queues: what they take of memory, and how soon they are served again."""
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks import loads
+from benchmarks.figures import Samples
+from benchmarks.servers import EMBEDDED, ON_KAFKA, Server, embedded, kafka, on_kafka
+from benchmarks.works import Sizes
+from tests.wire import Wire
+
+Serve = Callable[[], AbstractContextManager[Server]]
+_PREFIX = "million-"
+_HOT = 1_000
+_HOT_ROUNDS = 40
+
+
+def million(directory: Path, sizes: Sizes, found: Samples) -> None:
+    """On servers of its own, as all that others hold would be in their memory."""
+    _measure(EMBEDDED, lambda: embedded(directory / "own", "never"), sizes, found)
+    shutil.rmtree(directory / "own")
+    with kafka(directory / "broker") as broker:
+        copy = directory / "copy"
+        _measure(ON_KAFKA, lambda: on_kafka(broker, copy, "million"), sizes, found)
+        for _ in range(sizes.runs):
+            shutil.rmtree(copy)
+            with on_kafka(broker, copy, "million") as server:
+                found["rebuild"][ON_KAFKA].append(_envelopes(sizes) / _until_served(server))
+    shutil.rmtree(directory / "broker")
+
+
+def _envelopes(sizes: Sizes) -> int:
+    """A CREATE and an APPEND for each queue, and what _cost wrote."""
+    return 2 * sizes.million + _HOT + 2 * (2 + _HOT_ROUNDS) * _HOT
+
+
+def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
+    with serve() as server:
+        few = _cost(server)
+        loads.java("wide", server.address, _PREFIX, sizes.million, 1, min(25_000, sizes.million))
+        found["memory"][name].append(server.rss_mb())
+        found["cost"][name].append(_cost(server) / few)
+    for _ in range(sizes.runs):
+        with serve() as server:
+            found["restart"][name].append(
+                _until_served(server) if name == ON_KAFKA else _until_answered(server)
+            )
+
+
+def _cost(server: Server) -> float:
+    """Seconds of CPU of a produce to each of some queues, again and again."""
+    loads.java("wide", server.address, "hot-", _HOT, 2, _HOT // 4)
+    before = server.cpu()
+    loads.java("wide", server.address, "hot-", _HOT, _HOT_ROUNDS, _HOT // 4)
+    return server.cpu() - before
+
+
+def _until_answered(server: Server) -> float:
+    """From the start of the process to the answer about a queue."""
+    host, _, port = server.address.rpartition(":")
+    with Wire(host, int(port)) as wire:
+        if wire.list_offset(f"{_PREFIX}7", -1).offset != 1:
+            raise RuntimeError("a queue has lost its record")
+    return time.time() - float(server.process.create_time())
+
+
+def _until_served(server: Server) -> float:
+    """From the assignment of shards to when the last of them is served."""
+    times = {}
+    for event in server.events("shards_assigned", "shard_served"):
+        times[event["event"]] = datetime.fromisoformat(event["timestamp"])
+    return float((times["shard_served"] - times["shards_assigned"]).total_seconds())

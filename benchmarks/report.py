@@ -1,0 +1,165 @@
+"""What was measured, as a table, as JSON and as a picture."""
+
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import (
+    BY_KEY,
+    DIFFERENCE,
+    FIGURES,
+    RATIO,
+    VALUE,
+    Figure,
+    Middle,
+    Samples,
+    against,
+)
+from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA, SYNCED
+from benchmarks.works import Sizes
+
+_SERVERS = (KAFKA, ON_KAFKA, EMBEDDED, SYNCED)
+
+
+def machine() -> dict[str, str]:
+    """What the numbers hold for."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")),
+        platform.machine(),
+    )  # fmt: skip
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
+    return {
+        "cores": f"{os.cpu_count()} × {cpu}",
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "python": platform.python_version(),
+        "java": java.stderr.split('"')[1],
+        "kafka": "4.3.1",
+        "librdkafka": version("confluent-kafka"),
+    }
+
+
+def number(value: float) -> str:
+    """Three figures that matter."""
+    if abs(value) >= 100:
+        return f"{round(value, -max(0, len(str(int(abs(value)))) - 3)):,.0f}"
+    return f"{value:.3g}"
+
+
+def spread(found: Middle) -> str:
+    if found.low == found.high:
+        return number(found.value)
+    return f"{number(found.value)} ({number(found.low)}–{number(found.high)})"
+
+
+def compared(found: Samples, figure: Figure, server: str) -> tuple[str, bool | None]:
+    """A cell: the value, against Kafka's where that is what counts; whether the target is met."""
+    value = against(found, figure, server, VALUE)
+    if value is None:
+        return "", None
+    if server == KAFKA:
+        return spread(value), None
+    target = figure.targets.get(server)
+    of = target.of if target else RATIO
+    other = against(found, figure, server, of)
+    if of == VALUE or other is None:
+        text = spread(value)
+    elif of == RATIO:
+        text = f"{number(value.value)} = {spread(other)} ×"
+    else:
+        text = f"{number(value.value)} = Kafka {other.value:+.2g}"
+    judged = against(found, figure, server, target.of) if target else None
+    return text, target.met(judged.value) if target and judged else None
+
+
+def table(found: Samples) -> str:
+    """GitHub's Markdown: medians, in brackets between what the runs lay; targets and misses."""
+    lines = [
+        "| " + " | ".join(["", *_SERVERS, "target"]) + " |",
+        "|---" + "|---:" * len(_SERVERS) + "|---|",
+    ]
+    for figure in FIGURES:
+        if figure.key not in found:
+            continue
+        cells = []
+        for server in _SERVERS:
+            text, met = compared(found, figure, server)
+            cells.append(text + {None: "", True: " ✓", False: " ✗"}[met])
+        goals = sorted({str(t): None for t in figure.targets.values()}, key=len)
+        if len(goals) > 1:
+            goals = [f"{t}" for t in map(str, figure.targets.values())]
+        lines.append(
+            f"| {figure.title}, {figure.unit} | {' | '.join(cells)} | {', '.join(goals)} |"
+        )
+    return "\n".join(lines)
+
+
+def write(directory: Path, found: Samples, sizes: Sizes) -> str:
+    """table.md, figures.json and figures.png in the directory; the table."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = table(found)
+    (directory / "table.md").write_text(text + "\n")
+    told: dict[str, Any] = {"machine": machine(), "sizes": vars(sizes), "samples": found}
+    (directory / "figures.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    draw(directory / "figures.png", found)
+    return text
+
+
+def read(path: Path) -> tuple[Samples, Sizes]:
+    """What write() left in figures.json."""
+    told = json.loads(path.read_text())
+    return told["samples"], Sizes(**told["sizes"])
+
+
+def draw(path: Path, found: Samples) -> None:
+    """Each figure as a fraction of its target: right of the line is better than asked."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figures = [BY_KEY[f.key] for f in FIGURES if f.key in found]
+    height = 0.36
+    chart, axes = plt.subplots(figsize=(11, 1.6 + 0.5 * len(figures)), layout="constrained")
+    for offset, (server, colour) in enumerate(((ON_KAFKA, "#1f77b4"), (EMBEDDED, "#ff7f0e"))):
+        at, widths, labels = [], [], []
+        for place, figure in enumerate(reversed(figures)):
+            target = figure.targets.get(server)
+            middle = against(found, figure, server, target.of) if target else None
+            value = against(found, figure, server, VALUE)
+            if target is None or middle is None or value is None:
+                continue
+            at.append(place + (0.5 - offset) * height)
+            widths.append(_score(found, figure, server))
+            unit = "×" if target.of == RATIO else "ms" if target.of == DIFFERENCE else ""
+            labels.append(f" {number(middle.value)} {unit} ({target})")
+        bars = axes.barh(at, widths, height=height, color=colour, label=server)
+        axes.bar_label(bars, labels, fontsize=8)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_yticks(range(len(figures)), [figure.title for figure in reversed(figures)])
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, 0.1), high * 3)
+    axes.set_xlabel("times as good as the target (log scale); the line is the target")
+    axes.legend(loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    chart.savefig(path, dpi=130)
+    plt.close(chart)
+
+
+def _score(found: Samples, figure: Figure, server: str) -> float:
+    """How many times as good as its target a figure is."""
+    target = figure.targets[server]
+    if target.of == DIFFERENCE:
+        mine, kafka = (against(found, figure, name, VALUE) for name in (server, KAFKA))
+        assert mine
+        assert kafka
+        return (kafka.value + target.bound) / mine.value
+    middle = against(found, figure, server, target.of)
+    assert middle
+    value = max(middle.value, 1e-9)
+    return value / target.bound if target.at_least else target.bound / value

@@ -1,0 +1,85 @@
+"""The servers that are compared, all up at the same time while one of them has the load."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.harness import Served, served
+from tests.real_kafka import Kafka
+from tests.workers import Workers
+
+KAFKA, ON_KAFKA, EMBEDDED, SYNCED = "Kafka", "on Kafka", "embedded", "embedded, synced"
+
+# As Kafka's own start script sets them: the broker is measured as people run it.
+_BROKER = (
+    "-Xmx1g", "-Xms1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+)  # fmt: skip
+
+
+@dataclass
+class Server:
+    """Something that clients connect to, and the processes whose CPU it costs."""
+
+    name: str
+    address: str
+    process: psutil.Process
+    served: Served | None = None  # where it is kproxy
+
+    def cpu(self) -> float:
+        """Seconds of CPU so far, of the process that clients are connected to."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """What kproxy logged of that."""
+        assert self.served
+        return [event for event in list(self.served.events) if event["event"] in names]
+
+    def rss_mb(self) -> float:
+        """Resident memory in MB (10**6 bytes)."""
+        return float(self.process.memory_info().rss / 1e6)
+
+
+@contextmanager
+def kafka(directory: Path) -> Iterator[Kafka]:
+    """A broker with the settings that Kafka ships."""
+    directory.mkdir(parents=True)
+    broker = Kafka(directory, *_BROKER)
+    try:
+        yield broker.wait_ready()
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def on_kafka(broker: Kafka, directory: Path, prefix: str) -> Iterator[Server]:
+    """One worker on that broker."""
+    worker = Workers(broker, directory, count=1, shards=8, prefix=prefix)
+    with worker.running():
+        (process,) = worker.workers
+        yield Server(ON_KAFKA, worker.address, psutil.Process(process.process.pid), process)
+
+
+@contextmanager
+def embedded(directory: Path, sync: str) -> Iterator[Server]:
+    """kproxy on its own storage; `sync`: never (as Kafka's default), always (kproxy's)."""
+    name = EMBEDDED if sync == "never" else SYNCED
+    with served(directory, "--sync", sync) as process:
+        yield Server(name, process.address, psutil.Process(process.process.pid), process)
+
+
+@contextmanager
+def all_servers(directory: Path) -> Iterator[dict[str, Server]]:
+    """By name: Kafka itself, kproxy on it, and kproxy embedded, without and with fsync."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(kafka(directory / "kafka"))
+        direct = Server(KAFKA, broker.address, psutil.Process(broker.process.pid))
+        found = [direct, stack.enter_context(on_kafka(broker, directory / "worker", "bench"))]
+        for sync in ("never", "always"):
+            found.append(stack.enter_context(embedded(directory / sync, sync)))
+        yield {server.name: server for server in found}

@@ -1,0 +1,142 @@
+"""The works: each loads servers in turn, run after run, and says what it saw."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks import loads
+from benchmarks.figures import Samples
+from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA, SYNCED, Server
+
+ALL = (KAFKA, ON_KAFKA, EMBEDDED, SYNCED)
+QUEUES = (ON_KAFKA, EMBEDDED)
+
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of each work."""
+
+    runs: int
+    produce: int
+    consume: int
+    latency: int
+    queues: int
+    queues_librdkafka: int
+    records_each: int
+    follow_s: int
+    million: int
+
+
+FULL = Sizes(5, 2_000_000, 5_000_000, 5_000, 100_000, 100_000, 10, 20, 1_000_000)
+QUICK = Sizes(1, 500_000, 1_000_000, 1_500, 20_000, 10_000, 10, 8, 50_000)
+
+
+def _turns(runs: int, names: tuple[str, ...]) -> Iterator[str]:
+    """Servers in turn, each run beginning with another."""
+    for run in range(runs):
+        shift = run % len(names)
+        yield from names[shift:] + names[:shift]
+
+
+def _name() -> str:
+    return f"bench-{next(_names)}-"
+
+
+def produce(servers: dict[str, Server], sizes: Sizes, found: Samples, size: int) -> None:
+    """Kafka's own tool into one new topic: how fast, and what CPU the server had."""
+    key = f"{size >> 10}k"
+    for name in ALL:  # not counted: what runs warm for the first time
+        _produce(servers[name], sizes.produce // 4, size)
+    for name in _turns(sizes.runs, ALL):
+        rate, seconds = _produce(servers[name], sizes.produce, size)
+        found[f"produce_{key}"][name].append(rate)
+        found[f"cpu_{key}"][name].append(seconds / (sizes.produce * loads.RECORD_BYTES / 1e9))
+
+
+def _produce(server: Server, records: int, size: int) -> tuple[float, float]:
+    queue = _name()
+    loads.make_queue(server.address, queue)
+    before = server.cpu()
+    rate = loads.produce(server.address, queue, records, size)
+    seconds = server.cpu() - before
+    loads.drop(server.address, queue)
+    return rate, seconds
+
+
+def produce_16k(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
+    produce(servers, sizes, found, 16 << 10)
+
+
+def produce_256k(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
+    produce(servers, sizes, found, 256 << 10)
+
+
+def consume(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
+    """Kafka's own tool reads what Kafka's own tool wrote."""
+    queue, names = _name(), (KAFKA, ON_KAFKA, EMBEDDED)
+    for name in names:
+        loads.make_queue(servers[name].address, queue)
+        loads.produce(servers[name].address, queue, sizes.consume, 16 << 10)
+        loads.consume(servers[name].address, queue, sizes.consume // 5)
+    for name in _turns(sizes.runs, names):
+        found["consume"][name].append(loads.consume(servers[name].address, queue, sizes.consume))
+    for name in names:
+        loads.drop(servers[name].address, queue)
+
+
+def latency(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
+    """From send() to the answer, of a Java producer."""
+    queue = _name()
+    for name in ALL:
+        loads.make_queue(servers[name].address, queue)
+    for name in _turns(sizes.runs, ALL):
+        (said,) = loads.java("latency", servers[name].address, queue, sizes.latency, 500, 1_000)
+        for key in ("p50", "p99"):
+            found[key][name].append(said[f"{key}_ms"])
+    for name in ALL:
+        loads.drop(servers[name].address, queue)
+
+
+def wide(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
+    """New queues, then the same again, then all of them read by one consumer."""
+    count = sizes.queues
+    for name in _turns(sizes.runs, QUEUES):
+        prefix, address = _name(), servers[name].address
+        # Rounds enough for the reader: the first is new, the second is counted as again.
+        rounds = loads.java("wide", address, prefix, count, sizes.records_each, count // 4)
+        found["new"][name].append(count / rounds[0]["seconds"])
+        found["again"][name].append(count / rounds[1]["seconds"])
+        records = count * sizes.records_each
+        (read,) = loads.java("back", address, prefix, count, records)
+        if read["records"] != records:
+            raise RuntimeError(f"{read['records']} of {records} records were read")
+        found["back"][name].append(records / read["seconds"])
+
+
+def wide_librdkafka(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
+    """The same, of a client that sends a request for each partition."""
+    count = sizes.queues_librdkafka
+    for name in _turns(sizes.runs, QUEUES):
+        each = min(count, 5_000)  # what the client keeps of each topic makes each new one dearer
+        new, again = loads.librdkafka(servers[name].address, _name(), count, 2, each)
+        found["new_librdkafka"][name].append(count / new)
+        found["again_librdkafka"][name].append(count / again)
+
+
+def follow(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
+    """The CPU of a worker with a consumer of 10,000 queues of which few have news."""
+    queues, rate, prefix = 10_000, 10, _name()
+    for name in QUEUES:
+        loads.java("wide", servers[name].address, prefix, queues, 1, queues // 4)
+    for name in _turns(sizes.runs, QUEUES):
+        server, seconds = servers[name], sizes.follow_s
+        with loads.following(server.address, prefix, queues, seconds, rate) as said:
+            before = server.cpu()
+            time.sleep(seconds)
+            used = server.cpu() - before
+        if said["read"] != said["sent"]:
+            raise RuntimeError(f"{said}")
+        found["follow"][name].append(100 * used / seconds)

@@ -1,0 +1,50 @@
+"""The benchmark: what it makes of its samples, and that it runs and leaves nothing behind."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+from benchmarks import report
+from benchmarks.figures import samples
+from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA
+from benchmarks.works import QUICK
+from tests.harness import ROOT
+
+
+def test_table_and_picture(tmp_path: Path) -> None:
+    found = samples()
+    for key, kafka, worker in (
+        ("produce_16k", [100_000, 200_000, 300_000], [90_000, 200_000, 240_000]),
+        ("p50", [1.0, 1.2, 1.1], [1.3, 1.9, 1.7]),
+    ):
+        found[key] = {KAFKA: kafka, ON_KAFKA: worker, EMBEDDED: [2 * v for v in kafka]}
+    found["again"] = {ON_KAFKA: [50_000.0], EMBEDDED: [123_456.0]}
+    text = report.write(tmp_path, found, QUICK)
+    rows = text.splitlines()
+    assert "200,000 (100,000–300,000) | 200,000 = 0.9 (0.8–1) × ✓ | 400,000 = 2 × ✓" in rows[2]
+    assert "1.1 (1–1.2) | 1.7 = Kafka +0.6 ✗ | 2.2 = Kafka +1.1 ✗" in rows[3]
+    assert "|  | 50,000 ✗ | 123,000 ✓ |" in rows[4]
+    again, sizes = report.read(tmp_path / "figures.json")
+    assert sizes == QUICK
+    assert report.table(again) == text
+    with Image.open(tmp_path / "figures.png") as picture:
+        assert picture.width > 1000
+
+
+@pytest.mark.long
+def test_quick_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "figures.json").read_text())
+    assert all(values for servers in told["samples"].values() for values in servers.values())
+    assert "rebuild" in told["samples"]
+    assert not list(Path(tempfile.gettempdir()).glob("kproxy-bench-*"))
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
