@@ -1,5 +1,6 @@
 """The `kproxy` command (click: the usual library for commands; options come from `Config`)."""
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,12 @@ def _config_file(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def _collect_less() -> None:
+    """Rows and requests die by their counts: looking for cycles in them cost a fifth of a fold."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+
+
 def _loaded(config_file: Path | None, flags: dict[str, Any]) -> Config:
     return load({name: value for name, value in flags.items() if value is not None}, config_file)
 
@@ -83,6 +90,7 @@ def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> N
     """
     config = _loaded(config_file, flags)
     configure(config.log_level, config.log_format, config.listen if supervised else None)
+    _collect_less()
     if config.workers > 1:
         anyio.run(Supervisor(config, sys.argv[1:]).run, backend_options=_LOOP)
     else:
