@@ -7,11 +7,11 @@ asked version has. So no class of one API version leaks into a handler.
 import io
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from kio.index import (
@@ -33,8 +33,7 @@ _HEADER = struct.Struct(">hhih")
 _LENGTH_AND_CORRELATION = struct.Struct(">ii")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """`body_at` is the byte position of the body; -1 where the version is not one kio knows."""
 
     api_key: int
@@ -61,18 +60,12 @@ def decode_header(frame: bytes) -> RequestHeader:
         position += length
     elif length != -1:
         raise Malformed(f"the client id has length {length}")
-    schema = request_schema(key, version)
-    if schema is None:
+    flexible = _request_is_flexible(key, version)
+    if flexible is None:
         position = -1
-    elif schema.__flexible__:
+    elif flexible:
         position = skip_tags(frame, position, len(frame))
-    return RequestHeader(
-        api_key=key,
-        api_version=version,
-        correlation_id=correlation_id,
-        client_id=client_id,
-        body_at=position,
-    )
+    return RequestHeader(key, version, correlation_id, client_id, position)
 
 
 @cache
@@ -81,6 +74,13 @@ def _loaded(load: Callable[[int, int], Any], key: int, version: int) -> Any:
         return load(key, version)
     except (UnknownAPIKey, UnknownEntity):
         return None
+
+
+@lru_cache(1024)
+def _request_is_flexible(key: int, version: int) -> bool | None:
+    """None where kio knows no such version."""
+    schema = request_schema(key, version)
+    return None if schema is None else bool(schema.__flexible__)
 
 
 def request_schema(key: int, version: int) -> Any:

@@ -52,6 +52,8 @@ def admit(schema: Any, data: bytes, position: int, elements_max: int) -> tuple[b
 
 def skip_tags(data: bytes, position: int, end: int) -> int:
     """Walk over a tagged-field section of which no field is of interest. Raises Malformed."""
+    if position < end and data[position] == 0:
+        return position + 1
     return _tags_walker({})(data, position, end, Walk(0))
 
 

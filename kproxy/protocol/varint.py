@@ -22,6 +22,14 @@ def _read_base_128(
 
 def read_uvarint(data: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
     """Return (value, next position). Raises Malformed past `end` or above 32 bits."""
+    if end - position >= 3:  # most lengths
+        first, second, third = data[position : position + 3]
+        if first < 0x80:
+            return first, position + 1
+        if second < 0x80:
+            return first & 0x7F | second << 7, position + 2
+        if third < 0x80:
+            return first & 0x7F | (second & 0x7F) << 7 | third << 14, position + 3
     value, position = _read_base_128(data, position, end, 5)
     if value > 0xFFFFFFFF:
         raise Malformed("a varint is larger than 32 bits")

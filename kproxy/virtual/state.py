@@ -41,7 +41,8 @@ class State:
         self._dirty_partitions: dict[PartitionKey, Partition] = {}
         self._queues: dict[str, Queue] = {}
         self._names: dict[QueueId, str] = {}
-        self._segments: dict[int, int] = {}
+        self._segments: dict[int, int] = {}  # live bytes, changed since the last write
+        self._last_segment = (-1, 0)  # live bytes of the one that changed last
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
@@ -125,13 +126,17 @@ class State:
 
     def count_live(self, place: Place | Batch) -> None:
         """A batch lies here from now on."""
-        segment = place.segment
-        self._segments[segment] = self.live_bytes(segment) + place.length + COPY_BYTES
+        self._count(place.segment, place.length + COPY_BYTES)
 
     def count_dead(self, place: Place | Batch) -> None:
         """A batch that lies here is not needed here any more."""
-        segment = place.segment
-        self._segments[segment] = self.live_bytes(segment) - place.length - COPY_BYTES
+        self._count(place.segment, -place.length - COPY_BYTES)
+
+    def _count(self, segment: int, change: int) -> None:
+        last, live = self._last_segment
+        live = (live if segment == last else self.live_bytes(segment)) + change
+        self._segments[segment] = live
+        self._last_segment = (segment, live)
 
     def live_bytes(self, segment: int) -> int:
         """What copying a segment's live batches forward would write; 0: it has none.
