@@ -1,6 +1,7 @@
 """Envelopes of one request on their way to one shard or several, and their outcomes in order."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from kproxy.errors import KafkaError
 from kproxy.log.base import Ticket
@@ -27,12 +28,35 @@ class Appends:
         for shard, (envelopes, slots) in self._by_shard.items():
             self._tickets.append((shard.append(envelopes), slots))
 
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back when all of it is durable and applied, or refused: now, if it is."""
+        if len(self._tickets) == 1:
+            self._tickets[0][0].then(callback)
+            return
+        left = len(self._tickets)
+
+        def one_more() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                callback()
+
+        for ticket, _ in self._tickets:
+            ticket.then(one_more)
+
     async def outcomes(self) -> list[Outcome]:
+        """As `results`, once all is done."""
+        for ticket, _ in self._tickets:
+            with suppress(KafkaError):
+                await ticket.wait()
+        return self.results()
+
+    def results(self) -> list[Outcome]:
         """One for each envelope; one that could not be appended has the error's code."""
         results = [Outcome()] * self._count
         for ticket, slots in self._tickets:
             try:
-                for slot, outcome in zip(slots, await ticket.wait(), strict=True):
+                for slot, outcome in zip(slots, ticket.outcomes(), strict=True):
                     results[slot] = outcome
             except KafkaError as error:
                 for slot in slots:

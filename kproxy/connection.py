@@ -1,106 +1,174 @@
 """One connection: frames in, answers out in request order, everything between bounded.
 
-Produces overlap: each is appended as it arrives, and answered when durable. Any other request
-starts when all before it have been answered, and a Produce behind it waits for it, as with Kafka,
-which takes one request of a connection at a time. A long poll ends when something waits behind it:
-Spark asks for offsets behind each Fetch, and with Kafka waits half a second for each.
+Produces overlap: each is appended as it arrives, and answered when durable, without a task of its
+own (measured: a task step for each costs more than the rest of it). Any other request starts when
+all before it have been answered, and a Produce behind it waits for it, as with Kafka, which takes
+one request of a connection at a time. A long poll ends when something waits behind it: Spark asks
+for offsets behind each Fetch, and with Kafka waits half a second for each.
 """
 
+import asyncio
+import time
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol, cast
 
 import anyio
 import structlog
-from anyio.abc import SocketStream
 
-from kproxy.config import Config
-from kproxy.dispatch import Accepted, accept
+from kproxy.dispatch import Accepted, accept, answer, produced
+from kproxy.handlers.produce import Appending
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Worker
 
 _log = structlog.get_logger()
 
-_RECEIVE_BYTES = 1 << 18
 _SEND_BYTES = 1 << 18
 
 
-def _pause(stream: SocketStream) -> None:
-    """Read from the socket only while `receive` waits.
+class House(Protocol):
+    """Who counts connections."""
 
-    anyio (4.16) leaves the stream of an accepted connection reading into a queue without a bound
-    until a first `receive` has waited; it offers no public way to stop that.
+    def admit(self, connection: "Connection") -> bool:
+        """Whether there is room for one more; if so, `run` will be run."""
+        ...
+
+    def left(self, connection: "Connection") -> None: ...
+
+
+class Waiting:
+    """A request in line."""
+
+    __slots__ = ("accepted", "appending", "begun", "done", "size")
+
+    def __init__(self, accepted: Accepted, size: int) -> None:
+        self.accepted = accepted
+        self.appending: Appending | None = accepted.appending  # of a Produce
+        self.size = size
+        self.done = False
+        self.begun = False
+
+
+class Connection(asyncio.Protocol):
+    """Serves one client until it leaves, misbehaves, falls silent or the server stops.
+
+    Callbacks of the transport and of the log do everything but answering what overlaps with
+    nothing, which `run` does.
     """
-    transport = getattr(stream, "_transport", None)
-    if transport is not None:
-        transport.pause_reading()
 
-
-class Connection:
-    """Serves one client until it leaves, misbehaves, falls silent or the server stops."""
-
-    def __init__(self, stream: SocketStream, worker: Worker, peer: str) -> None:
-        self._stream = stream
+    def __init__(self, worker: Worker, house: House) -> None:
         self._worker = worker
-        self._config: Config = worker.config
+        self._config = worker.config
+        self._house = house
         self._memory = worker.request_memory
-        self._peer = peer
-        self._host = "/" + peer.rpartition(":")[0]
-        self._line: deque[tuple[Accepted, int]] = deque()
+        self._assembler = FrameAssembler(worker.config.frame_bytes_max)
         self._unfinished = 0  # bytes of a request that is not whole yet
+        self._frames: deque[bytes] = deque()  # whole, not in line yet
+        self._line: deque[Waiting] = deque()
         self._serial = 0  # of the line, those that do not overlap
         self._behind = Line()
-        self._more = anyio.Event()
-        self._less = anyio.Event()
-        self._ended = False
-        self._reading = anyio.CancelScope()
-        self._whole = anyio.CancelScope()
-        self.active_at = anyio.current_time()
+        self._turn = asyncio.Event()  # the first in line is for `run`
+        self._scope = anyio.CancelScope()
+        self._reading = True
+        self._ended = False  # no more requests are taken
+        self._closed = False
+        self._admitted = False
+        self._advancing = self._taking = self._wants_room = self._soon = False
+        self._drained: asyncio.Future[None] | None = None  # while the client does not read
         self._sending_since: float | None = None
+        self.active_at = time.monotonic()
+
+    # -- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        address = transport.get_extra_info("peername") or ("?", 0)
+        self.ip = str(address[0])
+        self._peer = f"{self.ip}:{address[1]}"
+        self._admitted = self._house.admit(self)
+        if not self._admitted:
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.active_at = time.monotonic()
+        try:
+            complete = self._assembler.feed(data)
+            self._note_unfinished(self._assembler.buffered_bytes)
+        except Malformed as error:
+            self._refuse(error)
+            return
+        for frame in complete:
+            self._memory.take(len(frame))
+        self._frames += complete
+        self._take_all()
+
+    def eof_received(self) -> bool:
+        self._end()
+        return True  # what is in line is still answered
+
+    def pause_writing(self) -> None:
+        self._drained = self._loop.create_future()
+        self._sending_since = time.monotonic()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        self._sending_since = None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+        self._advance()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed = True
+        self._scope.cancel()
+        held = sum(map(len, self._frames)) + sum(waiting.size for waiting in self._line)
+        self._memory.give_back(self._unfinished + held)
+        self._frames.clear()
+        self._line.clear()
+        if self._admitted:
+            self._house.left(self)
+
+    # -- what the server calls
 
     async def run(self) -> None:
-        _pause(self._stream)
-        with self._whole:
-            async with self._stream, anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write)
-                with self._reading:
-                    await self._guard(self._read)
-                self._ended = True
-                self._more.set()
-        self._memory.give_back(self._unfinished + sum(size for _, size in self._line))
-        self._line.clear()
+        """Answer what overlaps with nothing, for as long as the connection lasts."""
+        with self._scope:
+            while not self._closed:
+                await self._turn.wait()
+                self._turn.clear()
+                try:
+                    await self._answer_first()
+                except Malformed as error:
+                    self._refuse(error)
+                except Exception:
+                    self._fail()
 
     def stop_reading(self) -> None:
         """Take no more requests; what is in line is still answered."""
-        self._reading.cancel()
+        self._memory.give_back(sum(map(len, self._frames)))
+        self._frames.clear()
+        self._pause_reading()
+        self._end()
+
+    def abort(self) -> None:
+        """End the connection, whatever it waits for."""
+        self._transport.abort()
 
     def expire(self, now: float) -> None:
         """Called every so often: end a silent connection, or one that does not read."""
         if self._sending_since is not None:
             if (now - self._sending_since) * 1000 > self._config.send_stalled_ms_max:
                 _log.warning("client_does_not_read", peer=self._peer)
-                self._whole.cancel()
+                self.abort()
         elif self._unfinished and not self._line:
             if (now - self.active_at) * 1000 > self._config.receive_stalled_ms_max:
                 _log.warning("client_stopped_inside_a_request", peer=self._peer)
-                self._whole.cancel()
+                self.abort()
         elif not self._line and (now - self.active_at) * 1000 > self._config.connection_idle_ms_max:
             _log.debug("connection_idle", peer=self._peer)
-            self._whole.cancel()
+            self.abort()
 
     # -- in
-
-    async def _read(self) -> None:
-        frames = FrameAssembler(self._config.frame_bytes_max)
-        while True:
-            if not frames.buffered_bytes:
-                await self._memory.wait_for_room()
-            data = await self._stream.receive(_RECEIVE_BYTES)
-            self.active_at = anyio.current_time()
-            complete = frames.feed(data)
-            self._note_unfinished(frames.buffered_bytes)
-            for frame in complete:
-                await self._take(frame)
 
     def _note_unfinished(self, count: int) -> None:
         self._memory.give_back(self._unfinished)
@@ -109,83 +177,166 @@ class Connection:
         if count and self._memory.exhausted:
             raise Malformed("request memory is used up (request_bytes_buffered_max)")
 
-    async def _take(self, frame: bytes) -> None:
-        while len(self._line) >= self._config.in_flight_requests_max:
-            await self._wait_for_less(lambda: len(self._line))
-        while self._serial:
-            self._behind.press()
-            await self._wait_for_less(lambda: self._serial)
-        self._behind.release()
-        accepted = accept(self._worker, frame, self._host, self._behind)
-        self._memory.take(len(frame))
-        self._line.append((accepted, len(frame)))
-        if not accepted.pipelined:
-            self._serial += 1
-        self._more.set()
+    def _take_all(self) -> None:
+        """Put what has come in line, and read on once all of it is."""
+        self._taking = True
+        try:
+            while self._frames and not self._closed:
+                if self._serial:
+                    self._behind.press()
+                    break
+                if len(self._line) >= self._config.in_flight_requests_max:
+                    break
+                self._behind.release()
+                if not self._take(self._frames.popleft()):
+                    return
+        finally:
+            self._taking = False
+        if self._frames or self._ended:
+            self._pause_reading()
+            self._close_at_end()
+        elif self._unfinished or self._memory.has_room:
+            self._resume_reading()
+        else:
+            self._pause_reading()
+            self._wait_for_room()
 
-    async def _wait_for_less(self, measure: Callable[[], int]) -> None:
-        before = measure()
-        self._less = anyio.Event()
-        if measure() == before:
-            await self._less.wait()
+    def _wait_for_room(self) -> None:
+        if not self._wants_room:
+            self._wants_room = True
+            self._memory.when_room(self._has_room)
+
+    def _has_room(self) -> None:
+        self._wants_room = False
+        self._take_all()
+
+    def _take(self, frame: bytes) -> bool:
+        size = len(frame)
+        try:
+            accepted = accept(self._worker, frame, "/" + self.ip, self._behind)
+        except Malformed as error:
+            self._memory.give_back(size)
+            self._refuse(error)
+            return False
+        except Exception:
+            self._memory.give_back(size)
+            self._fail()
+            return False
+        waiting = Waiting(accepted, size)
+        self._line.append(waiting)
+        if waiting.appending is None:
+            self._serial += 1
+            self._advance()
+        else:
+            waiting.appending.then(lambda: self._settled(waiting))
+        return True
+
+    def _pause_reading(self) -> None:
+        if self._reading and not self._closed:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._reading and not self._closed:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._close_at_end()
+
+    def _close_at_end(self) -> None:
+        if self._ended and not self._line and not self._frames and not self._closed:
+            self._transport.close()
 
     # -- out
 
-    async def _write(self) -> None:
-        await self._guard(self._answer_all)
-        self._reading.cancel()
+    def _settled(self, waiting: Waiting) -> None:
+        """What is done in one turn of the loop is answered in one write."""
+        waiting.done = True
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._advance_soon)
 
-    async def _answer_all(self) -> None:
-        while True:
-            if not self._line:
-                if self._ended:
-                    return
-                self._more = anyio.Event()
-                await self._more.wait()
-                continue
-            accepted, size = self._line[0]
-            answer = await accepted.answer()
-            if answer is not None:
-                await self._send(answer)
-            self._line.popleft()
-            self._memory.give_back(size)
-            if not accepted.pipelined:
-                self._serial -= 1
-            self.active_at = anyio.current_time()
-            self._less.set()
+    def _advance_soon(self) -> None:
+        self._soon = False
+        self._advance()
 
-    async def _send(self, answer: bytes | bytearray) -> None:
-        self._worker.answer_memory.take(len(answer))
+    def _advance(self) -> None:
+        """Answer from the front of the line what can be; then take what waits behind it."""
+        if self._advancing or self._closed:
+            return
+        self._advancing = True
         try:
-            await self._send_slices(answer)
+            self._answer_done()
+        except Malformed as error:
+            self._refuse(error)
+            return
+        except Exception:
+            self._fail()
+            return
         finally:
-            self._worker.answer_memory.give_back(len(answer))
-            self._sending_since = None
+            self._advancing = False
+        if not self._taking and (self._frames or not self._reading or self._ended):
+            self._take_all()
 
-    async def _send_slices(self, answer: bytes | bytearray) -> None:
-        self._sending_since = anyio.current_time()
-        if len(answer) <= _SEND_BYTES:
-            await self._stream.send(answer)  # type: ignore[arg-type]  # any buffer will do
-        else:
-            view = memoryview(answer)
+    def _answer_done(self) -> None:
+        line = self._line
+        frames = []
+        while line and self._drained is None:
+            first = line[0]
+            if first.appending is None or not first.done:
+                break
+            frame = produced(first.accepted)
+            if frame is not None:
+                frames.append(frame)
+            self._answered()
+        if frames:
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        if line and line[0].appending is None and not line[0].begun and self._drained is None:
+            line[0].begun = True
+            self._turn.set()
+
+    async def _answer_first(self) -> None:
+        frame = await answer(self._worker, self._line[0].accepted)
+        await self._send(frame)
+        self._serial -= 1
+        self._answered()
+        self._advance()
+
+    def _answered(self) -> None:
+        self._memory.give_back(self._line.popleft().size)
+        self.active_at = time.monotonic()
+
+    async def _send(self, frame: bytes | bytearray) -> None:
+        memory = self._worker.answer_memory
+        memory.take(len(frame))
+        try:
+            if len(frame) <= _SEND_BYTES:
+                self._transport.write(frame)
+                await self._flushed()
+                return
+            view = memoryview(frame)
             for start in range(0, len(view), _SEND_BYTES):
-                await self._stream.send(view[start : start + _SEND_BYTES])  # type: ignore[arg-type]
-                self._sending_since = anyio.current_time()
+                self._transport.write(view[start : start + _SEND_BYTES])
+                await self._flushed()
+        finally:
+            memory.give_back(len(frame))
+
+    async def _flushed(self) -> None:
+        """Wait until the transport takes more."""
+        if self._drained is not None:
+            await self._drained
 
     # -- the boundary
 
-    async def _guard(self, step: Callable[[], object]) -> None:
-        """A peer's faults end its connection with one log line; ours are logged with a trace."""
-        try:
-            await step()  # type: ignore[misc]
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass
-        except Malformed as error:
+    def _refuse(self, error: Malformed) -> None:
+        """A peer's fault ends its connection with one log line."""
+        if not self._closed:
             _log.warning("request_refused", peer=self._peer, reason=str(error))
-            self._fail()
-        except Exception:
-            _log.exception("request_failed", peer=self._peer)
-            self._fail()
+            self.abort()
 
     def _fail(self) -> None:
-        self._whole.cancel()
+        """A fault of ours ends it with a trace."""
+        _log.exception("request_failed", peer=self._peer)
+        self.abort()

@@ -6,8 +6,7 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import (
@@ -34,12 +33,11 @@ from kproxy.protocol.codec import (
     encode,
     response_prefix,
 )
+from kproxy.protocol.produced import decode_produce
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Request, Worker
 
 Body = Mapping[str, Any] | bytes | bytearray
-Answer = Callable[[], Awaitable[bytes | bytearray | None]]
-"""Awaited once, when the request's turn comes: a response frame, or None where none is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ async def _versions(worker: Worker, request: Request) -> Body:
 
 
 async def _never(worker: Worker, request: Request) -> Body:
-    raise AssertionError("Produce is started, not handled")
+    raise AssertionError("Produce is appended, not handled")
 
 
 PRODUCE_KEY = 0
@@ -107,13 +105,13 @@ TABLE = {api.key: api for api in _APIS}
 RANGES = tuple((api.key, api.low, api.high) for api in _APIS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """A request taken in. `pipelined`: its effect is in line already, only the answer is due."""
+class Accepted(NamedTuple):
+    """A request taken in: appended already where it is a Produce (`produced`), else `answer` it."""
 
-    api_key: int
-    pipelined: bool
-    answer: Answer
+    header: RequestHeader
+    api: Api | None = None  # None: ApiVersions in a version too new
+    request: Request | None = None
+    appending: produce.Appending | None = None
 
 
 def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
@@ -125,41 +123,44 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
     api = TABLE.get(header.api_key)
     if api is None or not api.low <= header.api_version <= api.high or header.body_at < 0:
         if header.api_key == api_versions.KEY:
-            return Accepted(
-                api_key=header.api_key, pipelined=False, answer=partial(_too_new, header)
-            )
+            return Accepted(header)
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
+    elements_max = worker.config.request_elements_max
+    if api.key == PRODUCE_KEY:
+        body = decode_produce(frame, header.body_at, header.api_version, elements_max)
+        return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
     request = Request(
-        header=header,
-        body=decode_body(frame, header, worker.config.request_elements_max),
-        host=host,
-        line=line,
+        header=header, body=decode_body(frame, header, elements_max), host=host, line=line
     )
-    if header.api_key == PRODUCE_KEY:
-        finish = produce.start(worker, request)
-        return Accepted(
-            api_key=PRODUCE_KEY, pipelined=True, answer=partial(_produced, header, finish)
-        )
-    return Accepted(api_key=api.key, pipelined=False, answer=partial(_answer, api, worker, request))
+    return Accepted(header, api, request)
 
 
-async def _too_new(header: RequestHeader) -> bytes:
+def _too_new(header: RequestHeader) -> bytes:
     low_high = [r for r in RANGES if r[0] == api_versions.KEY]
     body = api_versions.values(low_high, Code.UNSUPPORTED_VERSION)
     return encode(api_versions.KEY, 0, header.correlation_id, body)
 
 
-async def _produced(header: RequestHeader, finish: produce.Finish) -> bytes | None:
+def produced(accepted: Accepted) -> bytes | None:
+    """The response frame of a Produce that is durable or refused, or None where none is due.
+
+    Raises Malformed: close the connection.
+    """
+    assert accepted.appending is not None
     try:
-        body = await finish()
+        body = accepted.appending.body()
     except KafkaError as error:
         raise Malformed(f"{error.code.name}: {error}") from error
-    return None if body is None else _framed(header, body)
+    return None if body is None else _framed(accepted.header, body)
 
 
-async def _answer(api: Api, worker: Worker, request: Request) -> bytes | bytearray:
-    header = request.header
-    body = await api.handle(worker, request)
+async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray:
+    """The response frame of any other request, whose turn it is."""
+    header, api = accepted.header, accepted.api
+    if api is None:
+        return _too_new(header)
+    assert accepted.request is not None
+    body = await api.handle(worker, accepted.request)
     if isinstance(body, Mapping):
         return encode(header.api_key, header.api_version, header.correlation_id, body)
     return body if api.framed else _framed(header, body)

@@ -1,5 +1,7 @@
 """Bounds on what all connections together hold in memory."""
 
+from collections.abc import Callable
+
 import anyio
 
 
@@ -12,7 +14,7 @@ class Memory:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._room = anyio.Event()
+        self._waiting: list[Callable[[], None]] = []
         self.used = 0
 
     def take(self, count: int) -> None:
@@ -22,13 +24,21 @@ class Memory:
     def exhausted(self) -> bool:
         return self.used > 2 * self._bytes_max
 
+    @property
+    def has_room(self) -> bool:
+        return self.used <= self._bytes_max
+
     def give_back(self, count: int) -> None:
         self.used -= count
-        if self.used <= self._bytes_max:
-            self._room.set()
+        while self._waiting and self.has_room:
+            self._waiting.pop(0)()
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call back when something new may be begun; who waits longest is first."""
+        self._waiting.append(callback)
 
     async def wait_for_room(self) -> None:
-        while self.used > self._bytes_max:
-            if self._room.is_set():  # else others wait for it already
-                self._room = anyio.Event()
-            await self._room.wait()
+        while not self.has_room:
+            room = anyio.Event()
+            self.when_room(room.set)
+            await room.wait()

@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import anyio
 import structlog
-from anyio.abc import Listener, SocketAttribute, SocketStream, TaskStatus
+from anyio.abc import Listener, SocketAttribute, SocketStream, TaskGroup, TaskStatus
+from anyio.streams.stapled import MultiListener
 
 from kproxy.config import Config
 from kproxy.connection import Connection
@@ -26,6 +28,7 @@ from kproxy.worker import Worker
 _log = structlog.get_logger()
 
 _EXPIRE_PERIOD_S = 1.0
+_BACKLOG = 1024
 
 
 @contextmanager
@@ -57,6 +60,7 @@ class Server:
         self._by_ip: Counter[str] = Counter()
         self._stop = anyio.Event()
         self._fewer = anyio.Event()
+        self._tasks: TaskGroup
         self.port = 0
 
     async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -81,7 +85,7 @@ class Server:
         host, port = self._config.listen_address
         try:
             return await anyio.create_tcp_listener(
-                local_host=host, local_port=port, backlog=1024, reuse_port=False
+                local_host=host, local_port=port, backlog=_BACKLOG, reuse_port=False
             )
         except OSError as error:
             raise CannotStart(f"cannot listen on {self._config.listen}: {error.strerror}") from None
@@ -107,8 +111,8 @@ class Server:
     ) -> None:
         config, me = self._config, worker.cluster.me
         async with anyio.create_task_group() as connections:
-            accepting = anyio.CancelScope()
-            connections.start_soon(self._accept, listener, worker, accepting, connections)
+            self._tasks = connections
+            accepting = await self._accept(listener, worker)
             _log.info(
                 "ready", listen=f"{config.listen_address[0]}:{self.port}",
                 advertise=f"{me.host}:{me.port}", data_dir=str(config.data_dir), sync=config.sync,
@@ -117,54 +121,52 @@ class Server:
             task_status.started(self.port)
             await self._stop.wait()
             _log.info("stopping", connections=len(self._connections))
-            accepting.cancel()
+            for server in accepting:
+                server.close()
             worker.stop()
-            await self._drain(connections.cancel_scope)
+            await self._drain()
 
     async def _accept(
-        self,
-        listener: Listener[SocketStream],
-        worker: Worker,
-        scope: anyio.CancelScope,
-        connections: anyio.abc.TaskGroup,
-    ) -> None:
-        async def serve(stream: SocketStream) -> None:
-            await self._connected(stream, worker)
+        self, listener: Listener[SocketStream], worker: Worker
+    ) -> list[asyncio.Server]:
+        """Let connections be made by asyncio: anyio's streams cost a task step for each read."""
+        loop = asyncio.get_running_loop()
+        listeners = listener.listeners if isinstance(listener, MultiListener) else [listener]
+        sockets = [one.extra(SocketAttribute.raw_socket).dup() for one in listeners]
+        await listener.aclose()
+        return [
+            await loop.create_server(lambda: Connection(worker, self), sock=one, backlog=_BACKLOG)
+            for one in sockets
+        ]
 
-        async with listener:
-            with scope:
-                await listener.serve(serve, connections)
-
-    async def _connected(self, stream: SocketStream, worker: Worker) -> None:
-        address = stream.extra(SocketAttribute.remote_address, ("?", 0))
-        ip = str(address[0])
+    def admit(self, connection: Connection) -> bool:
+        ip = connection.ip
         if (
             len(self._connections) >= self._config.connections_max
             or self._by_ip[ip] >= self._config.connections_per_ip_max
         ):
             _log.warning("connection_refused", peer=ip, connections=len(self._connections))
-            await stream.aclose()
-            return
-        connection = Connection(stream, worker, f"{ip}:{address[1]}")
+            return False
         self._connections.add(connection)
         self._by_ip[ip] += 1
-        try:
-            await connection.run()
-        finally:
-            self._connections.discard(connection)
-            self._fewer.set()
-            self._by_ip[ip] -= 1
-            if not self._by_ip[ip]:
-                del self._by_ip[ip]
+        self._tasks.start_soon(connection.run)
+        return True
+
+    def left(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._fewer.set()
+        self._by_ip[connection.ip] -= 1
+        if not self._by_ip[connection.ip]:
+            del self._by_ip[connection.ip]
 
     async def _expire_now_and_then(self) -> None:
         while True:
             await anyio.sleep(_EXPIRE_PERIOD_S)
-            now = anyio.current_time()
+            now = time.monotonic()
             for connection in tuple(self._connections):
                 connection.expire(now)
 
-    async def _drain(self, scope: anyio.CancelScope) -> None:
+    async def _drain(self) -> None:
         """Answer what is in flight, for so long as a stop may take."""
         for connection in tuple(self._connections):
             connection.stop_reading()
@@ -172,7 +174,8 @@ class Server:
             while self._connections:
                 self._fewer = anyio.Event()
                 await self._fewer.wait()
-        scope.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
 
 
 def _stop_at_eof(stop: Callable[[], None]) -> None:

@@ -5,23 +5,20 @@ partitions of the request to one ticket per shard, before this returns: so appen
 order of their connection. Left out: transactions.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from kproxy.appends import Appends
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
-from kproxy.protocol.codec import ZERO_UUID
+from kproxy.protocol.produced import ProduceRequest
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producers import judge
 from kproxy.virtual.rows import Queue, Sent
 from kproxy.virtual.types import QueueId
-from kproxy.worker import Request, Worker
-
-Finish = Callable[[], Coroutine[Any, Any, bytes | None]]
+from kproxy.worker import Worker
 
 _LOG_APPEND_TIME = "LogAppendTime"
 _AFTER_MAX = "message.timestamp.after.max.ms"
@@ -31,50 +28,43 @@ _AFTER_MAX_DEFAULT = int(configs.SETTINGS[_AFTER_MAX].default)
 class Appending:
     """One Produce request on its way: what was refused at once, and what waits for the log."""
 
-    def __init__(self, worker: Worker, request: Request) -> None:
+    def __init__(self, worker: Worker, version: int, request: ProduceRequest) -> None:
         self._worker = worker
-        self._version = request.version
+        self._version = version
         self._check_ms = worker.config.retention_check_ms
         self._now_ms = worker.now_ms()
-        self._acks: int = request.body.acks
-        self._by_id = request.version >= PRODUCE_TOPIC_IDS
+        self._acks = request.acks
+        self._by_id = version >= PRODUCE_TOPIC_IDS
         self._topics: list[tuple[str | bytes, list[Produced]]] = []
         self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
-        self._transactional = request.body.transactional_id is not None
+        self._transactional = request.transactional_id is not None
         if self._acks not in (-1, 0, 1):
             self._refuse_all(request, Code.INVALID_REQUIRED_ACKS)
             return
-        for topic in request.body.topic_data:
-            self._take_topic(topic)
+        for topic, partitions in request.topics:
+            self._take_topic(topic, partitions)
         self._appends.send()
 
-    def _refuse_all(self, request: Request, code: Code) -> None:
-        for topic in request.body.topic_data:
-            name = self._id_of(topic) if self._by_id else topic.name
-            refused = [Produced(part.index, code) for part in topic.partition_data]
-            self._topics.append((name, refused))
+    def _refuse_all(self, request: ProduceRequest, code: Code) -> None:
+        for topic, partitions in request.topics:
+            self._topics.append((topic, [Produced(index, code) for index, _ in partitions]))
 
-    def _id_of(self, topic: Any) -> QueueId:
-        return QueueId((topic.topic_id or ZERO_UUID).bytes)
-
-    def _take_topic(self, topic: Any) -> None:
+    def _take_topic(self, topic: str | bytes, partitions: list[tuple[int, bytes | None]]) -> None:
         answers: list[Produced] = []
+        self._topics.append((topic, answers))
         queue: Queue | None
-        if self._by_id:
-            topic_id = self._id_of(topic)
-            self._topics.append((topic_id, answers))
-            queue = self._worker.catalogue.find_id(topic_id)
+        if isinstance(topic, bytes):
+            queue = self._worker.catalogue.find_id(QueueId(topic))
             absent = Code.UNKNOWN_TOPIC_ID
         else:
-            self._topics.append((topic.name, answers))
-            queue, absent = self._by_name(topic.name)
-        for part in topic.partition_data:
-            if queue is None or not 0 <= part.index < queue.partitions:
+            queue, absent = self._by_name(topic)
+        for index, records in partitions:
+            if queue is None or not 0 <= index < queue.partitions:
                 missing = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
-                answers.append(Produced(part.index, missing))
+                answers.append(Produced(index, missing))
             else:
-                self._take_batch(queue, part.index, part.records, answers)
+                self._take_batch(queue, index, records, answers)
 
     def _by_name(self, name: str) -> tuple[Queue | None, Code]:
         catalogue = self._worker.catalogue
@@ -132,13 +122,20 @@ class Appending:
             )
         return stamped(records, None) if header.is_log_append_time else records
 
-    async def finish(self) -> bytes | None:
-        """Wait until durable; the response body, or None where acks=0 asks for none.
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back when all of it is durable or refused, and `body` can be had."""
+        if self._waiting:
+            self._appends.then(callback)
+        else:
+            callback()
+
+    def body(self) -> bytes | None:
+        """The response body, or None where acks=0 asks for none.
 
         Raises KafkaError where acks=0 hides a failure: Kafka then closes the connection.
         """
         if self._waiting:
-            self._settle(await self._appends.outcomes())
+            self._settle(self._appends.results())
         if self._acks == 0:
             for _, answers in self._topics:
                 for answer in answers:
@@ -154,8 +151,3 @@ class Appending:
             answers[slot] = Produced(
                 index, code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )
-
-
-def start(worker: Worker, request: Request) -> Finish:
-    """Append what the request brings, in the order of the calls; the answer comes from `finish`."""
-    return Appending(worker, request).finish

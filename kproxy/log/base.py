@@ -19,14 +19,14 @@ Called once for each envelope, in log order, only with what is durable.
 class Ticket:
     """Envelopes on their way: `wait` gives their outcomes once they are durable and applied."""
 
-    __slots__ = ("_error", "_event", "_outcomes", "envelopes", "size")
+    __slots__ = ("_error", "_outcomes", "_then", "envelopes", "size")
 
     def __init__(self, envelopes: list[Envelope]) -> None:
         self.envelopes = envelopes
         self.size = sum(len(envelope.body) for envelope in envelopes)  # bytes
         self._outcomes: list[Outcome] | None = None
         self._error: KafkaError | None = None
-        self._event: anyio.Event | None = None
+        self._then: Callable[[], None] | None = None
 
     @property
     def done(self) -> bool:
@@ -34,19 +34,41 @@ class Ticket:
 
     def settle(self, outcomes: list[Outcome]) -> None:
         self._outcomes = outcomes
-        if self._event is not None:
-            self._event.set()
+        self._tell()
 
     def fail(self, error: KafkaError) -> None:
         self._error = error
-        if self._event is not None:
-            self._event.set()
+        self._tell()
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back when it is done: now, if it is."""
+        if self.done:
+            callback()
+            return
+        before = self._then
+
+        def both() -> None:
+            assert before is not None
+            before()
+            callback()
+
+        self._then = callback if before is None else both
+
+    def _tell(self) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
     async def wait(self) -> list[Outcome]:
-        """Outcomes in the order of the envelopes. Raises KafkaError if none was appended."""
+        """As `outcomes`, once it is done."""
         if not self.done:
-            self._event = self._event or anyio.Event()
-            await self._event.wait()
+            event = anyio.Event()
+            self.then(event.set)
+            await event.wait()
+        return self.outcomes()
+
+    def outcomes(self) -> list[Outcome]:
+        """In the order of the envelopes. Raises KafkaError if none was appended."""
         if self._error is not None:
             raise self._error
         assert self._outcomes is not None

@@ -5,6 +5,7 @@ acknowledged or judged by can be taken back by a crash, and a failed commit has 
 the file is cut back and the senders are told KAFKA_STORAGE_ERROR.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.thread import LogThread
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import Place
 
 _log = structlog.get_logger()
 
 _COMMIT_ENVELOPES = 2000  # tens of milliseconds of the loop
-_THREAD_FROM_BYTES = 256 * 1024  # below, an unsynced write is a copy into the page cache
+_THREAD_FROM_BYTES = 1 << 20  # below, an unsynced write is a copy into the page cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class LocalLog(Log):
         self._busy = False
         self._closing = False
         self._unsynced = False
+        self._soon = False
+        self._failed: Exception | None = None
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
@@ -71,8 +75,31 @@ class LocalLog(Log):
             return ticket
         self._waiting.append(ticket)
         if not self._busy:
-            self._work.set()
+            if self._sync.always:
+                self._work.set()
+            elif not self._soon:
+                self._soon = True
+                asyncio.get_running_loop().call_soon(self._commit_soon)
         return ticket
+
+    def _commit_soon(self) -> None:
+        """What one turn of the loop has brought, where that takes no wait and so no task."""
+        self._soon = False
+        if self._busy or self._closing or not self._rolled.is_set() or self._failed:
+            self._work.set()
+            return
+        tickets = self._take()
+        total = sum(ticket.size for ticket in tickets)
+        if total >= _THREAD_FROM_BYTES or self._segments.end >= self._segment_bytes:
+            self._waiting.extendleft(reversed(tickets))
+            self._work.set()
+            return
+        try:
+            self._commit_at_once(tickets)
+        except Exception as error:
+            self._failed = error
+        if self._waiting or self._failed:
+            self._work.set()
 
     async def run(self) -> None:
         """Commit what is in line until `close`; raises LogFailed if the disk cannot be trusted."""
@@ -90,6 +117,8 @@ class LocalLog(Log):
     async def _commit_all(self) -> None:
         while not (self._closing and not self._waiting):
             self._busy = False
+            if self._failed is not None:
+                raise self._failed
             if not self._waiting and self._rolled.is_set():
                 await self._work.wait()
             self._work = anyio.Event()
@@ -139,11 +168,31 @@ class LocalLog(Log):
             buffers, places, total = self._segments.frame(self.next_offset, batch)
             await self._write(buffers, total)
         except OSError as error:
-            _log.error("commit_failed", error=str(error), envelopes=len(batch))
-            refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the disk refused a write: {error}")
-            for ticket in tickets:
-                ticket.fail(refusal)
+            self._not_written(tickets, error)
+        else:
+            self._apply(tickets, batch, places)
+
+    def _commit_at_once(self, tickets: list[Ticket]) -> None:
+        tickets = self._with_room(tickets)
+        if not tickets:
             return
+        batch = [envelope for ticket in tickets for envelope in ticket.envelopes]
+        buffers, places, total = self._segments.frame(self.next_offset, batch)
+        self._unsynced = True
+        try:
+            self._segments.write(buffers, total, False)
+        except OSError as error:
+            self._not_written(tickets, error)
+        else:
+            self._apply(tickets, batch, places)
+
+    def _not_written(self, tickets: list[Ticket], error: OSError) -> None:
+        _log.error("commit_failed", error=str(error), tickets=len(tickets))
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the disk refused a write: {error}")
+        for ticket in tickets:
+            ticket.fail(refusal)
+
+    def _apply(self, tickets: list[Ticket], batch: list[Envelope], places: list[Place]) -> None:
         first = self.next_offset
         self.next_offset += len(batch)
         end = (self._segments.active, self._segments.end)

@@ -4,6 +4,7 @@ What we append is applied when its delivery report says where it landed; what ot
 Applied envelopes go to the local copy, unsynced: it can be made again from the log.
 """
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -106,6 +107,7 @@ class SharedLog(Log):
         self._end_before = 0
         self._short_since: float | None = None
         self._broken: LogChanged | None = None
+        self._failed: Exception | None = None
         self._closing = False
 
     @property
@@ -139,7 +141,7 @@ class SharedLog(Log):
     def _refusal(self, ticket: Ticket) -> KafkaError | None:
         if self._closing or self._broken is not None:
             return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "another worker serves this shard")
-        now = anyio.current_time()
+        now = time.monotonic()
         if now - self._asked_at > _ASK_S:
             self._asked_at = now
             self._allowed = self._room.allowed(ticket.size + FRAME_BYTES * len(ticket.envelopes))
@@ -180,7 +182,10 @@ class SharedLog(Log):
             await self._drained.wait()
 
     def _go_on(self) -> None:
-        self._work.set()
+        if self._ready and not (self._disk.locked() or self._closing or self._failed):
+            self._apply_at_once()
+        if self._ready or self._broken or self._failed:
+            self._work.set()
         sequencer = self._sequencer
         if sequencer.gap and self._broken is None:
             self._link.read(self._partition, sequencer.next_offset, sequencer.landed_through)
@@ -204,7 +209,7 @@ class SharedLog(Log):
 
     def _saw_too_short(self, end: int, applied: int) -> None:
         """A new leader may not know its end at once; a log that stays short was truncated."""
-        now = anyio.current_time()
+        now = time.monotonic()
         self._short_since = self._short_since or now
         if now - self._short_since > _SHORT_S:
             self.lost(f"the log ends at {end}, but {applied} envelopes were applied")
@@ -229,6 +234,8 @@ class SharedLog(Log):
         """Apply what is ready until closed. Raises LogChanged: the local copy is to be rebuilt."""
         try:
             while not self._closing:
+                if self._failed is not None:
+                    raise self._failed
                 if not self._ready:
                     if self._broken is not None:
                         raise self._broken
@@ -250,28 +257,40 @@ class SharedLog(Log):
             taken.append(one)
         return taken
 
+    def _apply_at_once(self) -> None:
+        """A little is applied by who brings it; where that fails, `run` goes on."""
+        taken = self._take()
+        try:
+            self._write_and_apply(taken)
+        except OSError:
+            self._ready.extendleft(reversed(taken))
+        except Exception as error:
+            self._failed = error
+
     async def _apply(self, taken: list[Applied]) -> None:
-        batch = [one.envelope for one in taken]
-        first = taken[0].offset
         async with self._disk:
             while True:
                 try:
-                    places = self._segments.append(first, batch, self._segment_bytes)
+                    self._write_and_apply(taken)
                     break
                 except OSError as error:  # the log has it: wait until the local copy can
                     _log.error("local_copy_not_written", shard=self._partition, error=str(error))
                     await anyio.sleep(_RETRY_S)
-            self._applied = first + len(batch)
-            outcomes = self._deliver(
-                first, batch, places, (self._segments.active, self._segments.end)
-            )
+        if self._ready:
+            await checkpoint()
+
+    def _write_and_apply(self, taken: list[Applied]) -> None:
+        """Raises OSError: nothing of it was written or applied."""
+        batch = [one.envelope for one in taken]
+        first = taken[0].offset
+        places = self._segments.append(first, batch, self._segment_bytes)
+        self._applied = first + len(batch)
+        outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
         for one, outcome in zip(taken, outcomes, strict=True):
             if one.counter is not None:
                 self._settle(one.counter, outcome)
         if self._waiting:
             self._tell_waiting()
-        if self._ready:
-            await checkpoint()
 
     def _tell_waiting(self) -> None:
         for end, event in self._waiting:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.protocol.codec import encode_request
 from tests.harness import Served, eventually, served
 from tests.wire import Wire, batch, batches, fetch_values, produce_values
 
@@ -294,3 +295,18 @@ def test_in_flight_requests_are_bounded_and_answered_in_order(server: Served, qu
             got, answer = wire.receive(0, 9)
             part = answer.responses[0].partition_responses[0]
             assert (got, part.error_code, part.base_offset) == (correlation, 0, i)
+
+
+def test_thousands_of_produces_in_one_piece_are_answered_in_order(wire: Wire, queue: str) -> None:
+    """What is refused at once is answered while the rest of the piece is still taken."""
+    count = 3000
+    frames = [
+        encode_request(0, 9, number, produce_values(queue, None, acks=5 if number % 2 else -1))
+        for number in range(count)
+    ]
+    wire.socket.sendall(b"".join(frames))
+    for number in range(count):
+        correlation, body = wire.receive(0, 9)
+        assert correlation == number
+        code = body.responses[0].partition_responses[0].error_code
+        assert code == (21 if number % 2 else 87)

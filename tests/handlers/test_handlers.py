@@ -7,7 +7,8 @@ from uuid import UUID
 import anyio
 import pytest
 
-from kproxy.dispatch import RANGES, accept
+from kproxy.dispatch import RANGES, accept, produced
+from kproxy.dispatch import answer as respond
 from kproxy.handlers import fetch as fetch_handler
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.worker import Line, Worker
@@ -25,7 +26,14 @@ class Client:
     async def call(self, key: int, version: int, values: dict[str, Any]) -> Any:
         self.correlation += 1
         frame = encode_request(key, version, self.correlation, values)[4:]
-        answer = await accept(self.worker, frame, "", Line()).answer()
+        accepted = accept(self.worker, frame, "", Line())
+        if accepted.appending is None:
+            answer = await respond(self.worker, accepted)
+        else:
+            done = anyio.Event()
+            accepted.appending.then(done.set)
+            await done.wait()
+            answer = produced(accepted)
         assert answer is not None
         assert int.from_bytes(answer[:4], "big") == len(answer) - 4
         correlation, body = decode_response(key, version, bytes(answer[4:]))
