@@ -29,7 +29,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 class Load {
     static final byte[] VALUE = new byte[100];
     static final int PRODUCERS = 4;
-    static final int ASKING = 256; // threads of a producer that wait for new queues
+    static final int ASKING = 128; // threads of a producer that wait for new queues
 
     static final AtomicReference<Exception> failed = new AtomicReference<>();
 
@@ -85,7 +85,8 @@ class Load {
         for (int i = 0; i < (queues + each - 1) / each; i++) {
             // A buffer is taken for each queue with records to send: small ones, for many queues.
             producers.add(producer(server, "batch.size", "512", "linger.ms", "5",
-                "buffer.memory", "67108864", "max.block.ms", "120000"));
+                "buffer.memory", "67108864", "max.block.ms", "120000",
+                "retry.backoff.ms", "1", "enable.metrics.push", "false"));
         }
         for (int round = 0; round < rounds; round++) {
             boolean isNew = round == 0;
