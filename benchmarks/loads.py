@@ -40,7 +40,8 @@ def make_queue(address: str, name: str) -> None:
 
 def drop(address: str, *names: str) -> None:
     """Delete topics."""
-    for future in AdminClient({"bootstrap.servers": address}).delete_topics(list(names)).values():
+    admin = AdminClient({"bootstrap.servers": address})  # gone, it answers nothing more
+    for future in admin.delete_topics(list(names)).values():
         future.result(60)
 
 
