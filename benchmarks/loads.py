@@ -74,7 +74,29 @@ def consume(address: str, queue: str, records: int) -> float:
 
 def java(command: str, *arguments: object) -> list[dict[str, Any]]:
     """What Load.java measured."""
-    return [json.loads(line) for line in _run(_LOAD, command, *map(str, arguments)).splitlines()]
+    return list(said(*_JAVA, _LOAD, command, *map(str, arguments)))
+
+
+def said(*command: str) -> Iterator[dict[str, Any]]:
+    """Lines of JSON, as a program says them."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
+        assert it.stdout
+        assert it.stderr
+        try:
+            for line in it.stdout:
+                yield json.loads(line)
+            errors = it.stderr.read()
+            if it.wait(30):
+                raise RuntimeError(f"{command}: {errors[-2000:]}")
+        finally:
+            it.kill()
+
+
+def wide(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[float]:
+    """Seconds of each round of one record to each queue, by Java producers of `each` queues."""
+    arguments = map(str, (prefix, queues, rounds, each))
+    for told in said(*_JAVA, _LOAD, "wide", address, *arguments):
+        yield float(told["seconds"])
 
 
 @contextmanager
@@ -98,16 +120,11 @@ def following(
         process.wait(30)
 
 
-def librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> list[float]:
-    """Seconds of each round of one record to each queue; a process of its own does it."""
+def librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[float]:
+    """As `wide`, by librdkafka, in a process of its own."""
     arguments = [address, prefix, *map(str, (queues, rounds, each))]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.loads", *arguments],
-        capture_output=True, text=True, timeout=1200, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(done.stdout + done.stderr)
-    return [float(line) for line in done.stdout.split()]
+    for told in said(sys.executable, "-m", "benchmarks.loads", *arguments):
+        yield float(told["seconds"])
 
 
 def _librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> None:
@@ -129,7 +146,7 @@ def _librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) 
         for _ in range(rounds):
             began = time.monotonic()
             list(pool.map(send, range(len(producers))))
-            print(time.monotonic() - began, flush=True)  # noqa: T201
+            print(json.dumps({"seconds": time.monotonic() - began}), flush=True)  # noqa: T201
     if failed:
         raise RuntimeError(str(failed[0]))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks import loads
 from benchmarks.figures import Samples
 from benchmarks.servers import EMBEDDED, ON_KAFKA, Server, embedded, kafka, on_kafka
-from benchmarks.works import Sizes
+from benchmarks.works import QUEUES_A_PRODUCER, Sizes
 from tests.wire import Wire
 
 Serve = Callable[[], AbstractContextManager[Server]]
@@ -41,7 +41,7 @@ def _envelopes(sizes: Sizes) -> int:
 def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
     with serve() as server:
         few = _cost(server)
-        loads.java("wide", server.address, _PREFIX, sizes.million, 1, min(25_000, sizes.million))
+        list(loads.wide(server.address, _PREFIX, sizes.million, 1, QUEUES_A_PRODUCER))
         found["memory"][name].append(server.rss_mb())
         found["cost"][name].append(_cost(server) / few)
     for _ in range(sizes.runs):
@@ -54,9 +54,9 @@ def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
 
 def _cost(server: Server) -> float:
     """Seconds of CPU of a produce to each of some queues, again and again."""
-    loads.java("wide", server.address, "hot-", _HOT, 2, _HOT // 4)
+    list(loads.wide(server.address, "hot-", _HOT, 2, _HOT // 4))
     before = server.cpu()
-    loads.java("wide", server.address, "hot-", _HOT, _HOT_ROUNDS, _HOT // 4)
+    list(loads.wide(server.address, "hot-", _HOT, _HOT_ROUNDS, _HOT // 4))
     return server.cpu() - before
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import (
-    BY_KEY,
     DIFFERENCE,
     FIGURES,
     RATIO,
@@ -122,7 +121,7 @@ def draw(path: Path, found: Samples) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figures = [BY_KEY[f.key] for f in FIGURES if f.key in found]
+    figures = [figure for figure in FIGURES if figure.key in found and figure.targets]
     height = 0.36
     chart, axes = plt.subplots(figsize=(11, 1.6 + 0.5 * len(figures)), layout="constrained")
     for offset, (server, colour) in enumerate(((ON_KAFKA, "#1f77b4"), (EMBEDDED, "#ff7f0e"))):

@@ -11,6 +11,9 @@ from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA, SYNCED, Server
 
 ALL = (KAFKA, ON_KAFKA, EMBEDDED, SYNCED)
 QUEUES = (ON_KAFKA, EMBEDDED)
+_ROUNDS = ("new", "again")
+# What Java's producer and librdkafka keep of each topic makes each new one dearer.
+QUEUES_A_PRODUCER = 1_000
 
 _names = itertools.count()
 
@@ -104,33 +107,41 @@ def wide(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
     """New queues, then the same again, then all of them read by one consumer."""
     count = sizes.queues
     for name in _turns(sizes.runs, QUEUES):
-        prefix, address = _name(), servers[name].address
+        server, prefix = servers[name], _name()
         # Rounds enough for the reader: the first is new, the second is counted as again.
-        rounds = loads.java("wide", address, prefix, count, sizes.records_each, count // 4)
-        found["new"][name].append(count / rounds[0]["seconds"])
-        found["again"][name].append(count / rounds[1]["seconds"])
-        records = count * sizes.records_each
-        (read,) = loads.java("back", address, prefix, count, records)
+        told = loads.wide(server.address, prefix, count, sizes.records_each, QUEUES_A_PRODUCER)
+        _rounds(server, told, count, found, "")
+        records, before = count * sizes.records_each, server.cpu()
+        (read,) = loads.java("back", server.address, prefix, count, records)
         if read["records"] != records:
             raise RuntimeError(f"{read['records']} of {records} records were read")
         found["back"][name].append(records / read["seconds"])
+        found["back_cpu"][name].append((server.cpu() - before) / records * 1e6)
+
+
+def _rounds(server: Server, told: Iterator[float], count: int, found: Samples, client: str) -> None:
+    before = server.cpu()
+    for round_, seconds in enumerate(told):
+        used, before = server.cpu() - before, server.cpu()
+        if round_ < len(_ROUNDS):
+            key = _ROUNDS[round_] + client
+            found[key][server.name].append(count / seconds)
+            found[f"{key}_cpu"][server.name].append(used / count * 1e6)
 
 
 def wide_librdkafka(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
     """The same, of a client that sends a request for each partition."""
     count = sizes.queues_librdkafka
     for name in _turns(sizes.runs, QUEUES):
-        each = min(count, 5_000)  # what the client keeps of each topic makes each new one dearer
-        new, again = loads.librdkafka(servers[name].address, _name(), count, 2, each)
-        found["new_librdkafka"][name].append(count / new)
-        found["again_librdkafka"][name].append(count / again)
+        told = loads.librdkafka(servers[name].address, _name(), count, 2, QUEUES_A_PRODUCER)
+        _rounds(servers[name], told, count, found, "_librdkafka")
 
 
 def follow(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
     """The CPU of a worker with a consumer of 10,000 queues of which few have news."""
     queues, rate, prefix = 10_000, 10, _name()
     for name in QUEUES:
-        loads.java("wide", servers[name].address, prefix, queues, 1, queues // 4)
+        list(loads.wide(servers[name].address, prefix, queues, 1, QUEUES_A_PRODUCER))
     for name in _turns(sizes.runs, QUEUES):
         server, seconds = servers[name], sizes.follow_s
         with loads.following(server.address, prefix, queues, seconds, rate) as said:
