@@ -20,6 +20,7 @@ HEAD = struct.Struct(">BB16siqqQQ")
 HEAD_BYTES = HEAD.size
 FORM = 2
 _CRC = struct.Struct(">I")
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Kind(IntEnum):
@@ -95,7 +96,7 @@ class Envelope:
 
     def values(self) -> dict[str, Any]:
         """A command's body as a dict."""
-        decoded = json.loads(self.body)
+        decoded = json.loads(self.body.decode())  # of bytes it would ask for the encoding first
         assert isinstance(decoded, dict)
         return decoded
 
@@ -110,7 +111,7 @@ def command(
     values: dict[str, Any] | None = None,
 ) -> Envelope:
     """An envelope that is not a client's batch."""
-    body = b"" if values is None else json.dumps(values, separators=(",", ":")).encode()
+    body = b"" if values is None else _json(values).encode()
     return Envelope(kind, queue_id, partition, number=number, time_ms=time_ms, body=body)
 
 
