@@ -92,6 +92,7 @@ class Keeper:
         Where the disk has no room for them the rows wait in memory: what grows them is refused.
         """
         through = self._shard.applied_through
+        self._shard.kv.push()
         if not self._shard.room.fits(2 * self._shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
             return
         await self._shard.log.sync()

@@ -159,6 +159,7 @@ class Member:
     async def flush_now_and_then(self) -> None:
         while True:
             await anyio.sleep(_FLUSH_S)
+            self.cache.kv.push()
             await to_thread.run_sync(self.cache.kv.flush)
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
 # for it; the keeper flushes long before this size.
 _MEMTABLE_BYTES_MAX = 512 * _MIB
+_BEHIND_MAX = 2000  # rows
 _CHECKPOINT = struct.Struct(">QQQQQI")
 
 
@@ -69,14 +70,16 @@ class RocksKv:
             self._db = Rdict(str(path), _options(cache_bytes))
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(f"the rows in {path} do not open: {error}") from error
+        self._behind: dict[bytes, bytes | None] = {}
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(key)
+        value: bytes | None = self._behind[key] if key in self._behind else self._db.get(key)
         return value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self.push()
         for key, value in self._db.items(from_key=start):
             assert isinstance(key, bytes)
             if key >= end:
@@ -84,9 +87,25 @@ class RocksKv:
             yield key, value
 
     def write(self, changes: dict[bytes, bytes | None]) -> None:
+        """Put changes, or with None delete, all at once.
+
+        They gather here, for what the same rows become next, until a scan wants them, a flush, or
+        until they are many: nothing is less safe for it, as what RocksDB has is in memory as well.
+        """
+        if self._behind:
+            self._behind.update(changes)
+        else:
+            self._behind = changes  # the caller's no more
+        if len(self._behind) >= _BEHIND_MAX:
+            self.push()
+
+    def push(self) -> None:
+        """Hand what has gathered to RocksDB, in one piece. On the loop, as `write`."""
+        if not self._behind:
+            return
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        for key, value in changes.items():
+        for key, value in self._behind.items():
             if value is None:
                 delete(key)
             else:
@@ -95,12 +114,13 @@ class RocksKv:
             self._db.write(batch, self._write_options)
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(str(error)) from error
+        self._behind = {}
 
     def unflushed_bytes(self) -> int:
         return self._db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
 
     def flush(self) -> None:
-        """Put all writes so far on disk, with fsync. Blocks; RocksDB lets other threads run."""
+        """Put all that was pushed on disk, with fsync. Blocks; RocksDB lets other threads run."""
         try:
             self._db.flush(True)
         except Exception as error:  # rocksdict raises nothing more precise

@@ -1,0 +1,61 @@
+"""Rows that gather before RocksDB has them: reads see them at once, a flush has what was pushed."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kproxy.store import rocks
+from kproxy.store.rocks import RocksKv
+
+KEYS = st.sampled_from([b"%c%d" % (kind, n) for kind in b"abc" for n in range(6)])
+CHANGES = st.dictionaries(KEYS, st.one_of(st.none(), st.binary(max_size=3)), max_size=8)
+STEPS = st.lists(st.one_of(CHANGES, KEYS, st.sampled_from(["scan", "push", "flush"])), max_size=30)
+
+
+def scanned(kv: RocksKv) -> dict[bytes, bytes]:
+    found = list(kv.scan(b"a", b"z"))
+    assert found == sorted(found)
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def kv(tmp_path_factory: pytest.TempPathFactory) -> RocksKv:
+    return RocksKv(tmp_path_factory.mktemp("rows") / "rows", 1 << 20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=STEPS, behind_max=st.integers(1, 40))
+def test_as_a_dict(kv: RocksKv, steps: list[object], behind_max: int) -> None:
+    rocks._BEHIND_MAX = behind_max
+    kv.write(dict.fromkeys(scanned(kv)))
+    model: dict[bytes, bytes] = {}
+    for step in steps:
+        if isinstance(step, dict):
+            model |= step
+            model = {key: value for key, value in model.items() if value is not None}
+            kv.write(dict(step))
+        elif isinstance(step, bytes):
+            assert kv.get(step) == model.get(step)
+        elif step == "scan":
+            assert scanned(kv) == model
+        else:
+            kv.push()
+            if step == "flush":
+                kv.flush()
+    assert scanned(kv) == model
+
+
+def test_what_was_pushed_and_flushed_is_there_again(tmp_path: Path) -> None:
+    kv = RocksKv(tmp_path / "rows", 1 << 20)
+    kv.write({b"a": b"1", b"b": b"1"})
+    kv.push()
+    kv.flush()
+    kv.write({b"a": b"2", b"b": None, b"c": b"2"})
+    kv.push()
+    kv.write({b"d": b"3"})
+    kv.close()  # RocksDB flushes what it has; what it has not is as after a crash
+    again = RocksKv(tmp_path / "rows", 1 << 20)
+    assert scanned(again) == {b"a": b"2", b"c": b"2"}
+    again.close()
