@@ -91,13 +91,15 @@ class Keeper:
 
         Where the disk has no room for them the rows wait in memory: what grows them is refused.
         """
-        through = self._shard.applied_through
-        self._shard.kv.push()
-        if not self._shard.room.fits(2 * self._shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
+        shard = self._shard
+        if not shard.room.fits(2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
             return
-        await self._shard.log.sync()
-        await to_thread.run_sync(self._shard.kv.flush)
-        self._shard.durable_through = through
+        await shard.log.sync()  # most of it, while commits go on
+        shard.log.sync_rest()  # from here to the next line nothing is applied
+        through = shard.applied_through
+        shard.kv.begin_flush()
+        await to_thread.run_sync(shard.kv.finish_flush)
+        shard.durable_through = through
         self._flushed_at = time.monotonic()
 
     def _sealed(self) -> list[int]:

@@ -182,7 +182,6 @@ class Shard:
     def close(self) -> None:
         """Flush the rows and close the files; the log must have been closed before."""
         try:
-            self.kv.push()
             self.kv.flush()
         except RowsFailed as error:
             _log.error("rows_not_flushed", reason=str(error))  # the log has them

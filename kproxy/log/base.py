@@ -101,6 +101,10 @@ class Log(Protocol):
         """Force the local copy of all that was applied to disk."""
         ...
 
+    def sync_rest(self) -> None:
+        """Force what was applied since `sync` to disk as well, where rows must not run ahead."""
+        ...
+
     async def roll(self) -> None:
         """Let the next envelope begin a new segment, so that the active one can be freed."""
         ...

@@ -142,6 +142,13 @@ class LocalLog(Log):
             self._unsynced = False
             await self._thread.run(self._segments.sync)
 
+    def sync_rest(self) -> None:
+        """What came while `sync`, or another one, was under way: little. On the loop, so that no
+        commit comes in between."""
+        if not self._sync.always:
+            self._unsynced = False
+            self._segments.sync()
+
     async def _sync_now_and_then(self, seconds: float) -> None:
         while True:
             await anyio.sleep(seconds)

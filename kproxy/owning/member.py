@@ -159,8 +159,8 @@ class Member:
     async def flush_now_and_then(self) -> None:
         while True:
             await anyio.sleep(_FLUSH_S)
-            self.cache.kv.push()
-            await to_thread.run_sync(self.cache.kv.flush)
+            self.cache.kv.begin_flush()
+            await to_thread.run_sync(self.cache.kv.finish_flush)
 
     async def close(self) -> None:
         await to_thread.run_sync(self._follower.close)

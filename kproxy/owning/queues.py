@@ -179,6 +179,5 @@ class QueueCache:
                 yield int.from_bytes(key[len(prefix) :], "big"), json.loads(value)
 
     def close(self) -> None:
-        self.kv.push()
         self.kv.flush()
         self.kv.close()

@@ -6,6 +6,7 @@ it is some earlier state, and the log from there on gives the rest.
 """
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ _MIB = 1 << 20
 # for it; the keeper flushes long before this size.
 _MEMTABLE_BYTES_MAX = 512 * _MIB
 _BEHIND_MAX = 2000  # rows
+_FLUSH_LOOK_S = 0.002
 _CHECKPOINT = struct.Struct(">QQQQQI")
 
 
@@ -70,6 +72,7 @@ class RocksKv:
             self._db = Rdict(str(path), _options(cache_bytes))
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(f"the rows in {path} do not open: {error}") from error
+        self._errors = 0
         self._behind: dict[bytes, bytes | None] = {}
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
@@ -117,14 +120,31 @@ class RocksKv:
         self._behind = {}
 
     def unflushed_bytes(self) -> int:
-        return self._db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
+        return self._number("cur-size-active-mem-table")
 
-    def flush(self) -> None:
-        """Put all that was pushed on disk, with fsync. Blocks; RocksDB lets other threads run."""
+    def begin_flush(self) -> None:
+        """Begin to put on disk what was written so far, and nothing that is written from now on."""
+        self.push()
+        self._errors = self._number("background-errors")
         try:
-            self._db.flush(True)
+            self._db.flush(False)
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(str(error)) from error
+
+    def finish_flush(self) -> None:
+        """Wait until that is on disk, with fsync. Blocks; RocksDB lets other threads run."""
+        while self._number("num-immutable-mem-table"):
+            if self._number("background-errors") > self._errors:
+                raise RowsFailed("the rows could not be put on disk")
+            time.sleep(_FLUSH_LOOK_S)
+
+    def flush(self) -> None:
+        """Put all that was written on disk, and wait for it."""
+        self.begin_flush()
+        self.finish_flush()
+
+    def _number(self, name: str) -> int:
+        return self._db.property_int_value(f"rocksdb.{name}") or 0
 
     def close(self) -> None:
         self._db.close()

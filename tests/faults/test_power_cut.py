@@ -114,6 +114,18 @@ def test_sync_never_does_lose_so_this_test_can_fail(shim: Path, data_dir: Path) 
     assert lost > 0
 
 
+@pytest.mark.parametrize("sync", ["never", "interval:20"])
+def test_what_is_lost_is_a_tail(shim: Path, data_dir: Path, sync: str) -> None:
+    """Rows that are flushed never speak of what the log has lost: it starts, with all before."""
+    flags = ("--sync", sync, "--rows-flush-ms-max", "10", "--keeper-period-ms", "10")
+    for _ in range(4):
+        for writer in run_and_cut(shim, data_dir, *flags):
+            found = survivors(shim, data_dir, writer.queue)
+            assert sorted(found) == list(range(len(found)))
+            kept = [value in found[o] for o, value in writer.acknowledged if o in found]
+            assert all(kept)
+
+
 def test_sync_interval_loses_no_more_than_its_interval(shim: Path, data_dir: Path) -> None:
     server = serve(shim, data_dir, "--sync", "interval:50")
     with Wire(server.host, server.port) as wire:
