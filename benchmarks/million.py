@@ -16,7 +16,6 @@ from tests.wire import Wire
 Serve = Callable[[], AbstractContextManager[Server]]
 _PREFIX = "million-"
 _HOT = 1_000
-_HOT_ROUNDS = 40
 
 
 def million(directory: Path, sizes: Sizes, found: Samples) -> None:
@@ -35,15 +34,15 @@ def million(directory: Path, sizes: Sizes, found: Samples) -> None:
 
 def _envelopes(sizes: Sizes) -> int:
     """A CREATE and an APPEND for each queue, and what _cost wrote."""
-    return 2 * sizes.million + _HOT + 2 * (2 + _HOT_ROUNDS) * _HOT
+    return 2 * sizes.million + _HOT + 2 * (2 + sizes.hot_rounds) * _HOT
 
 
 def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
     with serve() as server:
-        few = _cost(server)
+        few = _cost(server, sizes)
         list(loads.wide(server.address, _PREFIX, sizes.million, 1, QUEUES_A_PRODUCER))
         found["memory"][name].append(server.rss_mb())
-        found["cost"][name].append(_cost(server) / few)
+        found["cost"][name].append(_cost(server, sizes) / few)
     for _ in range(sizes.runs):
         began = time.monotonic()
         with serve() as server:
@@ -52,11 +51,11 @@ def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
             found["restart"][name].append(_until_served(server) if name == ON_KAFKA else answered)
 
 
-def _cost(server: Server) -> float:
+def _cost(server: Server, sizes: Sizes) -> float:
     """Seconds of CPU of a produce to each of some queues, again and again."""
     list(loads.wide(server.address, "hot-", _HOT, 2, _HOT // 4))
     before = server.cpu()
-    list(loads.wide(server.address, "hot-", _HOT, _HOT_ROUNDS, _HOT // 4))
+    list(loads.wide(server.address, "hot-", _HOT, sizes.hot_rounds, _HOT // 4))
     return server.cpu() - before
 
 

@@ -29,12 +29,22 @@ class Sizes:
     queues: int
     queues_librdkafka: int
     records_each: int
+    follow: int
     follow_s: int
     million: int
+    hot_rounds: int
 
 
-FULL = Sizes(5, 2_000_000, 5_000_000, 5_000, 100_000, 100_000, 10, 20, 1_000_000)
-QUICK = Sizes(1, 1_000_000, 1_000_000, 1_500, 10_000, 4_000, 10, 5, 10_000)
+FULL = Sizes(
+    runs=5, produce=2_000_000, consume=5_000_000, latency=5_000, queues=100_000,
+    queues_librdkafka=100_000, records_each=10, follow=10_000, follow_s=20, million=1_000_000,
+    hot_rounds=40,
+)  # fmt: skip
+QUICK = Sizes(
+    runs=1, produce=700_000, consume=500_000, latency=1_500, queues=10_000,
+    queues_librdkafka=4_000, records_each=5, follow=2_000, follow_s=5, million=10_000,
+    hot_rounds=10,
+)  # fmt: skip
 
 
 def _turns(runs: int, names: tuple[str, ...]) -> Iterator[str]:
@@ -138,8 +148,8 @@ def wide_librdkafka(servers: dict[str, Server], sizes: Sizes, found: Samples) ->
 
 
 def follow(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
-    """The CPU of a worker with a consumer of 10,000 queues of which few have news."""
-    queues, rate, prefix = 10_000, 10, _name()
+    """The CPU of a worker with a consumer of many queues of which few have news."""
+    queues, rate, prefix = sizes.follow, 10, _name()
     for name in QUEUES:
         list(loads.wide(servers[name].address, prefix, queues, 1, QUEUES_A_PRODUCER))
     for name in _turns(sizes.runs, QUEUES):
