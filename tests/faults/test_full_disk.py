@@ -81,8 +81,8 @@ def test_refused_then_freed_by_a_delete_and_stored_once(small_disk: Path) -> Non
         assert stored[0].base_offset == kept
         assert wire.produce("keep", refused).base_offset == kept, "a retry is stored once"
         assert wire.list_offset("keep", -1).offset == kept + 1
-    assert server.event("disk_full")
-    assert server.event("disk_has_room")
+    eventually(lambda: server.event("disk_full"))
+    eventually(lambda: server.event("disk_has_room"))
     assert server.stop() == 0
     assert not server.faults()
 
@@ -129,7 +129,7 @@ def test_a_write_that_really_fails_is_undone(data_dir: Path) -> None:
         pid = wire.producer_id()
         stored, refused = fill(wire, "q", pid)
         assert stored == 5
-        assert server.event("commit_failed")
+        eventually(lambda: server.event("commit_failed"))
         assert wire.list_offset("q", -1).offset == stored
         assert wire.fetch("q", stored - 1).records
         assert wire.produce("q", refused).error_code == 56
