@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -40,7 +41,7 @@ def main(quick: bool, runs: int | None, chosen: tuple[str, ...], results: Path) 
         raise click.ClickException("no java: the loads are Kafka's own tools; install a JDK 17")
     sizes = works.QUICK if quick else works.FULL
     if runs:
-        sizes = works.Sizes(**vars(sizes) | {"runs": runs})
+        sizes = replace(sizes, runs=runs)
     found = samples()
     directory = Path(tempfile.mkdtemp(prefix="kproxy-bench-"))
     try:

@@ -72,9 +72,9 @@ def consume(address: str, queue: str, records: int) -> float:
     return float(fields[9])  # fetch.nMsg.sec: without the time of joining a group
 
 
-def java(command: str, *arguments: object) -> list[dict[str, Any]]:
-    """What Load.java measured."""
-    return list(said(*_JAVA, _LOAD, command, *map(str, arguments)))
+def java(command: str, *arguments: object) -> Iterator[dict[str, Any]]:
+    """What Load.java measures, as it says it."""
+    return said(*_JAVA, _LOAD, command, *map(str, arguments))
 
 
 def said(*command: str) -> Iterator[dict[str, Any]]:
@@ -94,8 +94,7 @@ def said(*command: str) -> Iterator[dict[str, Any]]:
 
 def wide(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[float]:
     """Seconds of each round of one record to each queue, by Java producers of `each` queues."""
-    arguments = map(str, (prefix, queues, rounds, each))
-    for told in said(*_JAVA, _LOAD, "wide", address, *arguments):
+    for told in java("wide", address, prefix, queues, rounds, each):
         yield float(told["seconds"])
 
 
@@ -104,20 +103,13 @@ def following(
     address: str, prefix: str, queues: int, seconds: int, rate: int
 ) -> Iterator[dict[str, Any]]:
     """A consumer of many queues; the block begins when it is steady, and then sees its count."""
-    arguments = map(str, (prefix, queues, seconds, rate))
-    process = subprocess.Popen(
-        [*_JAVA, _LOAD, "follow", address, *arguments], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout
+    told = java("follow", address, prefix, queues, seconds, rate)
     counted: dict[str, Any] = {}
-    try:
-        if "ready" not in process.stdout.readline():
-            raise RuntimeError("the consumer did not get ready")
-        yield counted
-        counted.update(json.loads(process.stdout.readline()))
-    finally:
-        process.kill()
-        process.wait(30)
+    if "ready" not in next(told):
+        raise RuntimeError("the consumer did not get ready")
+    yield counted
+    for line in told:
+        counted.update(line)
 
 
 def librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[float]:

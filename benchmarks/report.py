@@ -71,8 +71,7 @@ def compared(found: Samples, figure: Figure, server: str) -> tuple[str, bool | N
         text = f"{number(value.value)} = {spread(other)} ×"
     else:
         text = f"{number(value.value)} = Kafka {other.value:+.2g}"
-    judged = against(found, figure, server, target.of) if target else None
-    return text, target.met(judged.value) if target and judged else None
+    return text, target.met(other.value) if target and other else None
 
 
 def table(found: Samples) -> str:
@@ -88,9 +87,7 @@ def table(found: Samples) -> str:
         for server in _SERVERS:
             text, met = compared(found, figure, server)
             cells.append(text + {None: "", True: " ✓", False: " ✗"}[met])
-        goals = sorted({str(t): None for t in figure.targets.values()}, key=len)
-        if len(goals) > 1:
-            goals = [f"{t}" for t in map(str, figure.targets.values())]
+        goals = dict.fromkeys(map(str, figure.targets.values()))
         lines.append(
             f"| {figure.title}, {figure.unit} | {' | '.join(cells)} | {', '.join(goals)} |"
         )

@@ -16,7 +16,6 @@ import anyio
 import structlog
 
 from kproxy.dispatch import Accepted, accept, answer, produced
-from kproxy.handlers.produce import Appending
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Worker
@@ -39,11 +38,10 @@ class House(Protocol):
 class Waiting:
     """A request in line."""
 
-    __slots__ = ("accepted", "appending", "begun", "done", "size")
+    __slots__ = ("accepted", "begun", "done", "size")
 
     def __init__(self, accepted: Accepted, size: int) -> None:
         self.accepted = accepted
-        self.appending: Appending | None = accepted.appending  # of a Produce
         self.size = size
         self.done = False
         self.begun = False
@@ -96,7 +94,7 @@ class Connection(asyncio.Protocol):
             complete = self._assembler.feed(data)
             self._note_unfinished(self._assembler.buffered_bytes)
         except Malformed as error:
-            self._refuse(error)
+            self._fail(error)
             return
         for frame in complete:
             self._memory.take(len(frame))
@@ -138,10 +136,8 @@ class Connection(asyncio.Protocol):
                 self._turn.clear()
                 try:
                     await self._answer_first()
-                except Malformed as error:
-                    self._refuse(error)
-                except Exception:
-                    self._fail()
+                except Exception as error:
+                    self._fail(error)
 
     def stop_reading(self) -> None:
         """Take no more requests; what is in line is still answered."""
@@ -214,21 +210,17 @@ class Connection(asyncio.Protocol):
         size = len(frame)
         try:
             accepted = accept(self._worker, frame, "/" + self.ip, self._behind)
-        except Malformed as error:
+        except Exception as error:
             self._memory.give_back(size)
-            self._refuse(error)
-            return False
-        except Exception:
-            self._memory.give_back(size)
-            self._fail()
+            self._fail(error)
             return False
         waiting = Waiting(accepted, size)
         self._line.append(waiting)
-        if waiting.appending is None:
+        if accepted.appending is None:
             self._serial += 1
             self._advance()
         else:
-            waiting.appending.then(lambda: self._settled(waiting))
+            accepted.appending.then(lambda: self._settled(waiting))
         return True
 
     def _pause_reading(self) -> None:
@@ -269,11 +261,8 @@ class Connection(asyncio.Protocol):
         self._advancing = True
         try:
             self._answer_done()
-        except Malformed as error:
-            self._refuse(error)
-            return
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
             return
         finally:
             self._advancing = False
@@ -285,7 +274,7 @@ class Connection(asyncio.Protocol):
         frames = []
         while line and self._drained is None:
             first = line[0]
-            if first.appending is None or not first.done:
+            if not first.done:
                 break
             frame = produced(first.accepted)
             if frame is not None:
@@ -293,9 +282,11 @@ class Connection(asyncio.Protocol):
             self._answered()
         if frames:
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
-        if line and line[0].appending is None and not line[0].begun and self._drained is None:
-            line[0].begun = True
-            self._turn.set()
+        if line and self._drained is None:
+            first = line[0]
+            if first.accepted.appending is None and not first.begun:
+                first.begun = True
+                self._turn.set()
 
     async def _answer_first(self) -> None:
         frame = await answer(self._worker, self._line[0].accepted)
@@ -330,13 +321,10 @@ class Connection(asyncio.Protocol):
 
     # -- the boundary
 
-    def _refuse(self, error: Malformed) -> None:
-        """A peer's fault ends its connection with one log line."""
-        if not self._closed:
+    def _fail(self, error: Exception) -> None:
+        """A peer's fault ends its connection with one log line, one of ours with a trace."""
+        if not isinstance(error, Malformed):
+            _log.exception("request_failed", peer=self._peer)
+        elif not self._closed:
             _log.warning("request_refused", peer=self._peer, reason=str(error))
-            self.abort()
-
-    def _fail(self) -> None:
-        """A fault of ours ends it with a trace."""
-        _log.exception("request_failed", peer=self._peer)
         self.abort()

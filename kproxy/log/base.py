@@ -26,7 +26,7 @@ class Ticket:
         self.size = sum(len(envelope.body) for envelope in envelopes)  # bytes
         self._outcomes: list[Outcome] | None = None
         self._error: KafkaError | None = None
-        self._then: Callable[[], None] | None = None
+        self._then: list[Callable[[], None]] = []
 
     @property
     def done(self) -> bool:
@@ -44,20 +44,13 @@ class Ticket:
         """Call back when it is done: now, if it is."""
         if self.done:
             callback()
-            return
-        before = self._then
-
-        def both() -> None:
-            assert before is not None
-            before()
-            callback()
-
-        self._then = callback if before is None else both
+        else:
+            self._then.append(callback)
 
     def _tell(self) -> None:
-        then, self._then = self._then, None
-        if then is not None:
-            then()
+        for callback in self._then:
+            callback()
+        self._then.clear()
 
     async def wait(self) -> list[Outcome]:
         """As `outcomes`, once it is done."""

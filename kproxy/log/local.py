@@ -194,7 +194,8 @@ class LocalLog(Log):
             self._apply(tickets, batch, places)
 
     def _not_written(self, tickets: list[Ticket], error: OSError) -> None:
-        _log.error("commit_failed", error=str(error), tickets=len(tickets))
+        count = sum(len(ticket.envelopes) for ticket in tickets)
+        _log.error("commit_failed", error=str(error), envelopes=count)
         refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the disk refused a write: {error}")
         for ticket in tickets:
             ticket.fail(refusal)
