@@ -60,7 +60,7 @@ class DataLink:
         self._reader = Reader(upstream, self._was_read, self._lost)
         self._admin = AdminClient(upstream.settings())
         self.writer = self._appender.writer
-        self.next_counter = self._appender.next_counter
+        self.next_counter: Callable[[], int] = self._appender.next_counter
         self.send: Callable[[int, Envelope], None] = self._appender.send
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
         """Told of reports for shards that nothing follows here: (counter, log offset)."""
@@ -83,7 +83,7 @@ class DataLink:
         self._following.pop(partition, None)
 
     async def close(self) -> None:
-        await to_thread.run_sync(self._appender.close)
+        await self._appender.close()
         await to_thread.run_sync(self._reader.close)
 
     # -- coming back

@@ -6,13 +6,15 @@ import secrets
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
+from anyio import to_thread
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, Producer
 
 from kproxy.errors import Code, KafkaError
+from kproxy.upstream.librdkafka import NativeProducer, library
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, record_key
 
@@ -20,8 +22,76 @@ _log = structlog.get_logger()
 
 Report = tuple[int, int, int | None]
 """Partition, counter, and the log offset; None: its fate is not known."""
+Reported = Callable[[list[tuple[int, int | None]]], None]
+"""reported([(tag, log offset or None)]): on the event loop, many at a time."""
 _POLL_S = 0.1
 _FLUSH_S = 5.0
+_RECORDS_MAX = 2_000_000
+
+
+class Sending(Protocol):
+    """What takes records to the cluster and tells what became of each."""
+
+    def put(self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int) -> None:
+        """Raises BufferError where the line is full, KafkaException."""
+        ...
+
+    async def close(self, seconds: float) -> None:
+        """Send what is in line for so long; what is left then has no known fate."""
+        ...
+
+
+class PlainProducer:
+    """As `Sending`, of what confluent-kafka offers: a thread polls for the reports."""
+
+    def __init__(self, settings: dict[str, Any], reported: Reported) -> None:
+        self._producer = Producer(settings)
+        self._reported = reported
+        self._reports: list[tuple[int, int | None]] = []
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="append", daemon=True)
+        self._thread.start()
+
+    def put(self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int) -> None:
+        self._producer.produce(
+            topic, value, key=key, partition=partition, on_delivery=partial(self._delivered, tag)
+        )
+
+    def _delivered(self, tag: int, error: UpstreamError | None, message: Any) -> None:
+        self._reports.append((tag, message.offset() if error is None else None))
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._producer.poll(_POLL_S)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._reports:
+            reports, self._reports = self._reports, []
+            self._loop.call_soon_threadsafe(self._reported, reports)
+
+    async def close(self, seconds: float) -> None:
+        await to_thread.run_sync(self._close, seconds)
+
+    def _close(self, seconds: float) -> None:
+        self._producer.flush(seconds)
+        self._closing = True
+        self._thread.join()
+        self._producer.purge()
+        self._producer.flush(1)
+        self._hand_over()
+
+
+def sending(settings: dict[str, Any], reported: Reported) -> Sending:
+    """The way there is here. Raises KafkaException: settings that librdkafka refuses.
+
+    Tokens that a callback of the application's fetches are confluent-kafka's own business.
+    """
+    lib = library()
+    if lib is None or any(name.startswith("sasl.oauthbearer") for name in settings):
+        return PlainProducer(settings, reported)
+    return NativeProducer(lib, settings, reported)
 
 
 class Appender:
@@ -37,47 +107,41 @@ class Appender:
         delivery_ms_max: int,
     ) -> None:
         self._upstream = upstream
+        self._data = upstream.data
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._settings = {
-            "enable_idempotence": True,
-            "linger_ms": 0,
-            "compression_type": "none",  # batches come as their producers packed them
-            "message_max_bytes": message_bytes_max,
-            "queue_buffering_max_kbytes": max(1024, buffered_bytes_max >> 10),
-            "queue_buffering_max_messages": 2_000_000,
-            "delivery_timeout_ms": delivery_ms_max,
-        }
+        self._settings = upstream.settings(
+            enable_idempotence=True,
+            linger_ms=0,
+            compression_type="none",  # batches come as their producers packed them
+            message_max_bytes=message_bytes_max,
+            queue_buffering_max_kbytes=max(1024, buffered_bytes_max >> 10),
+            queue_buffering_max_messages=_RECORDS_MAX,
+            delivery_timeout_ms=delivery_ms_max,
+            error_cb=self._on_error,
+        )
         self.writer = secrets.randbits(63) | 1
-        self._counters = itertools.count()
-        self._reports: list[Report] = []
-        self._closing = False
-        self._producer = self._new()
-        self._thread = threading.Thread(target=self._run, name="append", daemon=True)
-        self._thread.start()
+        self._tags = itertools.count(1)
+        self.next_counter: Callable[[], int] = self._tags.__next__
+        self._flying: dict[int, int] = {}  # counter -> partition
+        self._told: dict[int, Callable[[], None]] = {}  # tag -> whom to tell
+        self._ending: set[asyncio.Task[None]] = set()
+        self._sending = self._new()
 
-    def _new(self) -> Producer:
-        self._fatal: str | None = None
-        return Producer(self._upstream.settings(**self._settings, error_cb=self._on_error))
+    def _new(self) -> Sending:
+        return sending(self._settings, self._reported)
 
     def _on_error(self, error: UpstreamError) -> None:
+        """From any thread."""
         if error.fatal():
-            self._fatal = error.str()
+            self._loop.call_soon_threadsafe(self._replace, error.str())
         self._upstream.reach.on_error(error)
-
-    def next_counter(self) -> int:
-        return next(self._counters)
 
     def send(self, partition: int, envelope: Envelope) -> None:
         """Put an envelope in line. Raises KafkaError where the line is full."""
+        counter = envelope.counter
         try:
-            self._producer.produce(
-                self._upstream.data,
-                envelope.body,
-                key=record_key(envelope),
-                partition=partition,
-                on_delivery=partial(self._delivered, partition, envelope.counter),
-            )
+            self._sending.put(self._data, partition, record_key(envelope), envelope.body, counter)
         except BufferError:
             raise KafkaError(
                 Code.REQUEST_TIMED_OUT, "too much waits for the cluster already"
@@ -87,51 +151,48 @@ class Appender:
             if cause.code() == UpstreamError.MSG_SIZE_TOO_LARGE:
                 raise KafkaError(Code.MESSAGE_TOO_LARGE, cause.str()) from None
             raise KafkaError(Code.REQUEST_TIMED_OUT, cause.str()) from None
+        self._flying[counter] = partition
 
     def publish(
         self, topic: str, key: bytes, value: bytes | None, done: Callable[[], None] | None = None
     ) -> None:
         """Put a record of a cache topic in line, best effort; `done` is called on the loop."""
-
-        def delivered(error: UpstreamError | None, message: Any) -> None:
-            if error is None and done is not None:
-                self._loop.call_soon_threadsafe(done)
-
+        tag = next(self._tags)
         try:
-            self._producer.produce(topic, value, key=key, partition=0, on_delivery=delivered)
+            self._sending.put(topic, 0, key, value, tag)
         except (BufferError, KafkaException) as error:
             _log.warning("not_published", topic=topic, reason=str(error))
+            return
+        if done is not None:
+            self._told[tag] = done
 
-    def _delivered(
-        self, partition: int, counter: int, error: UpstreamError | None, message: Any
-    ) -> None:
-        if error is None:
-            self._reports.append((partition, counter, message.offset()))
-        else:
-            self._reports.append((partition, counter, None))
+    def _reported(self, found: list[tuple[int, int | None]]) -> None:
+        reports: list[Report] = []
+        reached = False
+        for tag, offset in found:
+            reached = reached or offset is not None
+            partition = self._flying.pop(tag, None)
+            if partition is not None:
+                reports.append((partition, tag, offset))
+            else:
+                done = self._told.pop(tag, None)
+                if done is not None and offset is not None:
+                    done()
+        if reached:
+            self._upstream.reach.answered()
+        if reports:
+            self._deliver(reports)
 
-    def _run(self) -> None:
-        while not self._closing:
-            self._producer.poll(_POLL_S)
-            if self._reports:
-                reports, self._reports = self._reports, []
-                if any(offset is not None for _, _, offset in reports):
-                    self._upstream.reach.answered()
-                self._loop.call_soon_threadsafe(self._deliver, reports)
-            if self._fatal is not None:
-                self._replace()
-
-    def _replace(self) -> None:
+    def _replace(self, reason: str) -> None:
         """librdkafka's producer takes nothing more: go on with a new one."""
-        _log.error("producer_failed", reason=self._fatal)
-        old, self._producer = self._producer, self._new()
-        old.purge()
-        old.flush(_FLUSH_S)
+        _log.error("producer_failed", reason=reason)
+        old, self._sending = self._sending, self._new()
+        task = self._loop.create_task(old.close(0))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Send what is in line, for a few seconds at most."""
-        self._producer.flush(_FLUSH_S)
-        self._closing = True
-        self._thread.join()
-        self._producer.purge()
-        self._producer.flush(1)
+        for task in list(self._ending):
+            await task
+        await self._sending.close(_FLUSH_S)
