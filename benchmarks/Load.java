@@ -86,7 +86,7 @@ class Load {
             // A buffer is taken for each queue with records to send: small ones, for many queues.
             producers.add(producer(server, "batch.size", "512", "linger.ms", "5",
                 "buffer.memory", "67108864", "max.block.ms", "120000",
-                "retry.backoff.ms", "1", "enable.metrics.push", "false"));
+                "retry.backoff.ms", "1", "enable.metrics.push", "false", "metric.reporters", ""));
         }
         for (int round = 0; round < rounds; round++) {
             boolean isNew = round == 0;

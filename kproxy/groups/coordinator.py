@@ -356,12 +356,12 @@ class Coordinators:
         """Keep to the shards that are served, and let time pass for their groups."""
         async with anyio.create_task_group() as tasks:
             while True:
-                shards = self._serving()
+                shards, now = self._serving(), anyio.current_time()
                 for shard in shards:
                     coordinator = self.of(shard)
                     if id(coordinator) not in self._scopes:
                         self._start(coordinator, tasks)
-                    coordinator.timers.run_due(anyio.current_time())
+                    coordinator.timers.run_due(now)
                 served = {shard.shard for shard in shards}
                 for coordinator in list(self._by_shard.values()):
                     if coordinator.shard.shard not in served:

@@ -31,12 +31,12 @@ def judge(row: Partition, header: BatchHeader) -> Code | Sent | None:
         return Code.INVALID_PRODUCER_EPOCH
     if header.producer_epoch > producer.epoch:
         return None if header.base_sequence == 0 else Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    if header.base_sequence == (producer.batches[-1].last_sequence + 1) & _SEQUENCE_MAX:
+        return None
     last = last_sequence(header)
     for sent in producer.batches:
         if sent.last_sequence == last and sent.last_delta == header.last_offset_delta:
             return sent
-    if header.base_sequence == (producer.batches[-1].last_sequence + 1) & _SEQUENCE_MAX:
-        return None
     return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
