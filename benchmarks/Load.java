@@ -7,6 +7,8 @@
 //
 // Each prints one line of JSON for each thing that it measured, and ends with 1 at the first error.
 
+import java.lang.management.ManagementFactory;
+import java.lang.management.OperatingSystemMXBean;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -51,6 +53,12 @@ class Load {
         return Integer.parseInt(text);
     }
 
+    // Of this process, so far.
+    static double cpu() {
+        OperatingSystemMXBean system = ManagementFactory.getOperatingSystemMXBean();
+        return ((com.sun.management.OperatingSystemMXBean) system).getProcessCpuTime() / 1e9;
+    }
+
     static double seconds(long since) {
         return (System.nanoTime() - since) / 1e9;
     }
@@ -91,6 +99,7 @@ class Load {
         for (int round = 0; round < rounds; round++) {
             boolean isNew = round == 0;
             long began = System.nanoTime();
+            double before = cpu();
             ExecutorService turns = Executors.newFixedThreadPool(PRODUCERS);
             List<Future<?>> done = new ArrayList<>();
             for (int i = 0; i < producers.size(); i++) {
@@ -106,7 +115,7 @@ class Load {
             }
             for (Future<?> one : done) one.get();
             turns.shutdown();
-            System.out.printf("{\"round\": %d, \"seconds\": %.4f}%n", round, seconds(began));
+            System.out.printf("{\"seconds\": %.4f, \"cpu\": %.4f}%n", seconds(began), cpu() - before);
         }
         for (KafkaProducer<byte[], byte[]> producer : producers) producer.close();
     }
@@ -138,6 +147,7 @@ class Load {
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(server)) {
             List<TopicPartition> partitions = assigned(prefix, queues);
             long began = System.nanoTime();
+            double before = cpu();
             consumer.assign(partitions);
             double first = 0;
             int read = 0;
@@ -146,8 +156,8 @@ class Load {
                 if (read == 0 && count > 0) first = seconds(began);
                 read += count;
             }
-            System.out.printf("{\"records\": %d, \"seconds\": %.4f, \"first\": %.4f}%n",
-                read, seconds(began), first);
+            System.out.printf("{\"records\": %d, \"seconds\": %.4f, \"first\": %.4f, \"cpu\": %.4f}%n",
+                read, seconds(began), first, cpu() - before);
         }
     }
 

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +30,9 @@ _DISK_BYTES = 20_000_000_000
 @click.option("--quick", is_flag=True, help="one small run of each: under five minutes.")
 @click.option("--runs", type=click.IntRange(1), help="of each work; medians are of these.")
 @click.option(
-    "--work", "chosen", multiple=True, type=click.Choice([*_WORKS, _MILLION]), help="only these."
-)
+    "--work", "chosen", multiple=True, type=click.Choice([*_WORKS, _MILLION]),
+    help="only these; what the others gave here before is kept.",
+)  # fmt: skip
 @click.option(
     "--results", type=click.Path(path_type=Path), default=Path("benchmarks/results"),
     help="directory for table.md, figures.json and figures.png.",
@@ -42,7 +44,7 @@ def main(quick: bool, runs: int | None, chosen: tuple[str, ...], results: Path) 
     sizes = works.QUICK if quick else works.FULL
     if runs:
         sizes = replace(sizes, runs=runs)
-    found = samples()
+    found = report.earlier(results, sizes)
     directory = Path(tempfile.mkdtemp(prefix="kproxy-bench-"))
     try:
         free = shutil.disk_usage(directory).free
@@ -51,22 +53,29 @@ def main(quick: bool, runs: int | None, chosen: tuple[str, ...], results: Path) 
                 f"{free / 1e9:.0f} GB free in {directory.parent}, {_DISK_BYTES / 1e9:.0f} are"
                 " needed: name a larger one with TMPDIR"
             )
-        _measure(directory, sizes, tuple(chosen) or (*_WORKS, _MILLION), found)
+        for measured in _measure(directory, sizes, chosen or (*_WORKS, _MILLION)):
+            found.update(measured)
+            report.write(results, found, sizes)
     finally:
         shutil.rmtree(directory)
-    click.echo(report.write(results, found, sizes))
+    click.echo(report.table(found))
 
 
-def _measure(directory: Path, sizes: works.Sizes, chosen: tuple[str, ...], found: Samples) -> None:
+def _measure(directory: Path, sizes: works.Sizes, chosen: tuple[str, ...]) -> Iterator[Samples]:
+    """What each work found, as it ends."""
     if any(name in _WORKS for name in chosen):
         with all_servers(directory) as servers:
             for name, work in _WORKS.items():
                 if name in chosen:
+                    found = samples()
                     with _timed(name):
                         work(servers, sizes, found)
+                    yield found
     if _MILLION in chosen:
+        found = samples()
         with _timed(_MILLION):
             million.million(directory, sizes, found)
+        yield found
 
 
 class _timed:  # noqa: N801

@@ -67,27 +67,35 @@ def _same(target: Target) -> dict[str, Target]:
     return _both(target, target)
 
 
+def _cpu(key: str, unit: str, targets: dict[str, Target] | None = None) -> list[Figure]:
+    return [
+        Figure(f"cpu_{key}", "CPU of the server", unit, targets or {}),
+        Figure(f"client_{key}", "CPU of the client", unit),
+    ]
+
+
+_GB, _RECORD = "s/GB", "µs a record"
 FIGURES = [
     Figure("produce_16k", "produce, batches of 16 KiB", "records/s", _both(ratio(0.9), ratio(1.2))),
+    *_cpu("16k", _GB, _both(ratio_most(0.5), ratio_most(1.0))),
     Figure("produce_256k", "produce, 256 KiB", "records/s", _both(ratio(0.85), ratio(1.2))),
-    Figure("cpu_16k", "CPU of that, 16 KiB", "s/GB", _both(ratio_most(0.5), ratio_most(1.0))),
-    Figure("cpu_256k", "CPU of that, 256 KiB", "s/GB", _both(ratio_most(1.0), ratio_most(1.5))),
+    *_cpu("256k", _GB, _both(ratio_most(1.0), ratio_most(1.5))),
     Figure("consume", "consume a backlog", "records/s", _same(ratio(1.0))),
     Figure("p50", "latency at 500 records/s, p50", "ms", _both(more(0.5), more(0))),
     Figure("p99", "latency at 500 records/s, p99", "ms", _both(more(0.5), more(0))),
     Figure("new", "a record to each of many new queues, Java", "records/s",
            _both(least(20_000), least(45_000))),
-    Figure("new_cpu", "CPU of that", "µs a record"),
+    *_cpu("new", _RECORD),
     Figure("again", "and again, Java", "records/s", _both(least(60_000), least(80_000))),
-    Figure("again_cpu", "CPU of that", "µs a record"),
+    *_cpu("again", _RECORD),
     Figure("new_librdkafka", "new queues, librdkafka", "records/s",
            _both(least(8_000), least(10_000))),
-    Figure("new_librdkafka_cpu", "CPU of that", "µs a record"),
+    *_cpu("new_librdkafka", _RECORD),
     Figure("again_librdkafka", "and again, librdkafka", "records/s",
            _both(least(20_000), least(25_000))),
-    Figure("again_librdkafka_cpu", "CPU of that", "µs a record"),
+    *_cpu("again_librdkafka", _RECORD),
     Figure("back", "read all queues back, one consumer", "records/s", _same(least(200_000))),
-    Figure("back_cpu", "CPU of that", "µs a record"),
+    *_cpu("back", _RECORD),
     Figure("follow", "10 records/s in 10,000 queues, one consumer", "% of a core", _same(most(5))),
     Figure("memory", "a million queues: memory", "MB", _same(most(280))),
     Figure("restart", "a million queues: restart", "s", _same(most(0.7))),

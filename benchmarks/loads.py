@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -45,8 +46,9 @@ def drop(address: str, *names: str) -> None:
         future.result(60)
 
 
-def produce(address: str, queue: str, records: int, batch_bytes: int) -> float:
-    """Records per second of Kafka's ProducerPerformance, with linger.ms=5."""
+def produce(address: str, queue: str, records: int, batch_bytes: int) -> tuple[float, float]:
+    """Records per second of Kafka's ProducerPerformance, with linger.ms=5; its seconds of CPU."""
+    before = _children_cpu()
     said = _run(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", queue,
         "--num-records", str(records), "--record-size", str(RECORD_BYTES), "--throughput", "-1",
@@ -56,7 +58,13 @@ def produce(address: str, queue: str, records: int, batch_bytes: int) -> float:
     found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec", said, re.MULTILINE)
     if int(found[-1][0]) != records:
         raise RuntimeError(said)
-    return float(found[-1][1])
+    return float(found[-1][1]), _children_cpu() - before
+
+
+def _children_cpu() -> float:
+    """Seconds of CPU of the clients that have ended: servers run on."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def consume(address: str, queue: str, records: int) -> float:
@@ -92,10 +100,17 @@ def said(*command: str) -> Iterator[dict[str, Any]]:
             it.kill()
 
 
-def wide(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[float]:
-    """Seconds of each round of one record to each queue, by Java producers of `each` queues."""
+class Round(NamedTuple):
+    """One record to each queue: how long it took, and the client's CPU; seconds."""
+
+    seconds: float
+    cpu: float
+
+
+def wide(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[Round]:
+    """Rounds of one record to each queue, by Java producers of `each` queues."""
     for told in java("wide", address, prefix, queues, rounds, each):
-        yield float(told["seconds"])
+        yield Round(**told)
 
 
 @contextmanager
@@ -112,11 +127,11 @@ def following(
         counted.update(line)
 
 
-def librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[float]:
+def librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[Round]:
     """As `wide`, by librdkafka, in a process of its own."""
     arguments = [address, prefix, *map(str, (queues, rounds, each))]
     for told in said(sys.executable, "-m", "benchmarks.loads", *arguments):
-        yield float(told["seconds"])
+        yield Round(**told)
 
 
 def _librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> None:
@@ -136,9 +151,10 @@ def _librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) 
 
     with ThreadPoolExecutor(4) as pool:
         for _ in range(rounds):
-            began = time.monotonic()
+            began, before = time.monotonic(), time.process_time()
             list(pool.map(send, range(len(producers))))
-            print(json.dumps({"seconds": time.monotonic() - began}), flush=True)  # noqa: T201
+            told = Round(time.monotonic() - began, time.process_time() - before)
+            print(json.dumps(told._asdict()), flush=True)  # noqa: T201
     if failed:
         raise RuntimeError(str(failed[0]))
 

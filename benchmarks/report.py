@@ -17,6 +17,7 @@ from benchmarks.figures import (
     Middle,
     Samples,
     against,
+    samples,
 )
 from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA, SYNCED
 from benchmarks.works import Sizes
@@ -94,21 +95,23 @@ def table(found: Samples) -> str:
     return "\n".join(lines)
 
 
-def write(directory: Path, found: Samples, sizes: Sizes) -> str:
-    """table.md, figures.json and figures.png in the directory; the table."""
+def write(directory: Path, found: Samples, sizes: Sizes) -> None:
+    """table.md, figures.json and figures.png in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = table(found)
-    (directory / "table.md").write_text(text + "\n")
+    (directory / "table.md").write_text(table(found) + "\n")
     told: dict[str, Any] = {"machine": machine(), "sizes": vars(sizes), "samples": found}
     (directory / "figures.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     draw(directory / "figures.png", found)
-    return text
 
 
-def read(path: Path) -> tuple[Samples, Sizes]:
-    """What write() left in figures.json."""
-    told = json.loads(path.read_text())
-    return told["samples"], Sizes(**told["sizes"])
+def earlier(directory: Path, sizes: Sizes) -> Samples:
+    """What was written there before, by this machine, with these versions and sizes."""
+    found, path = samples(), directory / "figures.json"
+    if path.exists():
+        told = json.loads(path.read_text())
+        if (told["machine"], told["sizes"]) == (machine(), vars(sizes)):
+            found.update(told["samples"])
+    return found
 
 
 def draw(path: Path, found: Samples) -> None:

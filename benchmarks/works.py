@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from benchmarks import loads
 from benchmarks.figures import Samples
@@ -64,19 +65,22 @@ def produce(servers: dict[str, Server], sizes: Sizes, found: Samples, size: int)
     for name in (*ALL, KAFKA):  # not counted: what Java compiles while it runs for the first time
         _produce(servers[name], sizes.produce, size)
     for name in _turns(sizes.runs, ALL):
-        rate, seconds = _produce(servers[name], sizes.produce, size)
+        rate, cpu, client_cpu = _produce(servers[name], sizes.produce, size)
+        gb = sizes.produce * loads.RECORD_BYTES / 1e9
         found[f"produce_{key}"][name].append(rate)
-        found[f"cpu_{key}"][name].append(seconds / (sizes.produce * loads.RECORD_BYTES / 1e9))
+        found[f"cpu_{key}"][name].append(cpu / gb)
+        found[f"client_{key}"][name].append(client_cpu / gb)
 
 
-def _produce(server: Server, records: int, size: int) -> tuple[float, float]:
+def _produce(server: Server, records: int, size: int) -> tuple[float, float, float]:
+    """Records per second; seconds of CPU of the server, and of the client."""
     queue = _name()
     loads.make_queue(server.address, queue)
     before = server.cpu()
-    rate = loads.produce(server.address, queue, records, size)
-    seconds = server.cpu() - before
+    rate, client_cpu = loads.produce(server.address, queue, records, size)
+    cpu = server.cpu() - before
     loads.drop(server.address, queue)
-    return rate, seconds
+    return rate, cpu, client_cpu
 
 
 def produce_16k(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
@@ -126,17 +130,21 @@ def wide(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
         if read["records"] != records:
             raise RuntimeError(f"{read['records']} of {records} records were read")
         found["back"][name].append(records / read["seconds"])
-        found["back_cpu"][name].append((server.cpu() - before) / records * 1e6)
+        found["cpu_back"][name].append((server.cpu() - before) / records * 1e6)
+        found["client_back"][name].append(read["cpu"] / records * 1e6)
 
 
-def _rounds(server: Server, told: Iterator[float], count: int, found: Samples, client: str) -> None:
+def _rounds(
+    server: Server, told: Iterator[loads.Round], count: int, found: Samples, client: str
+) -> None:
     before = server.cpu()
-    for round_, seconds in enumerate(told):
+    for name, round_ in zip_longest(_ROUNDS, told):
         used, before = server.cpu() - before, server.cpu()
-        if round_ < len(_ROUNDS):
-            key = _ROUNDS[round_] + client
-            found[key][server.name].append(count / seconds)
-            found[f"{key}_cpu"][server.name].append(used / count * 1e6)
+        if name is not None:
+            key = name + client
+            found[key][server.name].append(count / round_.seconds)
+            found[f"cpu_{key}"][server.name].append(used / count * 1e6)
+            found[f"client_{key}"][server.name].append(round_.cpu / count * 1e6)
 
 
 def wide_librdkafka(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from benchmarks import report
 from benchmarks.figures import samples
 from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA
-from benchmarks.works import QUICK
+from benchmarks.works import FULL, QUICK
 from tests.harness import ROOT
 
 
@@ -25,14 +25,14 @@ def test_table_and_picture(tmp_path: Path) -> None:
     ):
         found[key] = {KAFKA: kafka, ON_KAFKA: worker, EMBEDDED: [2 * v for v in kafka]}
     found["again"] = {ON_KAFKA: [50_000.0], EMBEDDED: [123_456.0]}
-    text = report.write(tmp_path, found, QUICK)
+    report.write(tmp_path, found, QUICK)
+    text = (tmp_path / "table.md").read_text()
     rows = text.splitlines()
     assert "200,000 (100,000–300,000) | 200,000 = 0.9 (0.8–1) × ✓ | 400,000 = 2 × ✓" in rows[2]
     assert "1.1 (1–1.2) | 1.7 = Kafka +0.6 ✗ | 2.2 = Kafka +1.1 ✗" in rows[3]
     assert "|  | 50,000 ✗ | 123,000 ✓ |" in rows[4]
-    again, sizes = report.read(tmp_path / "figures.json")
-    assert sizes == QUICK
-    assert report.table(again) == text
+    assert report.table(report.earlier(tmp_path, QUICK)) + "\n" == text
+    assert not report.earlier(tmp_path, FULL)  # other sizes are not to be mixed in
     with Image.open(tmp_path / "figures.png") as picture:
         assert picture.width > 1000
 

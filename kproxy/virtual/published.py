@@ -142,7 +142,9 @@ class Reindex:
     """Finds the live batches of the log below X again."""
 
     def __init__(self, state: State) -> None:
+        """`state` has the published rows, all of them."""
         self._state = state
+        self._any_void = next(state.kv.scan(b"v", b"w"), None) is not None
 
     def apply(self, log_offset: int, envelope: Envelope, place: Place) -> None:
         """Note where a live batch lies; of anything else nothing is needed."""
@@ -167,12 +169,12 @@ class Reindex:
         batch = Batch(
             *place, header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms
         )
-        self._note(key, last_offset, batch)
+        self._note(key, last_offset, batch)  # nothing else lies there: a copy comes behind it
         counted = Anchor(log_offset + 1, last_offset + 1, size, through_ms)
         self._state.put(counter_key, _ANCHOR.pack(*counted))
 
     def _void(self, log_offset: int) -> bool:
-        return self._state.get(rows.void_key(log_offset)) is not None
+        return self._any_void and self._state.get(rows.void_key(log_offset)) is not None
 
     def _copy(self, key: PartitionKey, envelope: Envelope, place: Place) -> None:
         header = copied_header(envelope)
@@ -186,15 +188,15 @@ class Reindex:
             header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms,
             copied=True,
         )  # fmt: skip
-        self._note(key, last_offset, batch)
-
-    def _note(self, key: PartitionKey, last_offset: int, batch: Batch) -> None:
         before = self._state.batch_at(key, last_offset)
         if before is not None:
             self._state.count_dead(before)
+        self._note(key, last_offset, batch)
+        self._state.put(rows.due_key(0, *key), b"")
+
+    def _note(self, key: PartitionKey, last_offset: int, batch: Batch) -> None:
         self._state.count_live(batch)
         self._state.put(rows.batch_key(*key, last_offset), batch.encode())
-        self._state.put(rows.due_key(0, *key), b"")
 
     def finish(self) -> None:
         """All of the log below X was seen. Raises RowsDisagree."""
@@ -208,3 +210,4 @@ class Reindex:
                     f" {counter.base_offset} in the log, at {row and row.next_offset} in its row"
                 )
             self._state.put(key, None)
+            self._state.put(rows.due_key(0, *partition), b"")
