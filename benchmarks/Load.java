@@ -1,6 +1,6 @@
 // What users' Java clients do, where Kafka's own tools cannot: many queues, and microseconds.
 //
-//   java -cp 'kafka-libs/*' Load.java wide    SERVER PREFIX QUEUES ROUNDS QUEUES_PER_PRODUCER
+//   java -cp 'kafka-libs/*' Load.java wide    SERVER PREFIX QUEUES ROUNDS QUEUES_PER_PRODUCER MORE
 //   java -cp 'kafka-libs/*' Load.java back    SERVER PREFIX QUEUES RECORDS
 //   java -cp 'kafka-libs/*' Load.java follow  SERVER PREFIX QUEUES SECONDS RATE
 //   java -cp 'kafka-libs/*' Load.java latency SERVER QUEUE RECORDS RATE WARM_UP
@@ -39,7 +39,7 @@ class Load {
         Arrays.fill(VALUE, (byte) 'x');
         String server = args[1];
         switch (args[0]) {
-            case "wide" -> wide(server, args[2], number(args[3]), number(args[4]), number(args[5]));
+            case "wide" -> wide(server, args[2], number(args[3]), number(args[4]), number(args[5]), number(args[6]));
             case "back" -> back(server, args[2], number(args[3]), number(args[4]));
             case "follow" -> follow(server, args[2], number(args[3]), number(args[4]), number(args[5]));
             case "latency" -> latency(server, args[2], number(args[3]), number(args[4]), number(args[5]));
@@ -75,6 +75,8 @@ class Load {
         settings.put("bootstrap.servers", server);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
+        // Each poll() goes through all that is assigned: of many queues, take much at a time.
+        settings.put("max.poll.records", "20000");
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
@@ -84,32 +86,41 @@ class Load {
         });
     }
 
-    // One record to each queue, ROUNDS times. The first round makes the queues: a producer waits for
-    // each topic that is new to it, so ASKING threads ask ahead of who sends. Producers are many when
+    // One record to each queue, ROUNDS times; then, in one more round, MORE to each.
+    // The first round makes the queues: a producer waits for each topic that is new to it, so ASKING
+    // threads ask for all of a producer's before it sends to them (while it has records to send, its
+    // thread goes through all of its topics each time that it wakes up). Producers are many when
     // QUEUES_PER_PRODUCER is small, four of them at a time: what a client keeps of each topic makes
     // each new one dearer.
-    static void wide(String server, String prefix, int queues, int rounds, int each) throws Exception {
+    static void wide(String server, String prefix, int queues, int rounds, int each, int more)
+            throws Exception {
         List<KafkaProducer<byte[], byte[]>> producers = new ArrayList<>();
         for (int i = 0; i < (queues + each - 1) / each; i++) {
             // A buffer is taken for each queue with records to send: small ones, for many queues.
-            producers.add(producer(server, "batch.size", "512", "linger.ms", "5",
+            producers.add(producer(server, "batch.size", "2048", "linger.ms", "5",
                 "buffer.memory", "67108864", "max.block.ms", "120000",
                 "retry.backoff.ms", "1", "enable.metrics.push", "false", "metric.reporters", ""));
         }
-        for (int round = 0; round < rounds; round++) {
-            boolean isNew = round == 0;
+        int last = more > 0 ? rounds : rounds - 1;
+        for (int round = 0; round <= last; round++) {
+            boolean isFirst = round == 0;
+            boolean isLast = round == last;
+            int count = round < rounds ? 1 : more;
             long began = System.nanoTime();
             double before = cpu();
             ExecutorService turns = Executors.newFixedThreadPool(PRODUCERS);
             List<Future<?>> done = new ArrayList<>();
             for (int i = 0; i < producers.size(); i++) {
-                int first = i * each;
-                int last = Math.min(queues, first + each);
+                int from = i * each;
+                int to = Math.min(queues, from + each);
                 KafkaProducer<byte[], byte[]> producer = producers.get(i);
                 done.add(turns.submit(() -> {
-                    if (isNew) makeAndSend(producer, prefix, first, last);
-                    else for (int q = first; q < last; q++) send(producer, prefix + q);
+                    if (isFirst) ask(producer, prefix, from, to);
+                    for (int q = from; q < to; q++) {
+                        for (int k = 0; k < count; k++) send(producer, prefix + q);
+                    }
                     producer.flush();
+                    if (isLast) producer.close(); // and free its buffers
                     return null;
                 }));
             }
@@ -117,18 +128,17 @@ class Load {
             turns.shutdown();
             System.out.printf("{\"seconds\": %.4f, \"cpu\": %.4f}%n", seconds(began), cpu() - before);
         }
-        for (KafkaProducer<byte[], byte[]> producer : producers) producer.close();
     }
 
-    static void makeAndSend(KafkaProducer<byte[], byte[]> producer, String prefix, int first, int last)
+    static void ask(KafkaProducer<byte[], byte[]> producer, String prefix, int from, int to)
             throws Exception {
         ExecutorService asking = Executors.newFixedThreadPool(ASKING);
-        AtomicLong next = new AtomicLong(first);
+        AtomicLong next = new AtomicLong(from);
         List<Future<?>> done = new ArrayList<>();
         for (int i = 0; i < ASKING; i++) {
             done.add(asking.submit(() -> {
-                for (long q = next.getAndIncrement(); q < last; q = next.getAndIncrement()) {
-                    send(producer, prefix + q);
+                for (long q = next.getAndIncrement(); q < to; q = next.getAndIncrement()) {
+                    producer.partitionsFor(prefix + q);
                 }
             }));
         }

@@ -19,7 +19,7 @@ from tests.harness import KAFKA_LIBS
 
 RECORD_BYTES = 100
 _JAVA = (
-    "java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{KAFKA_LIBS}/*",
+    "java", "-Xmx4g", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{KAFKA_LIBS}/*",
 )  # fmt: skip
 _LOAD = str(Path(__file__).with_name("Load.java"))
 
@@ -35,13 +35,15 @@ def _run(*command: str) -> str:
 
 def make_queue(address: str, name: str) -> None:
     """A topic of one partition; a topic of Kafka's, or a queue."""
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 3})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
 
 
 def drop(address: str, *names: str) -> None:
     """Delete topics."""
-    admin = AdminClient({"bootstrap.servers": address})  # gone, it answers nothing more
+    admin = AdminClient(
+        {"bootstrap.servers": address, "log_level": 3}
+    )  # gone, it answers nothing more
     for future in admin.delete_topics(list(names)).values():
         future.result(60)
 
@@ -107,9 +109,11 @@ class Round(NamedTuple):
     cpu: float
 
 
-def wide(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[Round]:
-    """Rounds of one record to each queue, by Java producers of `each` queues."""
-    for told in java("wide", address, prefix, queues, rounds, each):
+def wide(
+    address: str, prefix: str, queues: int, rounds: int, each: int, more: int = 0
+) -> Iterator[Round]:
+    """Rounds of one record to each queue, then of `more`, by Java producers of `each` queues."""
+    for told in java("wide", address, prefix, queues, rounds, each, more):
         yield Round(**told)
 
 

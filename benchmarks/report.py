@@ -36,10 +36,10 @@ def machine() -> dict[str, str]:
     return {
         "cores": f"{os.cpu_count()} × {cpu}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
-        "python": platform.python_version(),
-        "java": java.stderr.split('"')[1],
-        "kafka": "4.3.1",
-        "librdkafka": version("confluent-kafka"),
+        "Python": platform.python_version(),
+        "Java": java.stderr.split('"')[1],
+        "Kafka": "4.3.1",
+        "confluent-kafka": version("confluent-kafka"),
     }
 
 
@@ -95,12 +95,24 @@ def table(found: Samples) -> str:
     return "\n".join(lines)
 
 
+def told(found: Samples, sizes: Sizes, of: dict[str, str] | None = None) -> str:
+    """The table, and what it holds for."""
+    here = of or machine()
+    versions = ", ".join(
+        f"{name} {here[name]}" for name in ("Kafka", "Java", "Python", "confluent-kafka")
+    )
+    return (
+        f"{table(found)}\n\nMedians of {sizes.runs} alternating runs, in brackets between what the"
+        f" runs lay; {here['cores']}, {here['memory']}; {versions}.\n"
+    )
+
+
 def write(directory: Path, found: Samples, sizes: Sizes) -> None:
     """table.md, figures.json and figures.png in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "table.md").write_text(table(found) + "\n")
-    told: dict[str, Any] = {"machine": machine(), "sizes": vars(sizes), "samples": found}
-    (directory / "figures.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    (directory / "table.md").write_text(told(found, sizes))
+    values: dict[str, Any] = {"machine": machine(), "sizes": vars(sizes), "samples": found}
+    (directory / "figures.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     draw(directory / "figures.png", found)
 
 
@@ -108,9 +120,9 @@ def earlier(directory: Path, sizes: Sizes) -> Samples:
     """What was written there before, by this machine, with these versions and sizes."""
     found, path = samples(), directory / "figures.json"
     if path.exists():
-        told = json.loads(path.read_text())
-        if (told["machine"], told["sizes"]) == (machine(), vars(sizes)):
-            found.update(told["samples"])
+        values = json.loads(path.read_text())
+        if (values["machine"], values["sizes"]) == (machine(), vars(sizes)):
+            found.update(values["samples"])
     return found
 
 

@@ -122,8 +122,8 @@ def wide(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
     count = sizes.queues
     for name in _turns(sizes.runs, QUEUES):
         server, prefix = servers[name], _name()
-        # Rounds enough for the reader: the first is new, the second is counted as again.
-        told = loads.wide(server.address, prefix, count, sizes.records_each, QUEUES_A_PRODUCER)
+        more = sizes.records_each - len(_ROUNDS)
+        told = loads.wide(server.address, prefix, count, len(_ROUNDS), QUEUES_A_PRODUCER, more)
         _rounds(server, told, count, found, "")
         records, before = count * sizes.records_each, server.cpu()
         (read,) = loads.java("back", server.address, prefix, count, records)

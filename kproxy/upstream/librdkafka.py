@@ -126,6 +126,7 @@ class NativeProducer:
         self._bytes_max = int(settings[_BYTES_MAX]) << 10
         self._count_max = int(settings[_COUNT_MAX])
         self._bytes = 0
+        self._kept: list[bytes | None] = []
         self._flying: dict[int, bytes | None] = {}  # tag -> what librdkafka sends from
         self._line: dict[str, list[_Put]] = {}  # by topic: what came in this turn
         self._queue = lib.queue_get_main(self._producer)
@@ -254,6 +255,7 @@ class NativeProducer:
     async def close(self, seconds: float) -> None:
         """Send what is in line for so long; what is left then has no known fate."""
         await self._drain(seconds)
+        self._kept = list(self._flying.values())  # until nothing can be sent from there any more
         self._lib.purge(self._producer, _PURGE_ALL)
         await self._drain(_PURGED_S)
         self._closed = True
@@ -263,6 +265,7 @@ class NativeProducer:
         for handle in self._topics.values():
             self._lib.topic_destroy(handle)
         await to_thread.run_sync(self._lib.destroy, self._producer)
+        self._kept.clear()
         self._landed([(tag, None) for tag in self._flying])
         os.close(self._readable)
         os.close(self._writable)
