@@ -25,7 +25,7 @@ bench-quick: $(VENV)/.dev kafka-libs
 
 # Under a minute, nothing but Python needed.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long" tests/protocol tests/virtual tests/metadata tests/store tests/log tests/handlers tests/owning tests/groups tests/simulation
+	$(BIN)/python -m pytest -q -m "not long" tests/protocol tests/virtual tests/metadata tests/store tests/log tests/fetching tests/handlers tests/owning tests/groups tests/simulation
 
 .PHONY: static
 static: $(VENV)/.check

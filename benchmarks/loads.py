@@ -18,15 +18,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness import KAFKA_LIBS
 
 RECORD_BYTES = 100
-_JAVA = (
-    "java", "-Xmx4g", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{KAFKA_LIBS}/*",
+_JAVA = ("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{KAFKA_LIBS}/*")
+# It lives for seconds, which are not to be those of a compiler; each queue takes some 20 kB of it.
+_LOAD = (
+    *_JAVA, "-Xmx4g", "-XX:TieredStopAtLevel=1", str(Path(__file__).with_name("Load.java")),
 )  # fmt: skip
-_LOAD = str(Path(__file__).with_name("Load.java"))
 
 
 def _run(*command: str) -> str:
     done = subprocess.run(
-        [*_JAVA, *command], capture_output=True, text=True, timeout=1200, check=False
+        [*_JAVA, "-Xmx1g", *command], capture_output=True, text=True, timeout=1200, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -84,7 +85,7 @@ def consume(address: str, queue: str, records: int) -> float:
 
 def java(command: str, *arguments: object) -> Iterator[dict[str, Any]]:
     """What Load.java measures, as it says it."""
-    return said(*_JAVA, _LOAD, command, *map(str, arguments))
+    return said(*_LOAD, command, *map(str, arguments))
 
 
 def said(*command: str) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Planning what a fetch returns, and reading it straight into the answer's buffer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,6 +13,9 @@ from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import Batch
 
+_RUN_MAX = 500  # batches, with what lies between them: readv takes 1,024 buffers
+_GAP_MAX = 4096  # bytes between two batches that are read along rather than skipped
+_GAP = memoryview(bytearray(_GAP_MAX))  # where they go
 LEADER_EPOCH = 0  # constant while embedded: there is never another leader
 
 
@@ -75,22 +78,51 @@ class Read(NamedTuple):
 async def read_all(answer: bytearray, reads: Sequence[Read]) -> None:
     """Fill in the batches: from the page cache at once, what is not there on another thread."""
     view = memoryview(answer)
-    missing = [read for read in reads if not _read(view, read, wait=False)]
+    missing = [run for run in _runs(reads) if not _read(view, run, wait=False)]
     if missing:
         with ExitStack() as pins:
-            for read in missing:
-                pins.enter_context(read.segments.pinned({read.batch.segment}))
+            for run in missing:
+                pins.enter_context(run[0].segments.pinned({run[0].batch.segment}))
             await to_thread.run_sync(_read_waiting, view, missing)
     for read in reads:
         place(view[read.position : read.position + 16], read.base_offset, LEADER_EPOCH)
 
 
-def _read(view: memoryview, read: Read, wait: bool) -> bool:
-    batch = read.batch
-    target = view[read.position : read.position + batch.length]
-    return read.segments.read_into(target, batch.segment, batch.position, wait)
-
-
-def _read_waiting(view: memoryview, reads: Sequence[Read]) -> None:
+def _runs(reads: Sequence[Read]) -> Iterator[list[Read]]:
+    """Batches that lie one behind the other, with little between them, are read together."""
+    run: list[Read] = []
+    end = 0
     for read in reads:
-        _read(view, read, wait=True)
+        batch = read.batch
+        if run:
+            last = run[-1]
+            together = (
+                end <= batch.position <= end + _GAP_MAX
+                and batch.segment == last.batch.segment
+                and read.segments is last.segments
+                and len(run) < _RUN_MAX
+            )
+            if not together:
+                yield run
+                run = []
+        run.append(read)
+        end = batch.position + batch.length
+    yield run
+
+
+def _read(view: memoryview, run: list[Read], wait: bool) -> bool:
+    first = run[0].batch
+    buffers: list[memoryview] = []
+    end = first.position
+    for read in run:
+        batch = read.batch
+        if batch.position > end:
+            buffers.append(_GAP[: batch.position - end])
+        buffers.append(view[read.position : read.position + batch.length])
+        end = batch.position + batch.length
+    return run[0].segments.read_run(buffers, first.segment, first.position, wait)
+
+
+def _read_waiting(view: memoryview, runs: list[list[Read]]) -> None:
+    for run in runs:
+        _read(view, run, wait=True)

@@ -11,19 +11,19 @@ def sync_data(fd: int) -> None:
     getattr(os, "fdatasync", os.fsync)(fd)
 
 
-def read_into(fd: int, buffer: memoryview, position: int, wait: bool) -> int:
-    """Read once into `buffer`; the bytes read, 0 at the file's end.
+def read_into(fd: int, buffers: list[memoryview], position: int, wait: bool) -> int:
+    """Read once into `buffers`, one behind the other; the bytes read, 0 at the file's end.
 
     With `wait` false only what the page cache holds, where the platform can tell; -1: not there.
     """
     if not hasattr(os, "preadv"):
-        data = os.pread(fd, len(buffer), position)
-        buffer[: len(data)] = data
+        data = os.pread(fd, len(buffers[0]), position)
+        buffers[0][: len(data)] = data
         return len(data)
     if wait or _NOWAIT is None:
-        return os.preadv(fd, [buffer], position)
+        return os.preadv(fd, buffers, position)
     try:
-        return os.preadv(fd, [buffer], position, _NOWAIT)
+        return os.preadv(fd, buffers, position, _NOWAIT)
     except OSError:  # not in the page cache, or a file system that cannot tell
         return -1
 

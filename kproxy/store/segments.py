@@ -160,19 +160,27 @@ class Segments:
     # -- reading
 
     def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
-        """Fill `buffer`. With `wait` false: only from the page cache, False where it is not there.
+        """As `read_run`, of one buffer."""
+        return self.read_run([buffer], segment, position, wait)
 
-        Raises EOFError where the file is shorter than the index says.
+    def read_run(self, buffers: list[memoryview], segment: int, position: int, wait: bool) -> bool:
+        """Fill `buffers` with what lies one behind the other, in one read where that does.
+
+        With `wait` false: only from the page cache, False where it is not there. Raises EOFError
+        where the file is shorter than the index says.
         """
         fd = self._fd(segment)
-        done = 0
-        while done < len(buffer):
-            count = files.read_into(fd, buffer[done:], position + done, wait)
+        buffers = _behind(buffers, 0)
+        while buffers:
+            count = files.read_into(fd, buffers, position, wait)
             if count == 0:
-                raise EOFError(f"segment {segment} ends before position {position + done}")
-            if count < 0 or (count < len(buffer) - done and not wait):
+                raise EOFError(f"segment {segment} ends before position {position}")
+            if count < 0:
                 return False
-            done += count
+            position += count
+            buffers = _behind(buffers, count)
+            if buffers and not wait:
+                return False
         return True
 
     @contextmanager
@@ -252,3 +260,12 @@ class Segments:
         self._doomed.discard(segment)
         if (fd := self._fds.pop(segment, None)) is not None:
             os.close(fd)
+
+
+def _behind(buffers: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of buffers whose first `count` bytes are filled."""
+    for number, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [buffer[count:], *buffers[number + 1 :]]
+        count -= len(buffer)
+    return []
