@@ -28,7 +28,12 @@ def kv(tmp_path_factory: pytest.TempPathFactory) -> RocksKv:
 @settings(max_examples=200, deadline=None)
 @given(steps=STEPS, behind_max=st.integers(1, 40))
 def test_as_a_dict(kv: RocksKv, steps: list[object], behind_max: int) -> None:
-    rocks._BEHIND_MAX = behind_max
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocks, "_BEHIND_MAX", behind_max)
+        as_a_dict(kv, steps)
+
+
+def as_a_dict(kv: RocksKv, steps: list[object]) -> None:
     kv.write(dict.fromkeys(scanned(kv)))
     model: dict[bytes, bytes] = {}
     for step in steps:
