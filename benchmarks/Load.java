@@ -76,7 +76,9 @@ class Load {
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
         // Each poll() goes through all that is assigned: of many queues, take much at a time.
-        settings.put("max.poll.records", "20000");
+        settings.put("max.poll.records", "500000");
+        settings.put("metric.reporters", ""); // no beans for each queue
+        settings.put("enable.metrics.push", "false");
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
