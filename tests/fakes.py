@@ -46,7 +46,12 @@ class MemorySegments:
         self.data = bytearray()
 
     def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
-        buffer[:] = self.data[position : position + len(buffer)]
+        return self.read_run([buffer], segment, position, wait)
+
+    def read_run(self, buffers: list[memoryview], segment: int, position: int, wait: bool) -> bool:
+        for buffer in buffers:
+            buffer[:] = self.data[position : position + len(buffer)]
+            position += len(buffer)
         return True
 
 

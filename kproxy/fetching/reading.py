@@ -28,6 +28,8 @@ class Found(NamedTuple):
     log_start: int
     batches: Sequence[tuple[int, Batch]]
     size: int
+    held_back: bool = False
+    """There is something, but the answer had no room left for it."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,10 @@ def look(followed: Followed, budget: Budget) -> Found:
         if batches:
             budget.first = False
             budget.bytes_left -= size
-    return Found(followed, Code.NONE, high_watermark, log_start, batches, size)
+        elif budget.bytes_left <= followed.max_bytes:
+            budget.bytes_left = 0  # full, but for less than one batch
+    held_back = not batches and followed.offset < high_watermark
+    return Found(followed, Code.NONE, high_watermark, log_start, batches, size, held_back)
 
 
 class Read(NamedTuple):

@@ -188,7 +188,7 @@ def _look_at_all(worker: Worker, interest: Interest, body: Any, full: bool) -> l
         news = part.code or part.size or followed.told != (part.high_watermark, part.log_start)
         if news or full:
             found.append(part)
-        if not news:
+        if not (news or part.held_back):
             quiet.append(followed)
     for followed in quiet:
         interest.dirty.pop(followed, None)

@@ -6,6 +6,8 @@ from uuid import UUID
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kproxy.dispatch import RANGES, accept, produced
 from kproxy.dispatch import answer as respond
@@ -118,6 +120,44 @@ def test_partitions_take_turns_when_an_answer_is_full() -> None:
             answer = await client.fetch({}, session_id=session, epoch=epoch, max_bytes=1)
             seen += [name for (name, _), part in parts(answer).items() if part.records]
         assert sorted(seen) == ["q0", "q1", "q2", "q3"]
+
+    run(test)
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 900), max_size=3), min_size=1, max_size=8),
+    max_bytes=st.integers(1, 2500),
+    most=st.integers(1, 2500),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_session_brings_all_whatever_fits_into_an_answer(
+    sizes: list[list[int]], max_bytes: int, most: int
+) -> None:
+    """What did not fit behind others must not count as looked at."""
+
+    async def test() -> None:
+        client = Client()
+        wanted = {}
+        for i, values in enumerate(sizes):
+            await client.metadata(f"q{i}")
+            wanted[f"q{i}", 0] = len(values)
+            for size in values:
+                await client.produce(f"q{i}", b"x" * size)
+        read = dict.fromkeys(wanted, 0)
+        limits = {"max_bytes": max_bytes, "partition_max_bytes": most}
+        answer = await client.fetch(read, epoch=0, **limits)
+        session, epoch = answer.session_id, 0
+        while True:
+            moved = {}
+            for key, part in parts(answer).items():
+                if count := len(batches(part.records or b"")):
+                    read[key] += count
+                    moved[key] = read[key]
+            if not moved:
+                break
+            epoch += 1
+            answer = await client.fetch(moved, session_id=session, epoch=epoch, **limits)
+        assert read == wanted
 
     run(test)
 
