@@ -75,7 +75,10 @@ class Load {
         settings.put("bootstrap.servers", server);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
-        // Each poll() goes through all that is assigned: of many queues, take much at a time.
+        // The classic consumer goes through all that is assigned at each piece that a socket brings:
+        // of 100,000 queues it read 1,400 records/s, with the server idle.
+        settings.put("group.protocol", "consumer");
+        settings.put("group.id", "load"); // it asks for one, although it only assigns
         settings.put("max.poll.records", "500000");
         settings.put("metric.reporters", ""); // no beans for each queue
         settings.put("enable.metrics.push", "false");
