@@ -34,17 +34,19 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
+def _admin(address: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address, "log_level": 3})
+
+
 def make_queue(address: str, name: str) -> None:
     """A topic of one partition; a topic of Kafka's, or a queue."""
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 3})
+    admin = _admin(address)  # gone, it answers nothing more
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
 
 
 def drop(address: str, *names: str) -> None:
     """Delete topics."""
-    admin = AdminClient(
-        {"bootstrap.servers": address, "log_level": 3}
-    )  # gone, it answers nothing more
+    admin = _admin(address)
     for future in admin.delete_topics(list(names)).values():
         future.result(60)
 

@@ -95,9 +95,9 @@ def table(found: Samples) -> str:
     return "\n".join(lines)
 
 
-def told(found: Samples, sizes: Sizes, of: dict[str, str] | None = None) -> str:
+def told(found: Samples, sizes: Sizes) -> str:
     """The table, and what it holds for."""
-    here = of or machine()
+    here = machine()
     versions = ", ".join(
         f"{name} {here[name]}" for name in ("Kafka", "Java", "Python", "confluent-kafka")
     )

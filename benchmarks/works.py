@@ -139,7 +139,8 @@ def _rounds(
 ) -> None:
     before = server.cpu()
     for name, round_ in zip_longest(_ROUNDS, told):
-        used, before = server.cpu() - before, server.cpu()
+        now = server.cpu()
+        used, before = now - before, now
         if name is not None:
             key = name + client
             found[key][server.name].append(count / round_.seconds)

@@ -28,8 +28,11 @@ class Found(NamedTuple):
     log_start: int
     batches: Sequence[tuple[int, Batch]]
     size: int
-    held_back: bool = False
-    """There is something, but the answer had no room left for it."""
+
+    @property
+    def held_back(self) -> bool:
+        """Whether there is something for which the answer had no room left."""
+        return not self.size and self.followed.offset < self.high_watermark
 
 
 @dataclass(slots=True)
@@ -65,10 +68,9 @@ def look(followed: Followed, budget: Budget) -> Found:
         if batches:
             budget.first = False
             budget.bytes_left -= size
-        elif budget.bytes_left <= followed.max_bytes:
+        elif not budget.first and budget.bytes_left <= followed.max_bytes:
             budget.bytes_left = 0  # full, but for less than one batch
-    held_back = not batches and followed.offset < high_watermark
-    return Found(followed, Code.NONE, high_watermark, log_start, batches, size, held_back)
+    return Found(followed, Code.NONE, high_watermark, log_start, batches, size)
 
 
 class Read(NamedTuple):

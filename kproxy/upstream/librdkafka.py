@@ -33,6 +33,10 @@ _PURGED_S = 1.0
 _COPIED_BYTES_MAX = 2048  # into the request's buffer; what is longer is sent from where it lies
 
 
+Reports = list[tuple[int, int | None]]
+"""For each record its tag, and its offset or None: its fate is not known."""
+Reported = Callable[[Reports], None]
+"""Told on the event loop, of many at a time."""
 _Put = tuple[int, bytes, bytes | None, int]  # partition, key, value, tag
 
 
@@ -115,7 +119,7 @@ class NativeProducer:
         self,
         lib: _Library,
         settings: dict[str, Any],
-        reported: Callable[[list[tuple[int, int | None]]], None],
+        reported: Reported,
     ) -> None:
         self._lib = lib
         self._reported = reported
@@ -126,7 +130,6 @@ class NativeProducer:
         self._bytes_max = int(settings[_BYTES_MAX]) << 10
         self._count_max = int(settings[_COUNT_MAX])
         self._bytes = 0
-        self._kept: list[bytes | None] = []
         self._flying: dict[int, bytes | None] = {}  # tag -> what librdkafka sends from
         self._line: dict[str, list[_Put]] = {}  # by topic: what came in this turn
         self._queue = lib.queue_get_main(self._producer)
@@ -160,7 +163,7 @@ class NativeProducer:
 
     def put(self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int) -> None:
         """Raises BufferError where the line is full, KafkaException."""
-        size = len(value) if value else 0
+        size = len(value or b"")
         if size + len(key) > self._size_max:
             raise _failure(UpstreamError.MSG_SIZE_TOO_LARGE)
         if self._bytes + size > self._bytes_max or len(self._flying) >= self._count_max:
@@ -186,7 +189,7 @@ class NativeProducer:
             messages = (_Message * count)()
             for message, (partition, key, value, tag) in zip(messages, puts, strict=True):
                 message.partition = partition
-                message.payload, message.len = value, len(value) if value else 0
+                message.payload, message.len = value, len(value or b"")
                 message.key, message.key_len = key, len(key)
                 message.tag = tag
             handle = self._topics[topic]
@@ -202,7 +205,7 @@ class NativeProducer:
             return
         with suppress(BlockingIOError):
             os.read(self._readable, 64)
-        reports: list[tuple[int, int | None]] = []
+        reports: Reports = []
         for _ in range(_EVENTS_A_TURN):
             event = self._lib.queue_poll(self._queue, 0)
             if event is None:
@@ -218,15 +221,14 @@ class NativeProducer:
         if reports:
             self._landed(reports)
 
-    def _landed(self, reports: list[tuple[int, int | None]]) -> None:
+    def _landed(self, reports: Reports) -> None:
         flying = self._flying
         for tag, _ in reports:
-            value = flying.pop(tag)
-            self._bytes -= len(value) if value else 0
+            self._bytes -= len(flying.pop(tag) or b"")
         self._reported(reports)
         self._served.set()
 
-    def _take_reports(self, event: int, reports: list[tuple[int, int | None]]) -> None:
+    def _take_reports(self, event: int, reports: Reports) -> None:
         count = self._lib.event_message_count(event)
         messages = (c_void_p * count)()
         self._lib.event_message_array(event, messages, count)
@@ -255,7 +257,7 @@ class NativeProducer:
     async def close(self, seconds: float) -> None:
         """Send what is in line for so long; what is left then has no known fate."""
         await self._drain(seconds)
-        self._kept = list(self._flying.values())  # until nothing can be sent from there any more
+        kept = list(self._flying.values())  # until nothing can be sent from there any more
         self._lib.purge(self._producer, _PURGE_ALL)
         await self._drain(_PURGED_S)
         self._closed = True
@@ -265,7 +267,7 @@ class NativeProducer:
         for handle in self._topics.values():
             self._lib.topic_destroy(handle)
         await to_thread.run_sync(self._lib.destroy, self._producer)
-        self._kept.clear()
+        kept.clear()
         self._landed([(tag, None) for tag in self._flying])
         os.close(self._readable)
         os.close(self._writable)

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, Producer
 
 from kproxy.errors import Code, KafkaError
-from kproxy.upstream.librdkafka import NativeProducer, library
+from kproxy.upstream.librdkafka import NativeProducer, Reported, Reports, library
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, record_key
 
@@ -22,8 +22,6 @@ _log = structlog.get_logger()
 
 Report = tuple[int, int, int | None]
 """Partition, counter, and the log offset; None: its fate is not known."""
-Reported = Callable[[list[tuple[int, int | None]]], None]
-"""reported([(tag, log offset or None)]): on the event loop, many at a time."""
 _POLL_S = 0.1
 _FLUSH_S = 5.0
 _RECORDS_MAX = 2_000_000
@@ -47,7 +45,7 @@ class PlainProducer:
     def __init__(self, settings: dict[str, Any], reported: Reported) -> None:
         self._producer = Producer(settings)
         self._reported = reported
-        self._reports: list[tuple[int, int | None]] = []
+        self._reports: Reports = []
         self._closing = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="append", daemon=True)
@@ -166,7 +164,7 @@ class Appender:
         if done is not None:
             self._told[tag] = done
 
-    def _reported(self, found: list[tuple[int, int | None]]) -> None:
+    def _reported(self, found: Reports) -> None:
         reports: list[Report] = []
         reached = False
         for tag, offset in found:

@@ -14,8 +14,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kproxy.upstream import producing
-from kproxy.upstream.librdkafka import NativeProducer, library
-from kproxy.upstream.producing import Appender, PlainProducer, Report, Reported, Sending, sending
+from kproxy.upstream.librdkafka import NativeProducer, Reported, Reports, library
+from kproxy.upstream.producing import Appender, PlainProducer, Report, Sending, sending
 from kproxy.upstream.settings import Reach, Upstream
 from kproxy.upstream.whole import read_whole
 from kproxy.virtual.envelope import Envelope, Kind
@@ -55,23 +55,27 @@ def topic(kafka: Kafka, name: str, **configs: str) -> str:
     return name
 
 
-class Reports:
+async def until(check: Callable[[], bool], seconds: float = 30) -> None:
+    with anyio.fail_after(seconds):
+        while not check():
+            await anyio.sleep(0.01)
+
+
+class Came:
     """What came back, by tag; `wait` until there are so many."""
 
     def __init__(self) -> None:
         self.found: dict[int, int | None] = {}
         self.turns = 0
 
-    def __call__(self, reports: list[tuple[int, int | None]]) -> None:
+    def __call__(self, reports: Reports) -> None:
         self.turns += 1
         for tag, offset in reports:
             assert tag not in self.found
             self.found[tag] = offset
 
-    async def wait(self, count: int, seconds: float = 30) -> None:
-        with anyio.fail_after(seconds):
-            while len(self.found) < count:
-                await anyio.sleep(0.01)
+    async def wait(self, count: int) -> None:
+        await until(lambda: len(self.found) >= count)
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
@@ -86,7 +90,7 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
 def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, way: Way) -> None:
     name = topic(kafka, f"whole-{way.__name__}", **{"max.message.bytes": str(2 * BIG)})
     values = [None, b"", b"x", bytes(2048), b"y" * 2049, b"z" * 70_000, b"w" * BIG] * 30
-    reports = Reports()
+    reports = Came()
 
     async def main() -> None:
         sender = way(settings(kafka.address, message_max_bytes=2 * BIG), reports)
@@ -106,7 +110,7 @@ def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, way: Way
 
 @WAYS
 def test_many_reports_come_in_few_turns(kafka: Kafka, way: Way) -> None:
-    name, reports = topic(kafka, f"many-{way.__name__}"), Reports()
+    name, reports = topic(kafka, f"many-{way.__name__}"), Came()
 
     async def main() -> None:
         sender = way(settings(kafka.address), reports)
@@ -121,7 +125,7 @@ def test_many_reports_come_in_few_turns(kafka: Kafka, way: Way) -> None:
 
 @WAYS
 def test_close_sends_what_is_in_line(kafka: Kafka, way: Way) -> None:
-    name, reports = topic(kafka, f"closed-{way.__name__}"), Reports()
+    name, reports = topic(kafka, f"closed-{way.__name__}"), Came()
 
     async def main() -> None:
         sender = way(settings(kafka.address), reports)
@@ -136,7 +140,7 @@ def test_close_sends_what_is_in_line(kafka: Kafka, way: Way) -> None:
 
 @WAYS
 def test_without_a_cluster_the_fate_is_not_known(way: Way) -> None:
-    reports = Reports()
+    reports = Came()
 
     async def main() -> None:
         sender = way(settings(f"127.0.0.1:{free_port()}", delivery_timeout_ms=1000), reports)
@@ -156,7 +160,7 @@ def test_without_a_cluster_the_fate_is_not_known(way: Way) -> None:
 def test_what_cannot_be_sent_is_refused_at_once(way: Way) -> None:
     async def main() -> None:
         there = f"127.0.0.1:{free_port()}"
-        sender = way(settings(there, queue_buffering_max_messages=2), Reports())
+        sender = way(settings(there, queue_buffering_max_messages=2), Came())
         with pytest.raises(KafkaException) as failed:
             sender.put("absent", 0, b"key", bytes(2 * BIG), 1)
         assert failed.value.args[0].code() == UpstreamError.MSG_SIZE_TOO_LARGE
@@ -166,7 +170,7 @@ def test_what_cannot_be_sent_is_refused_at_once(way: Way) -> None:
             sender.put("absent", 0, b"key", b"value", 4)
         await sender.close(0)
         with pytest.raises(KafkaException, match="compression"):
-            way(settings(there, compression_type="none of them"), Reports())
+            way(settings(there, compression_type="none of them"), Came())
 
     run(main)
 
@@ -177,11 +181,11 @@ def test_tokens_from_callbacks_are_left_to_confluent_kafka() -> None:
         plain = sending(
             settings(there, sasl_oauthbearer_method="default", sasl_mechanism="OAUTHBEARER",
                      security_protocol="SASL_PLAINTEXT"),
-            Reports(),
+            Came(),
         )  # fmt: skip
         assert isinstance(plain, PlainProducer)
         await plain.close(0)
-        usual = sending(settings(there), Reports())
+        usual = sending(settings(there), Came())
         assert isinstance(usual, NativeProducer)
         await usual.close(0)
 
@@ -211,17 +215,13 @@ def test_a_failed_producer_is_replaced(kafka: Kafka, monkeypatch: pytest.MonkeyP
         async def send(count: int) -> None:
             envelope = Envelope(Kind.APPEND, body=b"body", counter=appender.next_counter())
             appender.send(1, envelope)
-            with anyio.fail_after(20):
-                while len(reports) < count:
-                    await anyio.sleep(0.01)
+            await until(lambda: len(reports) >= count, 20)
 
         await send(1)
         lib: Any = ctypes.CDLL(confluent_kafka.cimpl.__file__)
         lib.rd_kafka_test_fatal_error.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
         lib.rd_kafka_test_fatal_error(made[0]._producer, 47, b"as a test wants it")
-        with anyio.fail_after(10):
-            while len(made) < 2:
-                await anyio.sleep(0.01)
+        await until(lambda: len(made) >= 2, 10)
         await send(2)
         await appender.close()
 

@@ -131,8 +131,7 @@ class Users:
     def operate(self) -> None:
         """What people and tools ask."""
         self._admin.list_topics(timeout=60)
-        for future in (self._admin.list_consumer_groups(request_timeout=60),):
-            future.result()
+        self._admin.list_consumer_groups(request_timeout=60).result()
         if alive := self._alive():
             queue = ConfigResource(ConfigResource.Type.TOPIC, alive[-1])
             for future in self._admin.describe_configs([queue], request_timeout=60).values():
