@@ -16,13 +16,14 @@ import anyio
 import structlog
 
 from kproxy.dispatch import Accepted, accept, answer, produced
+from kproxy.fetching.reading import Answer
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Worker
 
 _log = structlog.get_logger()
 
-_SEND_BYTES = 1 << 18
+_SEND_BYTES = 1 << 20
 
 
 class House(Protocol):
@@ -290,7 +291,10 @@ class Connection(asyncio.Protocol):
 
     async def _answer_first(self) -> None:
         frame = await answer(self._worker, self._line[0].accepted)
-        await self._send(frame)
+        if isinstance(frame, Answer):
+            await self._send_read(frame)
+        else:
+            await self._send(frame)
         self._serial -= 1
         self._answered()
         self._advance()
@@ -313,6 +317,12 @@ class Connection(asyncio.Protocol):
                 await self._flushed()
         finally:
             memory.give_back(len(frame))
+
+    async def _send_read(self, frame: Answer) -> None:
+        with frame.pinned():
+            while (chunk := await frame.read()) is not None:
+                await self._send(chunk)
+                await self._worker.answer_memory.wait_for_room()
 
     async def _flushed(self) -> None:
         """Wait until the transport takes more."""

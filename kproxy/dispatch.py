@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kproxy.errors import Code, KafkaError
+from kproxy.fetching.reading import Answer
 from kproxy.handlers import (
     alter_configs,
     api_versions,
@@ -37,7 +38,7 @@ from kproxy.protocol.produced import decode_produce
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Request, Worker
 
-Body = Mapping[str, Any] | bytes | bytearray
+Body = Mapping[str, Any] | bytes | bytearray | Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +155,7 @@ def produced(accepted: Accepted) -> bytes | None:
     return None if body is None else _framed(accepted.header, body)
 
 
-async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray:
+async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer:
     """The response frame of any other request, whose turn it is."""
     header, api = accepted.header, accepted.api
     if api is None:
@@ -163,7 +164,7 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray:
     body = await api.handle(worker, accepted.request)
     if isinstance(body, Mapping):
         return encode(header.api_key, header.api_version, header.correlation_id, body)
-    return body if api.framed else _framed(header, body)
+    return body if api.framed or isinstance(body, Answer) else _framed(header, body)
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

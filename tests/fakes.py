@@ -3,9 +3,11 @@
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kproxy.config import Config
+from kproxy.fetching.reading import Answer
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster import Alone
@@ -17,6 +19,15 @@ from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
 from kproxy.watch import Watchers
 from kproxy.worker import OneShard, Worker
+
+
+async def chunks_of(answer: Answer) -> list[bytearray]:
+    """All chunks of an answer, as a connection sends them."""
+    chunks = []
+    with answer.pinned():
+        while (chunk := await answer.read()) is not None:
+            chunks.append(chunk)
+    return chunks
 
 
 class DictKv:
@@ -46,13 +57,19 @@ class MemorySegments:
         self.data = bytearray()
 
     def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
-        return self.read_run([buffer], segment, position, wait)
+        return self.read_run([buffer], segment, position, len(buffer), wait)
 
-    def read_run(self, buffers: list[memoryview], segment: int, position: int, wait: bool) -> bool:
+    def read_run(
+        self, buffers: list[memoryview], segment: int, position: int, size: int, wait: bool
+    ) -> bool:
         for buffer in buffers:
             buffer[:] = self.data[position : position + len(buffer)]
             position += len(buffer)
         return True
+
+    @contextmanager
+    def pinned(self, segments: set[int]) -> Iterator[None]:
+        yield
 
 
 class MemoryShard:

@@ -1,7 +1,7 @@
-"""Planning what a fetch returns, and reading it straight into the answer's buffer."""
+"""Planning what a fetch returns, and reading it while it is sent."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,8 @@ from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import Batch
 
-_RUN_MAX = 500  # batches, with what lies between them: readv takes 1,024 buffers
+CHUNK_BYTES = 1 << 20  # of an answer, what is read before it is sent; one batch more at most
+_BUFFERS_MAX = 1000  # in a run: readv takes 1,024
 _GAP_MAX = 4096  # bytes between two batches that are read along rather than skipped
 _GAP = memoryview(bytearray(_GAP_MAX))  # where they go
 LEADER_EPOCH = 0  # constant while embedded: there is never another leader
@@ -73,63 +74,119 @@ def look(followed: Followed, budget: Budget) -> Found:
     return Found(followed, Code.NONE, high_watermark, log_start, batches, size)
 
 
-class Read(NamedTuple):
-    """One stored batch and where in the answer it belongs."""
+class Stored(NamedTuple):
+    """Batches of one partition, each with its base offset, and where they lie."""
 
-    position: int
+    batches: Sequence[tuple[int, Batch]]
+    segments: Segments
+
+
+class Answer:
+    """A response frame that is read in chunks, for what is in memory to be bounded.
+
+    Nothing may be awaited between finding what is stored and `pinned`, inside which `read` is for.
+    """
+
+    def __init__(self, pieces: Sequence[bytes | Stored]) -> None:
+        self._stored = [piece for piece in pieces if isinstance(piece, Stored)]
+        self._chunks = _chunks(pieces)
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep what is stored readable, whatever is deleted meanwhile."""
+        held: dict[Segments, set[int]] = {}
+        for batches, segments in self._stored:
+            held.setdefault(segments, set()).update(batch.segment for _, batch in batches)
+        with ExitStack() as pins:
+            for segments, numbers in held.items():
+                pins.enter_context(segments.pinned(numbers))
+            yield
+
+    async def read(self) -> bytearray | None:
+        """The next chunk; None behind the last. Raises EOFError, OSError."""
+        for size, texts, reads in self._chunks:
+            chunk = bytearray(size)
+            for position, text in texts:
+                chunk[position : position + len(text)] = text
+            if reads:
+                await read_all(chunk, reads)
+            return chunk
+        return None
+
+
+class Read(NamedTuple):
+    """One stored batch and where in the chunk it belongs."""
+
+    at: int
     base_offset: int
     batch: Batch
     segments: Segments
 
 
-async def read_all(answer: bytearray, reads: Sequence[Read]) -> None:
+class _Run(NamedTuple):
+    """What one call reads: `size` bytes from `position` on into `buffers`."""
+
+    segments: Segments
+    segment: int
+    position: int
+    buffers: list[memoryview]
+    size: int
+
+    def read(self, wait: bool) -> bool:
+        return self.segments.read_run(self.buffers, self.segment, self.position, self.size, wait)
+
+
+def _chunks(
+    pieces: Sequence[bytes | Stored],
+) -> Iterator[tuple[int, list[tuple[int, bytes]], list[Read]]]:
+    """(size, texts with their positions, what to read) of each chunk."""
+    size = 0
+    texts: list[tuple[int, bytes]] = []
+    reads: list[Read] = []
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            texts.append((size, piece))
+            size += len(piece)
+            continue
+        batches, segments = piece
+        for base_offset, batch in batches:
+            if size >= CHUNK_BYTES:
+                yield size, texts, reads
+                size, texts, reads = 0, [], []
+            reads.append(Read(size, base_offset, batch, segments))
+            size += batch.length
+    yield size, texts, reads
+
+
+async def read_all(chunk: bytearray, reads: Sequence[Read]) -> None:
     """Fill in the batches: from the page cache at once, what is not there on another thread."""
-    view = memoryview(answer)
-    missing = [run for run in _runs(reads) if not _read(view, run, wait=False)]
+    missing = [run for run in _runs(memoryview(chunk), reads) if not run.read(wait=False)]
     if missing:
-        with ExitStack() as pins:
-            for run in missing:
-                pins.enter_context(run[0].segments.pinned({run[0].batch.segment}))
-            await to_thread.run_sync(_read_waiting, view, missing)
-    for read in reads:
-        place(view[read.position : read.position + 16], read.base_offset, LEADER_EPOCH)
+        await to_thread.run_sync(_read_waiting, missing)
+    for at, base_offset, batch, _ in reads:
+        place(chunk, at, batch.length, base_offset, LEADER_EPOCH)
 
 
-def _runs(reads: Sequence[Read]) -> Iterator[list[Read]]:
+def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
     """Batches that lie one behind the other, with little between them, are read together."""
-    run: list[Read] = []
-    end = 0
-    for read in reads:
-        batch = read.batch
-        if run:
-            last = run[-1]
-            together = (
-                end <= batch.position <= end + _GAP_MAX
-                and batch.segment == last.batch.segment
-                and read.segments is last.segments
-                and len(run) < _RUN_MAX
-            )
-            if not together:
-                yield run
-                run = []
-        run.append(read)
-        end = batch.position + batch.length
-    yield run
-
-
-def _read(view: memoryview, run: list[Read], wait: bool) -> bool:
-    first = run[0].batch
+    segments, segment, begin, end = reads[0].segments, -1, 0, 0
     buffers: list[memoryview] = []
-    end = first.position
-    for read in run:
-        batch = read.batch
-        if batch.position > end:
-            buffers.append(_GAP[: batch.position - end])
-        buffers.append(view[read.position : read.position + batch.length])
-        end = batch.position + batch.length
-    return run[0].segments.read_run(buffers, first.segment, first.position, wait)
+    for at, _, batch, of in reads:
+        position, length = batch.position, batch.length
+        if batch.segment == segment and end <= position <= end + _GAP_MAX and of is segments:
+            if len(buffers) < _BUFFERS_MAX:
+                if position > end:
+                    buffers.append(_GAP[: position - end])
+                buffers.append(view[at : at + length])
+                end = position + length
+                continue
+        if buffers:
+            yield _Run(segments, segment, begin, buffers, end - begin)
+        segments, segment, begin, end = of, batch.segment, position, position + length
+        buffers = [view[at : at + length]]
+    yield _Run(segments, segment, begin, buffers, end - begin)
 
 
-def _read_waiting(view: memoryview, runs: list[list[Read]]) -> None:
+def _read_waiting(runs: list[_Run]) -> None:
     for run in runs:
-        _read(view, run, wait=True)
+        run.read(wait=True)

@@ -9,7 +9,7 @@ import anyio
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.interest import Followed, Ident, Interest
-from kproxy.fetching.reading import Budget, Found, Read, look, read_all
+from kproxy.fetching.reading import Answer, Budget, Found, Stored, look
 from kproxy.fetching.sessions import Session
 from kproxy.protocol import answers
 from kproxy.protocol.answers import FETCH_TOPIC_IDS, Fetched
@@ -22,7 +22,7 @@ _KEY = 1
 _READ_COMMITTED = 1
 
 
-async def handle(worker: Worker, request: Request) -> bytes | bytearray:
+async def handle(worker: Worker, request: Request) -> bytes | Answer:
     """A whole response frame."""
     by_id = request.version >= FETCH_TOPIC_IDS
     try:
@@ -34,7 +34,7 @@ async def handle(worker: Worker, request: Request) -> bytes | bytearray:
             session.busy = True
         found = await _wait(worker, interest, request, full)
         session_id = session.session_id if session is not None else 0
-        return await _answer(request, found, session_id)
+        return _answer(request, found, session_id)
     finally:
         if session is not None:
             session.busy = False
@@ -201,15 +201,15 @@ def _look_at_all(worker: Worker, interest: Interest, body: Any, full: bool) -> l
 # -- the answer
 
 
-async def _answer(request: Request, found: list[Found], session_id: int) -> bytearray:
-    """The response frame, with the records read straight into it."""
+def _answer(request: Request, found: list[Found], session_id: int) -> Answer:
+    """The response frame, whose records are read when it is sent."""
     version = request.version
     read_committed = request.body.isolation_level == _READ_COMMITTED
     by_topic: dict[str | bytes, list[Found]] = {}
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.told = (part.high_watermark, part.log_start)
-    pieces: list[bytes | Found] = [answers.fetch_head(version, 0, session_id, len(by_topic))]
+    pieces: list[bytes | Stored] = [answers.fetch_head(version, 0, session_id, len(by_topic))]
     total = len(pieces[0])
     tail = answers.fetch_tail(version)
     for topic, parts in by_topic.items():
@@ -219,36 +219,20 @@ async def _answer(request: Request, found: list[Found], session_id: int) -> byte
         for part in parts:
             none_aborted = read_committed or part.followed.key is None
             head = answers.fetch_partition_head(version, none_aborted, _fetched(part))
-            pieces += (head, part, tail)
+            pieces.append(head)
+            if part.size:
+                assert part.followed.shard is not None
+                pieces.append(Stored(part.batches, part.followed.shard.segments))
+            pieces.append(tail)
             total += len(head) + part.size + len(tail)
         pieces.append(tail)
     pieces.append(tail)
     total += len(tail)
     prefix = response_prefix(_KEY, version, request.header.correlation_id, total)
-    return await _filled(prefix, pieces, len(prefix) + total)
+    return Answer([prefix, *pieces])
 
 
 def _fetched(part: Found) -> Fetched:
     watermark = part.high_watermark
     index = part.followed.ident[1]
     return Fetched(index, part.code, watermark, watermark, part.log_start, part.size)
-
-
-async def _filled(prefix: bytes, pieces: list[bytes | Found], size: int) -> bytearray:
-    answer = bytearray(size)
-    answer[: len(prefix)] = prefix
-    position = len(prefix)
-    reads: list[Read] = []
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            answer[position : position + len(piece)] = piece
-            position += len(piece)
-            continue
-        for base_offset, batch in piece.batches:
-            assert piece.followed.shard is not None
-            reads.append(Read(position, base_offset, batch, piece.followed.shard.segments))
-            position += batch.length
-    assert position == size
-    if reads:
-        await read_all(answer, reads)
-    return answer

@@ -25,11 +25,10 @@ _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _BASE_OFFSET = struct.Struct(">q")
-_LEADER_EPOCH = struct.Struct(">i")
+_PLACED = struct.Struct(">qii")  # base offset, length, leader epoch
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP_AT = 35
-_LEADER_EPOCH_AT = 12
 _CRC_AT = 17
 
 
@@ -145,10 +144,9 @@ def _check_counts(header: BatchHeader) -> None:
         raise BadBatch(Code.INVALID_RECORD, "an idempotent batch needs a sequence of 0 or more")
 
 
-def place(batch: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
-    """Give a stored batch its offset, in the response's own buffer."""
-    _BASE_OFFSET.pack_into(batch, 0, base_offset)
-    _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
+def place(answer: bytearray, at: int, length: int, base_offset: int, leader_epoch: int) -> None:
+    """Give a stored batch of `length` bytes its offset, in the response's own buffer."""
+    _PLACED.pack_into(answer, at, base_offset, length - LOG_OVERHEAD_BYTES, leader_epoch)
 
 
 def stamped(batch: bytes, log_append_time_ms: int | None) -> bytes:

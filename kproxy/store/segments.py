@@ -161,37 +161,43 @@ class Segments:
 
     def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
         """As `read_run`, of one buffer."""
-        return self.read_run([buffer], segment, position, wait)
+        return self.read_run([buffer], segment, position, len(buffer), wait)
 
-    def read_run(self, buffers: list[memoryview], segment: int, position: int, wait: bool) -> bool:
-        """Fill `buffers` with what lies one behind the other, in one read where that does.
+    def read_run(
+        self, buffers: list[memoryview], segment: int, position: int, size: int, wait: bool
+    ) -> bool:
+        """Fill `buffers`, `size` bytes, with what lies at `position`, in one read where that does.
 
         With `wait` false: only from the page cache, False where it is not there. Raises EOFError
         where the file is shorter than the index says.
         """
         fd = self._fd(segment)
-        buffers = _behind(buffers, 0)
-        while buffers:
+        while size:
             count = files.read_into(fd, buffers, position, wait)
             if count == 0:
                 raise EOFError(f"segment {segment} ends before position {position}")
             if count < 0:
                 return False
             position += count
-            buffers = _behind(buffers, count)
-            if buffers and not wait:
-                return False
+            size -= count
+            if size:
+                if not wait:
+                    return False
+                buffers = _behind(buffers, count)
         return True
 
     @contextmanager
     def pinned(self, segments: set[int]) -> Iterator[None]:
-        """Keep these segments' files open while another thread reads them."""
-        for segment in segments:
-            self._pins[segment] = self._pins.get(segment, 0) + 1
+        """Keep these segments' files open, whatever is dropped or closed, until they are read."""
+        held = []
         try:
+            for segment in segments:
+                self._fd(segment)
+                self._pins[segment] = self._pins.get(segment, 0) + 1
+                held.append(segment)
             yield
         finally:
-            for segment in segments:
+            for segment in held:
                 self._pins[segment] -= 1
                 if not self._pins[segment]:
                     del self._pins[segment]
@@ -237,9 +243,12 @@ class Segments:
         return size
 
     def close(self) -> None:
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        """Close all files. A reader that has one pinned finishes."""
+        for segment in list(self._fds):
+            if segment in self._pins:
+                self._doomed.add(segment)
+            else:
+                self._close(segment)
 
     def _fd(self, segment: int) -> int:
         fd = self._fds.get(segment)

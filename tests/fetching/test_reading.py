@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproxy.fetching import reading
-from kproxy.fetching.reading import Read, read_all
+from kproxy.fetching.reading import Answer, Stored
 from kproxy.store import files
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import Batch
+from tests.fakes import chunks_of
 
 SIZE = 200_000
 
@@ -36,12 +37,8 @@ def batch(segment: int, position: int, length: int) -> Batch:
 
 def answered(segments: Segments, wanted: list[Batch]) -> bytes:
     """The answer, with what `place` writes (16 bytes of each) left out."""
-    answer, reads = bytearray(), []
-    for one in wanted:
-        reads.append(Read(len(answer), 0, one, segments))
-        answer += bytes(one.length)
-    anyio.run(read_all, answer, reads)
-    return without_heads(bytes(answer), wanted)
+    chunks = anyio.run(chunks_of, Answer([Stored([(0, one) for one in wanted], segments)]))
+    return without_heads(b"".join(chunks), wanted)
 
 
 def without_heads(data: bytes, wanted: list[Batch]) -> bytes:
@@ -92,10 +89,10 @@ def test_neighbours_are_read_in_one_call(
         return original(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(files, "read_into", counted)
-    answered(segments, [batch(0, i * 200, 100) for i in range(reading._RUN_MAX)])
+    answered(segments, [batch(0, i * 200, 100) for i in range(500)])
     assert len(calls) == 1
     calls.clear()
-    answered(segments, [batch(0, i * 200, 100) for i in range(reading._RUN_MAX + 1)])
+    answered(segments, [batch(0, i * 200, 100) for i in range(600)])
     assert len(calls) == 2
 
 
@@ -117,6 +114,45 @@ def test_what_a_read_leaves_is_read_again_where_it_may_wait(
     assert answered(segments, wanted) == without_heads(data, wanted)
     assert waits[0] is False
     assert waits.count(True) > 10
+
+
+def test_chunks_are_bounded_and_in_order(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
+    wanted = [batch(number % 2, 300 * number, 250) for number in range(60)]
+    stored = [Stored([(7, one) for one in wanted[at : at + 20]], segments) for at in (0, 20, 40)]
+    pieces = [b"head" * 100, stored[0], b"between", stored[1], stored[2], b"tail"]
+    chunks = anyio.run(chunks_of, Answer(pieces))
+    assert max(map(len, chunks)) < 1000 + 250 + len(b"between")
+    data = b"".join(chunks)
+    assert data.startswith(b"head" * 100 + bytes(7) + b"\7")
+    assert data.endswith(b"tail")
+    assert len(data) == 400 + 60 * 250 + len(b"betweentail")
+
+
+def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
+    """Also what had not been opened before: a file is gone with its last name."""
+    segments = Segments(tmp_path)
+    content = random.Random(1).randbytes(3000)
+    for segment in range(3):
+        segments.start(segment)
+        segments.write([content], 3000, False)
+    segments.close()
+    wanted = [batch(segment, 100, 2000) for segment in range(2)]
+
+    async def send() -> bytes:
+        answer = Answer([Stored([(0, one) for one in wanted], segments)])
+        with answer.pinned():
+            segments.drop(0)
+            segments.close()
+            segments.drop(1)
+            chunk = await answer.read()
+        assert chunk is not None
+        assert not segments._fds
+        return bytes(chunk)
+
+    assert without_heads(anyio.run(send), wanted) == content[116:2100] * 2
 
 
 def test_what_ends_early_is_an_error(segments: Segments) -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from kproxy.dispatch import RANGES, accept, produced
 from kproxy.dispatch import answer as respond
+from kproxy.fetching.reading import Answer
 from kproxy.handlers import fetch as fetch_handler
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.worker import Line, Worker
-from tests.fakes import memory_worker
+from tests.fakes import chunks_of, memory_worker
 from tests.wire import batch, batches, fetch_values, produce_values
 
 
@@ -37,6 +38,8 @@ class Client:
             await done.wait()
             answer = produced(accepted)
         assert answer is not None
+        if isinstance(answer, Answer):
+            answer = b"".join(await chunks_of(answer))
         assert int.from_bytes(answer[:4], "big") == len(answer) - 4
         correlation, body = decode_response(key, version, bytes(answer[4:]))
         assert correlation == self.correlation

@@ -71,7 +71,10 @@ def test_noise_is_refused(noise: bytes) -> None:
 
 def test_placing_keeps_the_crc() -> None:
     data = bytearray(batch(b"a", b"b"))
-    place(data, 123456789012, 3)
+    size = len(data)
+    data = bytearray(7) + data
+    place(data, 7, size, 123456789012, 3)
+    del data[:7]
     header = check(bytes(data), LIMIT, 9)
     assert (header.base_offset, header.leader_epoch) == (123456789012, 3)
 
