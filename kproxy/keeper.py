@@ -47,6 +47,15 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
         await checkpoint()
 
 
+async def sweep_producers(shard: Shard, queue_id: QueueId) -> None:
+    """Remove the producers of a queue that is gone."""
+    start, _ = rows.producers_range(queue_id, 0)
+    _, end = rows.producers_range(queue_id, _PARTITION_END)
+    while slice_ := list(islice(shard.kv.scan(start, end), _SLICE)):
+        shard.commit(dict.fromkeys((key for key, _ in slice_), None))
+        await checkpoint()
+
+
 class Keeper:
     """Keeps one shard's disk in order; `run` until cancelled."""
 
@@ -140,6 +149,7 @@ class Keeper:
                     rows.batch_key(queue_id, 0, 0),
                     rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END),
                 )
+                await sweep_producers(self._shard, queue_id)
                 await sweep_commits(self._shard, queue_id)
             else:
                 row = self._state.partition((queue_id, partition))

@@ -14,6 +14,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.metadata.configs import BROKER, TOPIC
 from kproxy.shard import Shard
 from kproxy.virtual import rows
+from kproxy.virtual.producers import remembered
 from kproxy.worker import Request, Worker
 
 _PARTITIONS_MAX = 100_000  # in one answer
@@ -93,8 +94,9 @@ def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
     queue = worker.catalogue.find(name)
     if queue is None or not 0 <= index < queue.partitions:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
-    row = worker.shard(name, index).state.partition((queue.queue_id, index))
-    known = {} if row is None else row.producers
+    key, state = (queue.queue_id, index), worker.shard(name, index).state
+    row = state.partition(key)
+    known = () if row is None else remembered(state, key, row)
     return {
         "error_code": Code.NONE,
         "active_producers": [
@@ -106,7 +108,7 @@ def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
                 "coordinator_epoch": -1,
                 "current_txn_start_offset": -1,
             }
-            for producer_id, producer in known.items()
+            for producer_id, producer in known
         ],
     }
 

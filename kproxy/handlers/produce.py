@@ -91,8 +91,9 @@ class Appending:
         except KafkaError as error:
             answers.append(Produced(index, error.code))
             return
-        row = shard.state.partition((queue.queue_id, index)) if header.producer_id >= 0 else None
-        if row is not None and isinstance(sent := judge(row, header), Sent):
+        key, state = (queue.queue_id, index), shard.state
+        row = state.partition(key) if header.producer_id >= 0 else None
+        if row is not None and isinstance(sent := judge(state, key, row, header), Sent):
             # A repetition of what is applied, and so durable: nothing to append.
             answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
             return

@@ -84,7 +84,7 @@ class Fold:
             return _NO_QUEUE
         header = read_header(envelope.body)
         if header.producer_id >= 0:
-            verdict = producers.judge(row, header)
+            verdict = producers.judge(self.state, key, row, header)
             if verdict is not None:
                 if self._shared:
                     self.state.put(rows.void_key(log_offset), b"")
@@ -95,7 +95,7 @@ class Fold:
         if base_offset == row.log_start:
             self.state.put(rows.due_key(envelope.number, *key), b"")  # it has records again
         if header.producer_id >= 0:
-            producers.remember(row, header, base_offset)
+            producers.remember(self.state, key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
         row.next_offset = last_offset + 1
         row.size += place.length

@@ -2,19 +2,22 @@
 
 Kafka's rules (`ProducerStateManager`, `ProducerAppendInfo`, KIP-98, KIP-360): the last five batches
 of a producer are remembered in each partition; a producer not remembered may start anywhere.
+
+A partition's row has the few producers that used it last, and others have rows of their own: so an
+append costs the same whether a queue has one producer or those of a thousand web servers.
 """
+
+from collections.abc import Iterator
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader
-from kproxy.virtual.rows import (
-    BATCHES_REMEMBERED,
-    PRODUCERS_REMEMBERED,
-    Partition,
-    Producer,
-    Sent,
-)
+from kproxy.virtual import rows
+from kproxy.virtual.rows import PRODUCERS_INLINE, PRODUCERS_REMEMBERED, Partition, Producer, Sent
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey
 
 _SEQUENCE_MAX = 0x7FFFFFFF
+_FORGOTTEN_AT_ONCE = 100  # to find those idle longest, all are looked at
 
 
 def last_sequence(header: BatchHeader) -> int:
@@ -22,31 +25,66 @@ def last_sequence(header: BatchHeader) -> int:
     return (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MAX
 
 
-def judge(row: Partition, header: BatchHeader) -> Code | Sent | None:
+def judge(
+    state: State, key: PartitionKey, row: Partition, header: BatchHeader
+) -> Code | Sent | None:
     """An error code, the batch that this one repeats, or None where it is next in sequence."""
-    producer = row.producers.get(header.producer_id)
-    if producer is None:
-        return None
-    if header.producer_epoch < producer.epoch:
+    data = row.producers.get(header.producer_id)
+    if data is None:
+        if row.spilled:
+            data = state.get(rows.producer_key(*key, header.producer_id))
+        if data is None:
+            return None
+    epoch, newest = rows.producer_newest(data)
+    if header.producer_epoch < epoch:
         return Code.INVALID_PRODUCER_EPOCH
-    if header.producer_epoch > producer.epoch:
+    if header.producer_epoch > epoch:
         return None if header.base_sequence == 0 else Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    if header.base_sequence == (producer.batches[-1].last_sequence + 1) & _SEQUENCE_MAX:
+    if header.base_sequence == (newest + 1) & _SEQUENCE_MAX:
         return None
     last = last_sequence(header)
-    for sent in producer.batches:
+    for sent in rows.decode_producer(data).batches:
         if sent.last_sequence == last and sent.last_delta == header.last_offset_delta:
             return sent
     return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def remember(row: Partition, header: BatchHeader, base_offset: int) -> None:
-    """Note an accepted batch; the producer becomes the one used last."""
+def remember(
+    state: State, key: PartitionKey, row: Partition, header: BatchHeader, base_offset: int
+) -> None:
+    """Note an accepted batch; the producer becomes the one used last. `row` is still to be put."""
+    producer_id, producers = header.producer_id, row.producers
+    known = producers.pop(producer_id, None)
+    if known is None and row.spilled:
+        spilled_key = rows.producer_key(*key, producer_id)
+        known = state.get(spilled_key)
+        if known is not None:
+            state.put(spilled_key, None)
+            row.spilled -= 1
     sent = Sent(last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp)
-    known = row.producers.pop(header.producer_id, None)
-    kept: tuple[Sent, ...] = ()
-    if known is not None and known.epoch == header.producer_epoch:
-        kept = known.batches[1 - BATCHES_REMEMBERED :]
-    row.producers[header.producer_id] = Producer(header.producer_epoch, (*kept, sent))
-    if len(row.producers) > PRODUCERS_REMEMBERED:
-        del row.producers[next(iter(row.producers))]
+    producers[producer_id] = rows.producer_with(known, producer_id, header.producer_epoch, sent)
+    while len(producers) > PRODUCERS_INLINE:  # more than one: the row is of an earlier kproxy
+        oldest = next(iter(producers))
+        state.put(rows.producer_key(*key, oldest), producers.pop(oldest))
+        row.spilled += 1
+    if row.spilled >= PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE:
+        _forget(state, key, row)
+
+
+def _forget(state: State, key: PartitionKey, row: Partition) -> None:
+    by_use = sorted(
+        state.scan(*rows.producers_range(*key)),
+        key=lambda found: rows.decode_producer(found[1]).batches[-1].base_offset,
+    )
+    idle = by_use[:_FORGOTTEN_AT_ONCE]
+    for producer_key, _ in idle:
+        state.put(producer_key, None)
+    row.spilled -= len(idle)
+
+
+def remembered(state: State, key: PartitionKey, row: Partition) -> Iterator[tuple[int, Producer]]:
+    """(producer id, producer) of all that a partition remembers. For readers between two writes."""
+    yield from ((p, rows.decode_producer(data)) for p, data in row.producers.items())
+    if row.spilled:
+        for _, data in state.kv.scan(*rows.producers_range(*key)):
+            yield rows.producer_id_of(data), rows.decode_producer(data)

@@ -1,7 +1,8 @@
 """Rows: all the state that one decision reads, as one value, and their binary forms.
 
 Keys begin with a letter for the kind of row, so that each kind is one range of the store:
-`q` queue by name, `i` name by id, `p` queue partition, `b` batch index, `o` committed offset,
+`q` queue by name, `i` name by id, `p` queue partition, `k` idempotent producer of a partition that
+is not in its `p` row, `b` batch index, `o` committed offset,
 `r` groups by queue, `c` and `n` when to look at a partition's retention, `x` deleted queues and
 `y` trimmed ones to sweep, `s` live bytes by segment, `m` the checkpoint; on a shared log `w` what a
 home shard has to spread, `h` what another home shard spread here, `v` appends without effect, `a`
@@ -18,10 +19,15 @@ from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 
 _QUEUE = struct.Struct(">16siiQQ")
 _PARTITION_KEY = struct.Struct(">c16sI")
+_PRODUCER_KEY = struct.Struct(">c16sIq")
 _BATCH_KEY = struct.Struct(">c16sIQ")
 _PARTITION = struct.Struct(">QQQqQH")
 _PRODUCER = struct.Struct(">qhB")
 _SENT = struct.Struct(">iiqq")
+_SPILLED = struct.Struct(">H")
+_ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
+_LAST_SEQUENCE = struct.Struct(">i")  # begins what is remembered of a batch
+_EPOCH = struct.Struct(">h")
 _BATCH = struct.Struct(">QIIiQQqq?")
 _OFFSET = struct.Struct(">qiq")
 _DUE = struct.Struct(">cQ16sI")
@@ -33,7 +39,8 @@ FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a de
 _KEPT = 1 << 60
 
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
-PRODUCERS_REMEMBERED = 1000  # per partition; past that the one idle longest is forgotten
+PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded
+PRODUCERS_REMEMBERED = 1000  # beside those; past that the ones idle longest are forgotten
 
 
 def queue_key(name: str) -> bytes:
@@ -46,6 +53,16 @@ def name_key(queue_id: QueueId) -> bytes:
 
 def partition_key(queue_id: QueueId, index: int) -> bytes:
     return _PARTITION_KEY.pack(b"p", queue_id, index)
+
+
+def producer_key(queue_id: QueueId, index: int, producer_id: int) -> bytes:
+    return _PRODUCER_KEY.pack(b"k", queue_id, index, producer_id)
+
+
+def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
+    """The keys of all producers of a partition that have rows of their own: start and end."""
+    start = _PARTITION_KEY.pack(b"k", queue_id, index)
+    return start, start + b"\xff" * 8
 
 
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
@@ -144,7 +161,7 @@ def unpublished_key(key: bytes) -> bytes:
     return b"d" + key
 
 
-PUBLISHED_KINDS = frozenset(b"qpoxvhwgu")
+PUBLISHED_KINDS = frozenset(b"qpkoxvhwgu")
 CHECKPOINT_KEY = b"m"
 
 
@@ -213,10 +230,42 @@ class Producer(NamedTuple):
     batches: tuple[Sent, ...]
 
 
-class Partition:
-    """A queue partition's row. Changed in place by the fold alone; `producers` oldest use first."""
+def decode_producer(data: bytes) -> Producer:
+    _, epoch, count = _PRODUCER.unpack_from(data)
+    ends = range(_PRODUCER.size, _PRODUCER.size + count * _SENT.size, _SENT.size)
+    return Producer(epoch, tuple(Sent._make(_SENT.unpack_from(data, at)) for at in ends))
 
-    __slots__ = ("log_start", "max_time_ms", "max_time_offset", "next_offset", "producers", "size")
+
+def producer_id_of(data: bytes) -> int:
+    return int.from_bytes(data[:8], "big", signed=True)
+
+
+def producer_newest(data: bytes) -> tuple[int, int]:
+    """(epoch, last sequence) without decoding the rest: all that most batches are judged by."""
+    (last_sequence,) = _LAST_SEQUENCE.unpack_from(data, len(data) - _SENT.size)
+    (epoch,) = _EPOCH.unpack_from(data, 8)
+    return epoch, last_sequence
+
+
+def producer_with(data: bytes | None, producer_id: int, epoch: int, sent: Sent) -> bytes:
+    """The row of a producer, None where it is new, with one batch more and no more than five."""
+    kept = b""
+    if data is not None and producer_newest(data)[0] == epoch:
+        kept = data[_PRODUCER.size :][(1 - BATCHES_REMEMBERED) * _SENT.size :]
+    count = len(kept) // _SENT.size + 1
+    return _PRODUCER.pack(producer_id, epoch, count) + kept + _SENT.pack(*sent)
+
+
+class Partition:
+    """A queue partition's row. Changed in place by the fold alone.
+
+    `producers`: rows of those used last, oldest use first. `spilled`: how many others have rows.
+    """
+
+    __slots__ = (
+        "log_start", "max_time_ms", "max_time_offset", "next_offset", "producers", "size",
+        "spilled",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.log_start = 0
@@ -224,25 +273,24 @@ class Partition:
         self.size = 0  # bytes ever appended; a batch's index row has the sum up to it
         self.max_time_ms = -1
         self.max_time_offset = 0  # last offset of the first batch with that time
-        self.producers: dict[int, Producer] = {}
+        self.producers: dict[int, bytes] = {}
+        self.spilled = 0
 
     def encode(self) -> bytes:
         producers = self.producers
+        count = len(producers)
         head = _PARTITION.pack(
             self.log_start,
             self.next_offset,
             self.size,
             self.max_time_ms,
             self.max_time_offset,
-            len(producers),
+            count | _ANY_SPILLED if self.spilled else count,
         )
         if not producers:
             return head
-        parts = [head]
-        for producer_id, producer in producers.items():
-            parts.append(_PRODUCER.pack(producer_id, producer.epoch, len(producer.batches)))
-            parts += [_SENT.pack(*sent) for sent in producer.batches]
-        return b"".join(parts)
+        tail = _SPILLED.pack(self.spilled) if self.spilled else b""
+        return b"".join((head, *producers.values(), tail))
 
 
 def decode_partition(data: bytes) -> Partition:
@@ -253,17 +301,16 @@ def decode_partition(data: bytes) -> Partition:
         row.size,
         row.max_time_ms,
         row.max_time_offset,
-        producers,
+        count,
     ) = _PARTITION.unpack_from(data)
     position = _PARTITION.size
-    for _ in range(producers):
-        producer_id, epoch, count = _PRODUCER.unpack_from(data, position)
-        position += _PRODUCER.size
-        batches = []
-        for _ in range(count):
-            batches.append(Sent._make(_SENT.unpack_from(data, position)))
-            position += _SENT.size
-        row.producers[producer_id] = Producer(epoch, tuple(batches))
+    for _ in range(count & ~_ANY_SPILLED):
+        producer_id, _, batches = _PRODUCER.unpack_from(data, position)
+        end = position + _PRODUCER.size + batches * _SENT.size
+        row.producers[producer_id] = data[position:end]
+        position = end
+    if count & _ANY_SPILLED:
+        (row.spilled,) = _SPILLED.unpack_from(data, position)
     return row
 
 

@@ -56,6 +56,35 @@ def test_producers(kafka: Kafka, server: Served) -> None:
     alike(kafka, server, script, "producers")
 
 
+def test_many_producers_of_one_queue(kafka: Kafka, server: Served) -> None:
+    """More than a partition's row has room for: all are known, repeated and fenced alike."""
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        pids = [wire.producer_id() for _ in range(12)]
+
+        def sent(number: int, sequence: int, epoch: int = 0) -> tuple[int, int]:
+            data = batch(b"v", producer_id=pids[number], epoch=epoch, sequence=sequence)
+            part = wire.produce(queue, data)
+            return int(part.error_code), part.base_offset
+
+        steps: list[Any] = []
+        for sequence in range(7):
+            steps += [sent(number, sequence) for number in range(12)]
+        for number in (0, 11, 3):
+            steps += [sent(number, sequence) for sequence in (6, 2, 1, 9, 7)]
+        steps += [sent(5, 0, epoch=1), sent(5, 7), sent(6, 3, epoch=1)]
+        topics = [{"name": queue, "partition_indexes": (0,)}]
+        (part,) = wire.call(61, 0, {"topics": topics}).topics[0].partitions
+        steps += sorted(
+            (pids.index(p.producer_id), p.producer_epoch, p.last_sequence)
+            for p in part.active_producers
+        )
+        return steps
+
+    alike(kafka, server, script, "many-producers")
+
+
 def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)

@@ -255,6 +255,10 @@ def test_a_deleted_queue_gives_the_disk_back_and_leaves_no_row(tmp_path: Path) -
     async def test() -> None:
         async with running(tmp_path, segment_bytes=2_000_000) as shard:
             await create(shard, QUEUES[0])
+            for pid in range(9):
+                body = batch(b"v", producer_id=pid, epoch=0, sequence=0)
+                await shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]).wait()
+            assert next(shard.kv.scan(b"k", b"l"), None)
             for _ in range(40):
                 await put(shard, QUEUES[0], b"x" * 200_000)
             offsets = {"group": "g", "offsets": [[QUEUES[0].hex(), 0, 5, -1, "m", False]]}

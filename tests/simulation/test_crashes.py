@@ -37,7 +37,7 @@ class Simulation:
         self.model = Model()
         self.ids = 0
         self.dropped = 0
-        self.sequences: dict[tuple[bytes, int], int] = {}
+        self.sequences: dict[tuple[tuple[bytes, int], int], int] = {}
         self.last: dict[tuple[bytes, int], Envelope] = {}
         self.config = Config(
             disk_free_bytes_min=1, segment_bytes=40_000, rows_cached_max=8, sync="never"
@@ -119,10 +119,11 @@ class Simulation:
         if key in self.last and self.rng.random() < 0.2:
             return self.last[key]
         count = self.rng.randrange(1, 4)
-        sequence = self.sequences.get(key, 0)
+        producer_id = self.rng.randrange(1, 4)
+        sequence = self.sequences.get((key, producer_id), 0)
         values = [self.rng.randbytes(self.rng.choice((10, 100, 3000))) for _ in range(count)]
-        body = batch(*values, producer_id=1, epoch=0, sequence=sequence)
-        self.sequences[key] = sequence + count
+        body = batch(*values, producer_id=producer_id, epoch=0, sequence=sequence)
+        self.sequences[key, producer_id] = sequence + count
         self.last[key] = Envelope(Kind.APPEND, queue, index, body=body)
         return self.last[key]
 

@@ -178,7 +178,7 @@ class Simulation:
         reindex.finish()
 
     def notes(self, state: State) -> set[str]:
-        """Deleted queues whose commits are still to be swept."""
+        """Deleted queues whose commits and producers are still to be swept."""
         return {json.loads(note)[0] for _, note in state.kv.scan(b"x", b"y")}
 
     def comparable(self, state: State) -> Iterator[tuple[bytes, bytes]]:
@@ -187,7 +187,9 @@ class Simulation:
         for key, value in state.kv.scan(b"", b"\xff"):
             if key[:1] == b"o" and key[4:20].hex() in self.to_sweep:
                 continue
-            if key[0] in b"qipohwgu" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
+            if key[:1] == b"k" and key[1:17].hex() in self.to_sweep:
+                continue
+            if key[0] in b"qipkohwgu" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
                 yield key, value
             elif key[:1] == b"b":
                 row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
@@ -268,7 +270,7 @@ class Simulation:
     def append(self, queue: QueueId, index: int) -> Envelope:
         sequence = max(0, self.sequences.get((queue, index), 0) + self.rng.choice((0, 0, 0, -1, 1)))
         count = self.rng.randrange(1, 4)
-        producer_id = self.rng.randrange(-1, 2)
+        producer_id = self.rng.randrange(-1, 4)
         times = tuple(self.rng.randrange(1000) for _ in range(count))
         body = batch(
             *[b"v"] * count, producer_id=producer_id, epoch=0, sequence=sequence, times=times

@@ -132,7 +132,7 @@ class Simulation:
             return command(Kind.DELETE, queue)
         sequence = max(0, self.sequences[queue] - self.rng.choice((0, 0, 0, 1)))
         self.sequences[queue] = sequence + 1
-        body = batch(b"v", producer_id=self.rng.randrange(-1, 2), epoch=0, sequence=sequence)
+        body = batch(b"v", producer_id=self.rng.randrange(-1, 3), epoch=0, sequence=sequence)
         return Envelope(Kind.APPEND, queue, 0, body=body)
 
     def check(self) -> None:

@@ -1,6 +1,7 @@
 """The fold against the plain model: same log, same outcomes and state, at any split or restart."""
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,21 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproxy.errors import Code
-from kproxy.virtual import rows
+from kproxy.virtual import producers, rows
 from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Place
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import PRODUCERS_REMEMBERED
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, MemoryShard
 from tests.virtual.model import Model
 from tests.wire import batch
 
+PLACE = Place(0, 0, 100)
 IDS = [QueueId(bytes([i]) * 16) for i in range(1, 5)]
 NAMES = ["a", "b"]
 GROUPS = ["g", "h"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_producer_inline() -> Iterator[None]:
+    """So that those of most tests come and go between the partition's row and their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producers, "PRODUCERS_INLINE", 1)
+        yield
 
 
 def ids() -> st.SearchStrategy[QueueId]:
@@ -41,7 +50,7 @@ def appends() -> st.SearchStrategy[Envelope]:
         return Envelope(Kind.APPEND, queue, part, body=body)
 
     return st.builds(
-        build, ids(), parts(), st.integers(-1, 1), st.integers(0, 1), st.integers(0, 6),
+        build, ids(), parts(), st.integers(-1, 3), st.integers(0, 1), st.integers(0, 6),
         st.integers(1, 3),
     )  # fmt: skip
 
@@ -155,9 +164,9 @@ def test_a_thousand_seeds_of_longer_logs_survive_restarts() -> None:
     for seed in range(1000):
         rng = random.Random(seed)
         log = [command(Kind.CREATE, IDS[0], values={"name": "q", "partitions": 2, "configs": {}})]
-        sequences = {(p, i): 0 for p in range(3) for i in range(2)}
-        for _ in range(30):
-            pid, index = rng.randrange(3), rng.randrange(2)
+        sequences = {(p, i): 0 for p in range(5) for i in range(2)}
+        for _ in range(40):
+            pid, index = rng.randrange(5), rng.randrange(2)
             seq = max(0, sequences[pid, index] - rng.choice((0, 0, 0, 1, 2)))
             count = rng.randrange(1, 3)
             body = batch(*[b"v"] * count, producer_id=pid, epoch=0, sequence=seq)
@@ -210,19 +219,76 @@ def test_a_producer_not_remembered_may_start_anywhere() -> None:
     assert send(shard, 50).number == 0
 
 
-def test_remembered_producers_are_bounded_and_the_idlest_goes_first() -> None:
-    shard = shard_with_queue()
-    for pid in range(PRODUCERS_REMEMBERED):
-        send(shard, 0, pid=pid)
-    send(shard, 1, pid=0)
-    send(shard, 0, pid=99_999)
+def known(shard: MemoryShard) -> list[int]:
     row = shard.state.partition((IDS[0], 0))
     assert row is not None
-    assert len(row.producers) == PRODUCERS_REMEMBERED
-    assert 0 in row.producers
-    assert 1 not in row.producers
-    assert rows.decode_partition(row.encode()).producers == row.producers
-    assert list(rows.decode_partition(row.encode()).producers) == list(row.producers)
+    found = [pid for pid, _ in producers.remembered(shard.state, (IDS[0], 0), row)]
+    assert row.spilled == len(found) - len(row.producers)
+    return sorted(found)
+
+
+def test_remembered_producers_are_bounded_and_the_idlest_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_REMEMBERED", 10)
+    monkeypatch.setattr(producers, "_FORGOTTEN_AT_ONCE", 3)
+    shard = shard_with_queue()
+    for pid in range(13):
+        send(shard, 0, pid=pid)
+    assert known(shard) == list(range(13))
+    send(shard, 1, pid=0)
+    send(shard, 0, pid=13)
+    assert known(shard) == [0, *range(4, 14)]
+    used = [*range(1, 13), 0, 13]
+    for pid in range(14, 200):
+        send(shard, 0, pid=pid)
+        used.append(pid)
+        assert len(known(shard)) <= 13
+        assert set(known(shard)) >= set(used[-11:])
+    assert send(shard, 0, pid=195).number == send(shard, 0, pid=195).number  # a duplicate of both
+    assert send(shard, 5, pid=195).code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(shard, 5, pid=4).code == Code.NONE  # forgotten: it may start anywhere
+
+
+def test_an_append_costs_the_same_however_many_producers_a_queue_has() -> None:
+    written = []
+    for count in (5, 500):
+        kv = DictKv()
+        fold = Fold(State(kv, 8), ShardId(0), 1)
+        values = {"name": "q", "partitions": 1, "configs": {}}
+        fold.apply(0, command(Kind.CREATE, IDS[0], values=values), PLACE)
+        for seq in range(6):
+            for pid in range(count):
+                body = batch(b"v", producer_id=pid, epoch=0, sequence=seq)
+                assert not fold.apply(1, Envelope(Kind.APPEND, IDS[0], 0, body=body), PLACE).code
+                changes = fold.state.drain()
+                kv.write(changes)
+        written.append(sum(len(key) + len(value or b"") for key, value in changes.items()))
+    assert written[0] == written[1]
+
+
+def test_rows_of_an_earlier_kproxy_have_all_producers_in_the_partitions_row() -> None:
+    sent = rows.Sent(0, 0, 3, 4)
+    old = rows.Partition()
+    old.next_offset = 9
+    old.producers = {pid: rows.producer_with(None, pid, 0, sent) for pid in range(20)}
+    assert len(old.encode()) == 42 + 20 * 35
+    shard = shard_with_queue()
+    key = (IDS[0], 0)
+    shard.state.drop_partition(key)
+    shard.state.put_partition(key, rows.decode_partition(old.encode()))
+    shard.kv.write(shard.state.drain())
+    assert known(shard) == list(range(20))
+    assert send(shard, 0, pid=11).number == 3
+    assert send(shard, 1, pid=11).number == 9
+    assert send(shard, 1, pid=12).number == 10
+    assert send(shard, 3, pid=13).code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    row = shard.state.partition(key)
+    assert row is not None
+    assert (list(row.producers), row.spilled) == ([12], 19)
+    again = rows.decode_partition(row.encode())
+    assert (again.producers, again.spilled) == (row.producers, row.spilled)
+    assert known(shard) == list(range(20))
 
 
 def test_a_copy_moves_a_live_batch_and_nothing_else() -> None:
