@@ -16,6 +16,8 @@ from tests.wire import Wire
 Serve = Callable[[], AbstractContextManager[Server]]
 _PREFIX = "million-"
 _HOT = 1_000
+_SETTLE_S = 60
+_QUIET = 0.05  # of a core
 
 
 def million(directory: Path, sizes: Sizes, found: Samples) -> None:
@@ -42,6 +44,7 @@ def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
         few = _cost(server, sizes)
         list(loads.wide(server.address, _PREFIX, sizes.million, 1, QUEUES_A_PRODUCER))
         found["memory"][name].append(server.rss_mb())
+        _settle(server)
         found["cost"][name].append(_cost(server, sizes) / few)
     for _ in range(sizes.runs):
         began = time.monotonic()
@@ -57,6 +60,18 @@ def _cost(server: Server, sizes: Sizes) -> float:
     before = server.cpu()
     list(loads.wide(server.address, "hot-", _HOT, sizes.hot_rounds, _HOT // 4))
     return server.cpu() - before
+
+
+def _settle(server: Server) -> None:
+    """Let what creating so many queues left to do be done: rows are put in order behind it."""
+    end = time.monotonic() + _SETTLE_S
+    before = server.cpu()
+    while time.monotonic() < end:
+        time.sleep(1)
+        now = server.cpu()
+        if now - before < _QUIET:
+            return
+        before = now
 
 
 def _ask(server: Server) -> None:

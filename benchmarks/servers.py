@@ -45,6 +45,9 @@ class Server:
         return float(self.process.memory_info().rss / 1e6)
 
 
+_AS_SHIPPED = ("--group-initial-rebalance-delay-ms", "0")  # as in the broker's shipped settings
+
+
 @contextmanager
 def kafka(directory: Path) -> Iterator[Kafka]:
     """A broker with the settings that Kafka ships."""
@@ -59,7 +62,7 @@ def kafka(directory: Path) -> Iterator[Kafka]:
 @contextmanager
 def on_kafka(broker: Kafka, directory: Path, prefix: str) -> Iterator[Server]:
     """One worker on that broker."""
-    worker = Workers(broker, directory, count=1, shards=8, prefix=prefix)
+    worker = Workers(broker, directory, *_AS_SHIPPED, count=1, shards=8, prefix=prefix)
     with worker.running():
         (process,) = worker.workers
         yield Server(ON_KAFKA, worker.address, psutil.Process(process.process.pid), process)
@@ -69,7 +72,7 @@ def on_kafka(broker: Kafka, directory: Path, prefix: str) -> Iterator[Server]:
 def embedded(directory: Path, sync: str) -> Iterator[Server]:
     """kproxy on its own storage; `sync`: never (as Kafka's default), always (kproxy's)."""
     name = EMBEDDED if sync == "never" else SYNCED
-    with served(directory, "--sync", sync) as process:
+    with served(directory, "--sync", sync, *_AS_SHIPPED) as process:
         yield Server(name, process.address, psutil.Process(process.process.pid), process)
 
 
