@@ -15,6 +15,7 @@ from tests.wire import Wire
 
 Serve = Callable[[], AbstractContextManager[Server]]
 _PREFIX = "million-"
+_QUEUES_A_PROGRAM = 100_000  # what Java's producers keep of them fills its memory
 _HOT = 1_000
 _SETTLE_S = 60
 _QUIET = 0.05  # of a core
@@ -42,7 +43,9 @@ def _envelopes(sizes: Sizes) -> int:
 def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
     with serve() as server:
         few = _cost(server, sizes)
-        list(loads.wide(server.address, _PREFIX, sizes.million, 1, QUEUES_A_PRODUCER))
+        for part, first in enumerate(range(0, sizes.million, _QUEUES_A_PROGRAM)):
+            count = min(_QUEUES_A_PROGRAM, sizes.million - first)
+            list(loads.wide(server.address, f"{_PREFIX}{part}-", count, 1, QUEUES_A_PRODUCER))
         found["memory"][name].append(server.rss_mb())
         _settle(server)
         found["cost"][name].append(_cost(server, sizes) / few)
@@ -78,7 +81,7 @@ def _ask(server: Server) -> None:
     """Get the answer about a queue."""
     host, _, port = server.address.rpartition(":")
     with Wire(host, int(port)) as wire:
-        if wire.list_offset(f"{_PREFIX}7", -1).offset != 1:
+        if wire.list_offset(f"{_PREFIX}0-7", -1).offset != 1:
             raise RuntimeError("a queue has lost its record")
 
 

@@ -6,7 +6,7 @@ import platform
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from benchmarks.figures import (
     DIFFERENCE,
@@ -95,35 +95,52 @@ def table(found: Samples) -> str:
     return "\n".join(lines)
 
 
-def told(found: Samples, sizes: Sizes) -> str:
+class Results(NamedTuple):
+    """What figures.json holds."""
+
+    machine: dict[str, str]
+    sizes: Sizes
+    samples: Samples
+
+
+def told(results: Results) -> str:
     """The table, and what it holds for."""
-    here = machine()
+    here = results.machine
     versions = ", ".join(
         f"{name} {here[name]}" for name in ("Kafka", "Java", "Python", "confluent-kafka")
     )
     return (
-        f"{table(found)}\n\nMedians of {sizes.runs} alternating runs, in brackets between what the"
-        f" runs lay; {here['cores']}, {here['memory']}; {versions}.\n"
+        f"{table(results.samples)}\n\nMedians of {results.sizes.runs} alternating runs,"
+        f" in brackets between what the runs lay; {here['cores']}, {here['memory']}; {versions}.\n"
     )
 
 
 def write(directory: Path, found: Samples, sizes: Sizes) -> None:
     """table.md, figures.json and figures.png in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "table.md").write_text(told(found, sizes))
-    values: dict[str, Any] = {"machine": machine(), "sizes": vars(sizes), "samples": found}
+    results = Results(machine(), sizes, found)
+    (directory / "table.md").write_text(told(results))
+    values = results._asdict() | {"sizes": vars(sizes)}
     (directory / "figures.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     draw(directory / "figures.png", found)
 
 
+def read(directory: Path) -> Results:
+    """What was written there."""
+    values = json.loads((directory / "figures.json").read_text())
+    found = samples()
+    for key, servers in values["samples"].items():
+        found[key].update(servers)
+    return Results(values["machine"], Sizes(**values["sizes"]), found)
+
+
 def earlier(directory: Path, sizes: Sizes) -> Samples:
     """What was written there before, by this machine, with these versions and sizes."""
-    found, path = samples(), directory / "figures.json"
-    if path.exists():
-        values = json.loads(path.read_text())
-        if (values["machine"], values["sizes"]) == (machine(), vars(sizes)):
-            found.update(values["samples"])
-    return found
+    if (directory / "figures.json").exists():
+        results = read(directory)
+        if (results.machine, results.sizes) == (machine(), sizes):
+            return results.samples
+    return samples()
 
 
 def draw(path: Path, found: Samples) -> None:

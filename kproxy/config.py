@@ -171,7 +171,7 @@ class Config(BaseModel):
     disk_free_bytes_min: Bytes = Field(
         ByteSize(256 * MIB), description="below this much free disk, produces are refused"
     )
-    rows_cached_max: PositiveInt = Field(50_000, description="rows of a kind cached in memory")
+    rows_cached_max: PositiveInt = Field(125_000, description="rows of a kind cached in memory")
     rows_cache_bytes: Bytes = Field(ByteSize(32 * MIB), description="RocksDB block cache")
     rows_flush_bytes: Bytes = Field(ByteSize(32 * MIB), description="rows in memory till a flush")
     rows_flush_ms_max: PositiveInt = Field(30_000, description="longest time between flushes")

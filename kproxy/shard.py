@@ -174,6 +174,12 @@ class Shard:
         """Whether this envelope is the last one that was applied."""
         return _identity(envelope) == self.applied_through[3:]
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a rebuild was broken off: there are rows, and none says what they stand for."""
+        there = next(self.kv.scan(b"", b"\xff"), None) is not None
+        return there and self.kv.get(CHECKPOINT_KEY) is None
+
     def begin_at(self, next_offset: int, last: Envelope | None) -> None:
         """The rows stand for all before this log offset from now on, after a rebuild."""
         end = (self.segments.active, self.segments.end)

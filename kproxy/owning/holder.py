@@ -127,6 +127,10 @@ class Holder:
         if not (self._directory / "rows").exists():
             return None
         shard = self._new()
+        if shard.unfinished:
+            _log.warning("local_copy_unfinished", shard=self._index)
+            shard.close()
+            return None
         try:
             shard.recover()
         except (DamagedLog, RowsFailed) as error:

@@ -8,12 +8,13 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.owning.site import Site
 from kproxy.shard import Shard
+from kproxy.store.rocks import RowsFailed
 from kproxy.upstream.link import Onlooker
 from kproxy.upstream.reading import Records
-from kproxy.upstream.settings import Upstream
 from kproxy.upstream.whole import read_whole
 from kproxy.virtual import published
 from kproxy.virtual.envelope import Envelope
@@ -22,6 +23,7 @@ from kproxy.virtual.published import AS_OF_KEY, Reindex, RowsDisagree, decode_as
 _log = structlog.get_logger()
 
 _NAMES = 5000  # written at a time
+_REBUILDING = 4  # a worker that begins with nothing rebuilds several shards at a time
 
 
 class NotRebuilt(Exception):
@@ -37,11 +39,12 @@ def wipe(directory: Path) -> None:
 class _Below(Onlooker):
     """Follows the log from its start to before X, where the published rows stand."""
 
-    def __init__(self, shard: Shard, start: int, as_of: int, segment_bytes: int) -> None:
+    def __init__(self, shard: Shard, start: int, as_of: int, config: Config) -> None:
         self._shard = shard
         self.next_offset = start
         self._as_of = as_of
-        self._segment_bytes = segment_bytes
+        self._segment_bytes = config.segment_bytes
+        self._flush_bytes = config.rows_flush_bytes // _REBUILDING
         self._reindex = Reindex(shard.state)
         self._last: Envelope | None = None
         self.error: Exception | None = None
@@ -51,7 +54,10 @@ class _Below(Onlooker):
         if not self.done.is_set():
             try:
                 self._take([r for r in records if self.next_offset <= r[0] < self._as_of])
-            except (KafkaError, OSError) as error:
+                if self._shard.kv.unflushed_bytes() > self._flush_bytes:
+                    self._shard.kv.begin_flush()
+                    await to_thread.run_sync(self._shard.kv.finish_flush)
+            except (KafkaError, OSError, RowsFailed) as error:
                 self._finish(error)
 
     def _take(self, records: Records) -> None:
@@ -93,11 +99,13 @@ class _Below(Onlooker):
 async def rebuild(shard: Shard, site: Site) -> None:
     """Fill an empty shard up to the log offset that the published rows stand for.
 
+    Rows go to disk as they come, for memory to be bounded; those without a checkpoint are no copy.
+
     Raises NotRebuilt; KafkaError where the log was trimmed meanwhile, or the cluster is away: wipe
     and try again.
     """
     index, link = shard.shard, site.link
-    as_of = await _read_rows(shard, site.upstream)
+    as_of = await _read_rows(shard, site)
     start, end = await link.start(index), await link.end(index)
     if as_of > end:
         raise NotRebuilt(
@@ -110,7 +118,7 @@ async def rebuild(shard: Shard, site: Site) -> None:
             f"the log begins at {start}, but its rows were published as of {as_of} only",
         )
     shard.segments.start(start)
-    below = _Below(shard, start, as_of, site.config.segment_bytes)
+    below = _Below(shard, start, as_of, site.config)
     if start == as_of:
         below.finish()
     else:
@@ -125,9 +133,10 @@ async def rebuild(shard: Shard, site: Site) -> None:
     _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
 
 
-async def _read_rows(shard: Shard, upstream: Upstream) -> int:
+async def _read_rows(shard: Shard, site: Site) -> int:
     """Put the published rows in place; the log offset they stand for."""
     as_of = 0
+    upstream, flush_bytes = site.upstream, site.config.rows_flush_bytes // _REBUILDING
 
     def read() -> None:
         nonlocal as_of
@@ -139,6 +148,8 @@ async def _read_rows(shard: Shard, upstream: Upstream) -> int:
                 else:
                     changes |= published.decode(key, value)
             shard.kv.write(changes)
+            if shard.kv.unflushed_bytes() > flush_bytes:
+                shard.kv.flush()
         names = published.names(shard.kv)
         while part := list(islice(names, _NAMES)):
             shard.kv.write(dict(part))

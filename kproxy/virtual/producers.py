@@ -29,7 +29,7 @@ def judge(
     state: State, key: PartitionKey, row: Partition, header: BatchHeader
 ) -> Code | Sent | None:
     """An error code, the batch that this one repeats, or None where it is next in sequence."""
-    data = row.producers.get(header.producer_id)
+    data = _inline(row, header.producer_id)
     if data is None:
         if row.spilled:
             data = state.get(rows.producer_key(*key, header.producer_id))
@@ -49,12 +49,26 @@ def judge(
     return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def _inline(row: Partition, producer_id: int) -> bytes | None:
+    if row.producers:
+        start = rows.producer_start(producer_id)
+        for data in reversed(row.producers):
+            if data.startswith(start):
+                return data
+    return None
+
+
 def remember(
     state: State, key: PartitionKey, row: Partition, header: BatchHeader, base_offset: int
 ) -> None:
     """Note an accepted batch; the producer becomes the one used last. `row` is still to be put."""
-    producer_id, producers = header.producer_id, row.producers
-    known = producers.pop(producer_id, None)
+    producer_id = header.producer_id
+    known = _inline(row, producer_id)
+    others = row.producers
+    if others and others[-1] is known:
+        others = others[:-1]
+    elif known is not None:
+        others = tuple(data for data in others if data is not known)
     if known is None and row.spilled:
         spilled_key = rows.producer_key(*key, producer_id)
         known = state.get(spilled_key)
@@ -62,11 +76,12 @@ def remember(
             state.put(spilled_key, None)
             row.spilled -= 1
     sent = Sent(last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp)
-    producers[producer_id] = rows.producer_with(known, producer_id, header.producer_epoch, sent)
-    while len(producers) > PRODUCERS_INLINE:  # more than one: the row is of an earlier kproxy
-        oldest = next(iter(producers))
-        state.put(rows.producer_key(*key, oldest), producers.pop(oldest))
+    while len(others) >= PRODUCERS_INLINE:  # more than once: the row is of an earlier kproxy
+        state.put(rows.producer_key(*key, rows.producer_id_of(others[0])), others[0])
         row.spilled += 1
+        others = others[1:]
+    newest = rows.producer_with(known, producer_id, header.producer_epoch, sent)
+    row.producers = (*others, newest)
     if row.spilled >= PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE:
         _forget(state, key, row)
 
@@ -84,7 +99,6 @@ def _forget(state: State, key: PartitionKey, row: Partition) -> None:
 
 def remembered(state: State, key: PartitionKey, row: Partition) -> Iterator[tuple[int, Producer]]:
     """(producer id, producer) of all that a partition remembers. For readers between two writes."""
-    yield from ((p, rows.decode_producer(data)) for p, data in row.producers.items())
-    if row.spilled:
-        for _, data in state.kv.scan(*rows.producers_range(*key)):
-            yield rows.producer_id_of(data), rows.decode_producer(data)
+    spilled = state.kv.scan(*rows.producers_range(*key)) if row.spilled else ()
+    for data in (*row.producers, *(data for _, data in spilled)):
+        yield rows.producer_id_of(data), rows.decode_producer(data)

@@ -38,6 +38,7 @@ SPREAD_INDEX = 0xFFFFFFFF
 FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 _KEPT = 1 << 60
 
+PRODUCER_ID_BYTES = 8
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded
 PRODUCERS_REMEMBERED = 1000  # beside those; past that the ones idle longest are forgotten
@@ -191,9 +192,12 @@ class Queue:
         )
 
 
+_NO_CONFIGS: dict[str, str] = {}  # of the many queues that have none; never changed in place
+
+
 def decode_queue(name: str, data: bytes) -> Queue:
     queue_id, partitions, wanted, created_at, changed_at = _QUEUE.unpack_from(data)
-    configs = json.loads(data[_QUEUE.size :]) if len(data) > _QUEUE.size else {}
+    configs = json.loads(data[_QUEUE.size :]) if len(data) > _QUEUE.size else _NO_CONFIGS
     return Queue(
         name=name,
         queue_id=QueueId(queue_id),
@@ -237,13 +241,18 @@ def decode_producer(data: bytes) -> Producer:
 
 
 def producer_id_of(data: bytes) -> int:
-    return int.from_bytes(data[:8], "big", signed=True)
+    return int.from_bytes(data[:PRODUCER_ID_BYTES], "big")
+
+
+def producer_start(producer_id: int) -> bytes:
+    """What the row of this producer, and of no other, starts with."""
+    return producer_id.to_bytes(PRODUCER_ID_BYTES, "big")
 
 
 def producer_newest(data: bytes) -> tuple[int, int]:
     """(epoch, last sequence) without decoding the rest: all that most batches are judged by."""
     (last_sequence,) = _LAST_SEQUENCE.unpack_from(data, len(data) - _SENT.size)
-    (epoch,) = _EPOCH.unpack_from(data, 8)
+    (epoch,) = _EPOCH.unpack_from(data, PRODUCER_ID_BYTES)
     return epoch, last_sequence
 
 
@@ -273,7 +282,7 @@ class Partition:
         self.size = 0  # bytes ever appended; a batch's index row has the sum up to it
         self.max_time_ms = -1
         self.max_time_offset = 0  # last offset of the first batch with that time
-        self.producers: dict[int, bytes] = {}
+        self.producers: tuple[bytes, ...] = ()
         self.spilled = 0
 
     def encode(self) -> bytes:
@@ -290,7 +299,7 @@ class Partition:
         if not producers:
             return head
         tail = _SPILLED.pack(self.spilled) if self.spilled else b""
-        return b"".join((head, *producers.values(), tail))
+        return b"".join((head, *producers, tail))
 
 
 def decode_partition(data: bytes) -> Partition:
@@ -304,11 +313,13 @@ def decode_partition(data: bytes) -> Partition:
         count,
     ) = _PARTITION.unpack_from(data)
     position = _PARTITION.size
+    producers = []
     for _ in range(count & ~_ANY_SPILLED):
-        producer_id, _, batches = _PRODUCER.unpack_from(data, position)
+        _, _, batches = _PRODUCER.unpack_from(data, position)
         end = position + _PRODUCER.size + batches * _SENT.size
-        row.producers[producer_id] = data[position:end]
+        producers.append(data[position:end])
         position = end
+    row.producers = tuple(producers)
     if count & _ANY_SPILLED:
         (row.spilled,) = _SPILLED.unpack_from(data, position)
     return row

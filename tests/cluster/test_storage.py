@@ -90,7 +90,11 @@ def test_a_lost_disk_is_made_again_from_rows_and_log(kafka: Kafka, tmp_path: Pat
             assert wire.produce("kept", kept).base_offset == 0
             fill(wire, "emptied", 30)
             fill(wire, "gone", 30)
-            wire.produce("emptied", batch(b"last", producer_id=pid, epoch=0, sequence=7))
+            last = batch(b"last", producer_id=pid, epoch=0, sequence=7)
+            assert wire.produce("emptied", last).base_offset == 30
+            for other in range(8):  # more than the partition's row has room for
+                data = batch(b"x", producer_id=pid + 1000 + other, epoch=0, sequence=0)
+                assert wire.produce("emptied", data).base_offset == 31 + other
             trim(wire, "emptied", -1)
             wire.delete("gone")
             for i in range(3):
@@ -110,13 +114,51 @@ def test_a_lost_disk_is_made_again_from_rows_and_log(kafka: Kafka, tmp_path: Pat
         with again.wire("a") as wire:
             assert {q: contents(wire, q) for q in before} == before
             assert wire.fetch("gone", 0).error_code == 3
-            assert wire.list_offset("emptied", -1).offset == 31  # not 0
-            assert wire.list_offset("emptied", -2).offset == 31
+            assert wire.list_offset("emptied", -1).offset == 39  # not 0
+            assert wire.list_offset("emptied", -2).offset == 39
             assert committed(wire, "group", "kept") == 1
             assert wire.produce("kept", kept).base_offset == 0  # a repetition still
             assert wire.list_offset("kept", -1).offset == 1
+            assert wire.produce("emptied", last).base_offset == 30
             late = wire.produce("emptied", batch(b"x", producer_id=pid, epoch=0, sequence=9))
             assert late.error_code == 45
+
+
+def test_killed_while_a_lost_disk_is_made_again(kafka: Kafka, tmp_path: Path) -> None:
+    """Rows go to disk as they come: what a kill leaves of them is no copy of the shard."""
+    flags = ("--publish-ms", "300", "--rows-flush-bytes", "100KiB", "--log-level", "debug")
+    workers = Workers(kafka, tmp_path, *flags, count=1, shards=1)
+    queues = 12_000
+    with workers.running():
+        worker = workers.workers[0]
+        data = batch(b"x" * 100)
+        with worker.wire("a") as wire:
+            for first in range(0, queues, 1000):
+                parts = [{"index": 0, "records": data}]
+                topics = [
+                    {"name": f"q-{number}", "partition_data": parts}
+                    for number in range(first, first + 1000)
+                ]
+                values = {"transactional_id": None, "acks": -1, "timeout": 30000}
+                answer = wire.call(0, 9, values | {"topic_data": topics})
+                assert not any(t.partition_responses[0].error_code for t in answer.responses)
+        told = lambda: [e for e in worker.events if e["event"] == "rows_published"]  # noqa: E731
+        eventually(lambda: told() and told()[-1]["as_of"] >= 2 * queues, 30)
+        worker.kill()
+        shutil.rmtree(worker.data_dir)
+        half = workers.again(0)
+        eventually(lambda: len(list(half.data_dir.rglob("*.sst"))) > 1, 30, 0.001)
+        half.kill()
+        assert half.event("shard_rebuilt") is None
+        again = workers.again(0).wait_ready()
+        workers.wait_served()
+        assert again.event("local_copy_unfinished")
+        assert again.event("shard_rebuilt")
+        with again.wire("a") as wire:
+            for number in (0, 1, queues // 2, queues - 1):
+                assert wire.list_offset(f"q-{number}", -1).offset == 1
+                assert len(contents(wire, f"q-{number}")) == 1
+            assert wire.list_offset(f"q-{queues}", -1).error_code == 3
 
 
 def commit(wire: Wire, group: str, queue: str, offset: int) -> None:
