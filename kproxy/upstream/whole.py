@@ -28,6 +28,8 @@ def read_whole(
             auto_offset_reset="earliest",
             isolation_level="read_committed",
             fetch_wait_max_ms=20,
+            fetch_max_bytes=2 << 20,
+            queued_max_messages_kbytes=2 << 10,  # several shards are read at a time
         )
     )
     try:
