@@ -45,6 +45,7 @@ class Server:
         return float(self.process.memory_info().rss / 1e6)
 
 
+_READY_S = 600  # a million queues rebuilt
 _AS_SHIPPED = ("--group-initial-rebalance-delay-ms", "0")  # as in the broker's shipped settings
 
 
@@ -63,7 +64,7 @@ def kafka(directory: Path) -> Iterator[Kafka]:
 def on_kafka(broker: Kafka, directory: Path, prefix: str) -> Iterator[Server]:
     """One worker on that broker."""
     worker = Workers(broker, directory, *_AS_SHIPPED, count=1, shards=8, prefix=prefix)
-    with worker.running():
+    with worker.running(_READY_S):
         (process,) = worker.workers
         yield Server(ON_KAFKA, worker.address, psutil.Process(process.process.pid), process)
 

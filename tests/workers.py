@@ -40,10 +40,10 @@ class Workers:
         return self.workers[index]
 
     @contextmanager
-    def running(self) -> Iterator["Workers"]:
-        """Serve for the length of a block; at its end clean stops are demanded."""
+    def running(self, seconds: float = 60) -> Iterator["Workers"]:
+        """Serve for the length of a block, once ready; at its end clean stops are demanded."""
         try:
-            yield self.wait_ready()
+            yield self.wait_ready(seconds)
         except BaseException:
             for worker in self.workers:
                 worker.kill()
