@@ -43,13 +43,12 @@ Body = Mapping[str, Any] | bytes | bytearray | Answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One API: `handle` gives a dict for kio, an encoded body, or (`framed`) a whole frame."""
+    """One API: `handle` gives a dict for kio, an encoded body, or a whole frame: an `Answer`."""
 
     key: int
     low: int
     high: int
     handle: Callable[[Worker, Request], Awaitable[Body]]
-    framed: bool = False
 
 
 async def _versions(worker: Worker, request: Request) -> Body:
@@ -63,7 +62,7 @@ async def _never(worker: Worker, request: Request) -> Body:
 PRODUCE_KEY = 0
 _APIS = (
     Api(key=PRODUCE_KEY, low=0, high=13, handle=_never),
-    Api(key=1, low=4, high=17, handle=fetch.handle, framed=True),
+    Api(key=1, low=4, high=17, handle=fetch.handle),
     Api(key=2, low=1, high=11, handle=list_offsets.handle),
     Api(key=3, low=0, high=13, handle=metadata.handle),
     Api(key=8, low=2, high=10, handle=offsets.commit),
@@ -164,7 +163,7 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
     body = await api.handle(worker, accepted.request)
     if isinstance(body, Mapping):
         return encode(header.api_key, header.api_version, header.correlation_id, body)
-    return body if api.framed or isinstance(body, Answer) else _framed(header, body)
+    return body if isinstance(body, Answer) else _framed(header, body)
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

@@ -8,6 +8,7 @@ the log first. All work is cut into slices, so that live traffic goes between th
 
 import json
 import time
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 import anyio
@@ -37,22 +38,33 @@ _OFFSET_END = (1 << 64) - 1
 
 async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
     """Remove the offsets that groups have committed on a queue that is gone."""
-    start, end = b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
+
+    def offset_of(key: bytes, value: bytes) -> Iterator[bytes]:
+        yield rows.offset_key(key[21:].decode(), *rows.partition_of(key))
+
+    await _sweep_rows(shard, b"r" + queue_id, b"r" + queue_id + b"\xff" * 5, offset_of)
+
+
+def _nothing(key: bytes, value: bytes) -> Iterable[bytes]:
+    return ()
+
+
+async def _sweep_rows(
+    shard: Shard,
+    start: bytes,
+    end: bytes,
+    beside: Callable[[bytes, bytes], Iterable[bytes]] = _nothing,
+) -> None:
+    """Delete rows from `start` to before `end`, and with each the rows that `beside` names.
+
+    What `beside` changes of the state is in the same write as the deletion.
+    """
     while slice_ := list(islice(shard.kv.scan(start, end), _SLICE)):
         changes: dict[bytes, bytes | None] = {}
-        for key, _ in slice_:
+        for key, value in slice_:
             changes[key] = None
-            changes[rows.offset_key(key[21:].decode(), *rows.partition_of(key))] = None
+            changes |= dict.fromkeys(beside(key, value))
         shard.commit(changes)
-        await checkpoint()
-
-
-async def sweep_producers(shard: Shard, queue_id: QueueId) -> None:
-    """Remove the producers of a queue that is gone."""
-    start, _ = rows.producers_range(queue_id, 0)
-    _, end = rows.producers_range(queue_id, _PARTITION_END)
-    while slice_ := list(islice(shard.kv.scan(start, end), _SLICE)):
-        shard.commit(dict.fromkeys((key for key, _ in slice_), None))
         await checkpoint()
 
 
@@ -149,7 +161,9 @@ class Keeper:
                     rows.batch_key(queue_id, 0, 0),
                     rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END),
                 )
-                await sweep_producers(self._shard, queue_id)
+                start, _ = rows.producers_range(queue_id, 0)
+                _, end = rows.producers_range(queue_id, _PARTITION_END)
+                await _sweep_rows(self._shard, start, end)
                 await sweep_commits(self._shard, queue_id)
             else:
                 row = self._state.partition((queue_id, partition))
@@ -163,15 +177,12 @@ class Keeper:
         return swept
 
     async def _sweep_batches(self, start: bytes, end: bytes) -> None:
-        while slice_ := list(islice(self._shard.kv.scan(start, end), _SLICE)):
-            changes: dict[bytes, bytes | None] = {}
-            for key, value in slice_:
-                batch = rows.decode_batch(value)
-                self._state.count_dead(batch)
-                changes[key] = None
-            # One write for the rows and the counts: a crash between would count bytes off twice.
-            self._shard.commit(changes)
-            await checkpoint()
+        def count(key: bytes, value: bytes) -> Iterable[bytes]:
+            self._state.count_dead(rows.decode_batch(value))
+            return ()
+
+        # One write for the rows and the counts: a crash between would count bytes off twice.
+        await _sweep_rows(self._shard, start, end, count)
 
     # -- copying forward
 

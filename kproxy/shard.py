@@ -177,8 +177,9 @@ class Shard:
     @property
     def unfinished(self) -> bool:
         """Whether a rebuild was broken off: there are rows, and none says what they stand for."""
-        there = next(self.kv.scan(b"", b"\xff"), None) is not None
-        return there and self.kv.get(CHECKPOINT_KEY) is None
+        if self.kv.get(CHECKPOINT_KEY) is not None:
+            return False
+        return next(self.kv.scan(b"", b"\xff"), None) is not None
 
     def begin_at(self, next_offset: int, last: Envelope | None) -> None:
         """The rows stand for all before this log offset from now on, after a rebuild."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.virtual import producers
 from tests.harness import Served, served
 from tests.real_kafka import Kafka
 from tests.wire import Wire
@@ -16,6 +17,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One served kproxy for a module's tests; each test takes names of its own."""
     with served(tmp_path_factory.mktemp("data")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def one_producer_inline() -> Iterator[None]:
+    """So that producers come and go between a partition's row and rows of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producers, "PRODUCERS_INLINE", 1)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -109,7 +109,7 @@ class Answer:
             for position, text in texts:
                 chunk[position : position + len(text)] = text
             if reads:
-                await read_all(chunk, reads)
+                await _fill(chunk, reads)
             return chunk
         return None
 
@@ -158,7 +158,7 @@ def _chunks(
     yield size, texts, reads
 
 
-async def read_all(chunk: bytearray, reads: Sequence[Read]) -> None:
+async def _fill(chunk: bytearray, reads: Sequence[Read]) -> None:
     """Fill in the batches: from the page cache at once, what is not there on another thread."""
     missing = [run for run in _runs(memoryview(chunk), reads) if not run.read(wait=False)]
     if missing:

@@ -22,7 +22,7 @@ _KEY = 1
 _READ_COMMITTED = 1
 
 
-async def handle(worker: Worker, request: Request) -> bytes | Answer:
+async def handle(worker: Worker, request: Request) -> Answer:
     """A whole response frame."""
     by_id = request.version >= FETCH_TOPIC_IDS
     try:
@@ -42,10 +42,11 @@ async def handle(worker: Worker, request: Request) -> bytes | Answer:
             interest.close()
 
 
-def _refusal(request: Request, code: Code) -> bytes:
+def _refusal(request: Request, code: Code) -> Answer:
     head = answers.fetch_head(request.version, code, 0, 0)
     body = head + answers.fetch_tail(request.version)
-    return response_prefix(_KEY, request.version, request.header.correlation_id, len(body)) + body
+    prefix = response_prefix(_KEY, request.version, request.header.correlation_id, len(body))
+    return Answer([prefix, body])
 
 
 # -- what the client follows

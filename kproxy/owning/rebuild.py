@@ -36,6 +36,10 @@ def wipe(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
+def _flush_due(shard: Shard, config: Config) -> bool:
+    return shard.kv.unflushed_bytes() > config.rows_flush_bytes // _REBUILDING
+
+
 class _Below(Onlooker):
     """Follows the log from its start to before X, where the published rows stand."""
 
@@ -43,8 +47,7 @@ class _Below(Onlooker):
         self._shard = shard
         self.next_offset = start
         self._as_of = as_of
-        self._segment_bytes = config.segment_bytes
-        self._flush_bytes = config.rows_flush_bytes // _REBUILDING
+        self._config = config
         self._reindex = Reindex(shard.state)
         self._last: Envelope | None = None
         self.error: Exception | None = None
@@ -54,7 +57,7 @@ class _Below(Onlooker):
         if not self.done.is_set():
             try:
                 self._take([r for r in records if self.next_offset <= r[0] < self._as_of])
-                if self._shard.kv.unflushed_bytes() > self._flush_bytes:
+                if _flush_due(self._shard, self._config):
                     self._shard.kv.begin_flush()
                     await to_thread.run_sync(self._shard.kv.finish_flush)
             except (KafkaError, OSError, RowsFailed) as error:
@@ -68,7 +71,7 @@ class _Below(Onlooker):
                 Code.NOT_LEADER_OR_FOLLOWER, f"{self.next_offset} is missing in the log"
             )
         batch = [envelope for _, envelope in records]
-        places = self._shard.segments.append(self.next_offset, batch, self._segment_bytes)
+        places = self._shard.segments.append(self.next_offset, batch, self._config.segment_bytes)
         for (log_offset, envelope), place in zip(records, places, strict=True):
             self._reindex.apply(log_offset, envelope, place)
         self._shard.kv.write(self._shard.state.drain())
@@ -136,11 +139,10 @@ async def rebuild(shard: Shard, site: Site) -> None:
 async def _read_rows(shard: Shard, site: Site) -> int:
     """Put the published rows in place; the log offset they stand for."""
     as_of = 0
-    upstream, flush_bytes = site.upstream, site.config.rows_flush_bytes // _REBUILDING
 
     def read() -> None:
         nonlocal as_of
-        for chunk in read_whole(upstream, upstream.offset, shard.shard):
+        for chunk in read_whole(site.upstream, site.upstream.offset, shard.shard):
             changes: dict[bytes, bytes | None] = {}
             for key, value in chunk:
                 if key == AS_OF_KEY and value is not None:
@@ -148,7 +150,7 @@ async def _read_rows(shard: Shard, site: Site) -> int:
                 else:
                     changes |= published.decode(key, value)
             shard.kv.write(changes)
-            if shard.kv.unflushed_bytes() > flush_bytes:
+            if _flush_due(shard, site.config):
                 shard.kv.flush()
         names = published.names(shard.kv)
         while part := list(islice(names, _NAMES)):

@@ -29,12 +29,9 @@ def judge(
     state: State, key: PartitionKey, row: Partition, header: BatchHeader
 ) -> Code | Sent | None:
     """An error code, the batch that this one repeats, or None where it is next in sequence."""
-    data = _inline(row, header.producer_id)
+    data = _find(state, key, row, header.producer_id)
     if data is None:
-        if row.spilled:
-            data = state.get(rows.producer_key(*key, header.producer_id))
-        if data is None:
-            return None
+        return None
     epoch, newest = rows.producer_newest(data)
     if header.producer_epoch < epoch:
         return Code.INVALID_PRODUCER_EPOCH
@@ -49,13 +46,13 @@ def judge(
     return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def _inline(row: Partition, producer_id: int) -> bytes | None:
+def _find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> bytes | None:
     if row.producers:
         start = rows.producer_start(producer_id)
         for data in reversed(row.producers):
             if data.startswith(start):
                 return data
-    return None
+    return state.get(rows.producer_key(*key, producer_id)) if row.spilled else None
 
 
 def remember(
@@ -63,18 +60,15 @@ def remember(
 ) -> None:
     """Note an accepted batch; the producer becomes the one used last. `row` is still to be put."""
     producer_id = header.producer_id
-    known = _inline(row, producer_id)
+    known = _find(state, key, row, producer_id)
     others = row.producers
     if others and others[-1] is known:
         others = others[:-1]
-    elif known is not None:
+    elif known in others:
         others = tuple(data for data in others if data is not known)
-    if known is None and row.spilled:
-        spilled_key = rows.producer_key(*key, producer_id)
-        known = state.get(spilled_key)
-        if known is not None:
-            state.put(spilled_key, None)
-            row.spilled -= 1
+    elif known is not None:
+        state.put(rows.producer_key(*key, producer_id), None)
+        row.spilled -= 1
     sent = Sent(last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp)
     while len(others) >= PRODUCERS_INLINE:  # more than once: the row is of an earlier kproxy
         state.put(rows.producer_key(*key, rows.producer_id_of(others[0])), others[0])

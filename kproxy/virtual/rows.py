@@ -38,7 +38,7 @@ SPREAD_INDEX = 0xFFFFFFFF
 FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 _KEPT = 1 << 60
 
-PRODUCER_ID_BYTES = 8
+_PRODUCER_ID_BYTES = 8
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded
 PRODUCERS_REMEMBERED = 1000  # beside those; past that the ones idle longest are forgotten
@@ -236,23 +236,23 @@ class Producer(NamedTuple):
 
 def decode_producer(data: bytes) -> Producer:
     _, epoch, count = _PRODUCER.unpack_from(data)
-    ends = range(_PRODUCER.size, _PRODUCER.size + count * _SENT.size, _SENT.size)
-    return Producer(epoch, tuple(Sent._make(_SENT.unpack_from(data, at)) for at in ends))
+    starts = range(_PRODUCER.size, _PRODUCER.size + count * _SENT.size, _SENT.size)
+    return Producer(epoch, tuple(Sent._make(_SENT.unpack_from(data, at)) for at in starts))
 
 
 def producer_id_of(data: bytes) -> int:
-    return int.from_bytes(data[:PRODUCER_ID_BYTES], "big")
+    return int.from_bytes(data[:_PRODUCER_ID_BYTES], "big")
 
 
 def producer_start(producer_id: int) -> bytes:
     """What the row of this producer, and of no other, starts with."""
-    return producer_id.to_bytes(PRODUCER_ID_BYTES, "big")
+    return producer_id.to_bytes(_PRODUCER_ID_BYTES, "big")
 
 
 def producer_newest(data: bytes) -> tuple[int, int]:
     """(epoch, last sequence) without decoding the rest: all that most batches are judged by."""
     (last_sequence,) = _LAST_SEQUENCE.unpack_from(data, len(data) - _SENT.size)
-    (epoch,) = _EPOCH.unpack_from(data, PRODUCER_ID_BYTES)
+    (epoch,) = _EPOCH.unpack_from(data, _PRODUCER_ID_BYTES)
     return epoch, last_sequence
 
 

@@ -142,8 +142,12 @@ def test_killed_while_a_lost_disk_is_made_again(kafka: Kafka, tmp_path: Path) ->
                 values = {"transactional_id": None, "acks": -1, "timeout": 30000}
                 answer = wire.call(0, 9, values | {"topic_data": topics})
                 assert not any(t.partition_responses[0].error_code for t in answer.responses)
-        told = lambda: [e for e in worker.events if e["event"] == "rows_published"]  # noqa: E731
-        eventually(lambda: told() and told()[-1]["as_of"] >= 2 * queues, 30)
+
+        def published() -> bool:
+            told = [e["as_of"] for e in worker.events if e["event"] == "rows_published"]
+            return bool(told) and told[-1] >= 2 * queues
+
+        eventually(published, 30)
         worker.kill()
         shutil.rmtree(worker.data_dir)
         half = workers.again(0)

@@ -23,6 +23,8 @@ from kproxy.virtual.types import QueueId
 from tests.virtual.model import Model
 from tests.wire import batch
 
+pytestmark = pytest.mark.usefixtures("one_producer_inline")
+
 SEEDS, SEEDS_LONG = 100, 1000
 LIVES = 4
 STEPS = 120

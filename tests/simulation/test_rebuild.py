@@ -25,6 +25,8 @@ from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv
 from tests.wire import batch
 
+pytestmark = pytest.mark.usefixtures("one_producer_inline")
+
 SEEDS = 1000
 STEPS = 120
 SEGMENT = 8  # envelopes

@@ -18,6 +18,8 @@ from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
 from tests.wire import batch
 
+pytestmark = pytest.mark.usefixtures("one_producer_inline")
+
 SEEDS = 1000
 STEPS = 150
 WORKERS = 3

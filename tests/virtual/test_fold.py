@@ -1,7 +1,6 @@
 """The fold against the plain model: same log, same outcomes and state, at any split or restart."""
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,18 +19,12 @@ from tests.fakes import DictKv, MemoryShard
 from tests.virtual.model import Model
 from tests.wire import batch
 
+pytestmark = pytest.mark.usefixtures("one_producer_inline")
+
 PLACE = Place(0, 0, 100)
 IDS = [QueueId(bytes([i]) * 16) for i in range(1, 5)]
 NAMES = ["a", "b"]
 GROUPS = ["g", "h"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_producer_inline() -> Iterator[None]:
-    """So that those of most tests come and go between the partition's row and their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(producers, "PRODUCERS_INLINE", 1)
-        yield
 
 
 def ids() -> st.SearchStrategy[QueueId]:
