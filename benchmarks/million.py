@@ -17,7 +17,8 @@ Serve = Callable[[], AbstractContextManager[Server]]
 _PREFIX = "million-"
 _QUEUES_A_PROGRAM = 100_000  # what Java's producers keep of them fills its memory
 _HOT = 1_000
-_SETTLE_S = 60
+_SETTLE_S = 300
+_QUIET_FOR_S = 15  # longer than the time between two publishings
 _QUIET = 0.05  # of a core
 
 
@@ -66,13 +67,13 @@ def _cost(server: Server, sizes: Sizes) -> float:
 
 
 def _settle(server: Server) -> None:
-    """Let what creating so many queues left to do be done: rows are put in order behind it."""
+    """Let what creating so many queues left to do be done: rows are put in order, published."""
     end = time.monotonic() + _SETTLE_S
     before = server.cpu()
     while time.monotonic() < end:
-        time.sleep(1)
+        time.sleep(_QUIET_FOR_S)
         now = server.cpu()
-        if now - before < _QUIET:
+        if now - before < _QUIET * _QUIET_FOR_S:
             return
         before = now
 
