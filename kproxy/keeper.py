@@ -65,6 +65,7 @@ async def _sweep_rows(
             changes[key] = None
             changes |= dict.fromkeys(beside(key, value))
         shard.commit(changes)
+        start = slice_[-1][0] + b"\0"  # RocksDB would step over what was deleted
         await checkpoint()
 
 

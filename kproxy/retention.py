@@ -40,6 +40,7 @@ class Retention:
         self._now_ms = now_ms
         self._period_s = config.keeper_period_ms / 1000
         self._check_ms = config.retention_check_ms
+        self._from = _FIRST
 
     async def run(self) -> None:
         while True:
@@ -50,7 +51,10 @@ class Retention:
     async def look(self) -> bool:
         """Look at some partitions that are due; whether there may be more."""
         now = self._now_ms()
-        due = list(islice(self._shard.kv.scan(b"c", rows.due_key(now, *_LAST)), _SLICE))
+        due = list(islice(self._shard.kv.scan(self._from, rows.due_key(now, *_LAST)), _SLICE))
+        # Not from the start again: what was looked at is deleted, and RocksDB would step over it.
+        more = len(due) == _SLICE
+        self._from = due[-1][0] + b"\0" if more else _FIRST
         trims: list[Envelope] = []
         filed: dict[bytes, bytes | None] = {}
         for key, _ in due:
@@ -60,11 +64,12 @@ class Retention:
                 await self._shard.append(trims).wait()
             except KafkaError as error:
                 _log.warning("not_trimmed", partitions=len(trims), reason=error.message)
+                self._from = _FIRST
                 return False  # they stay filed, and are looked at again
             _log.debug("trimmed", partitions=len(trims))
         if filed:
             self._shard.commit(filed)
-        return len(due) == _SLICE
+        return more
 
     def _look_at(
         self, key: bytes, now: int, trims: list[Envelope], filed: dict[bytes, bytes | None]
@@ -123,4 +128,5 @@ class Retention:
         return max(row.log_start, last_offset - batch.last_delta), batch
 
 
+_FIRST = b"c"
 _LAST = (b"\xff" * 16, SPREAD_INDEX)

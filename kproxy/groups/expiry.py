@@ -28,6 +28,7 @@ _log = structlog.get_logger()
 
 _SLICE = 100
 _OFFSETS_MAX = 10_000  # expired by one command
+_FIRST = b"e"
 
 Find = Callable[[str], ClassicGroup | ConsumerGroup | None]
 
@@ -44,6 +45,7 @@ class Expiry:
         self._find = find
         self._retention_ms = config.offsets_retention_minutes * 60_000
         self._period_s = min(config.offsets_check_ms, self._retention_ms) / 1000
+        self._from = _FIRST
 
     async def run(self) -> None:
         while True:
@@ -55,7 +57,10 @@ class Expiry:
         """Look at some groups that are due; whether there may be more."""
         before_ms = self._now_ms() - self._retention_ms
         end = group_rows.look_key(before_ms, "")
-        due = list(islice(self._shard.kv.scan(b"e", end), _SLICE))
+        due = list(islice(self._shard.kv.scan(self._from, end), _SLICE))
+        more = len(due) == _SLICE
+        # Not from the start again: what was looked at is deleted, and RocksDB would step over it.
+        self._from = due[-1][0] + b"\0" if more else _FIRST
         stale: dict[bytes, bytes | None] = {}
         judged = []
         for key, _ in due:
@@ -71,9 +76,13 @@ class Expiry:
         if judged:
             outcomes = await append_all((self._shard, envelope) for envelope in judged)
             if any(outcome.code for outcome in outcomes):
+                self._from = _FIRST
                 return False  # they changed meanwhile, or the log is full: another time
             _log.debug("offsets_expired", shard=self._shard.shard, groups=len(judged))
-        return len(due) == _SLICE or any(envelope.number < before_ms for envelope in judged)
+        if any(envelope.number < before_ms for envelope in judged):
+            self._from = due[0][0]  # there is more of the same groups
+            return True
+        return more
 
     def _judge(self, group: str, head: Head, before_ms: int) -> Envelope:
         """What of a group has run out, and when to look again."""

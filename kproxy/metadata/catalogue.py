@@ -4,8 +4,8 @@ A creation on its way is shared: whatever names that queue meanwhile goes in lin
 same id, so a connection's appends keep their order from the first one on.
 """
 
-import base64
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
 _COMING_KEPT = 1000
+_TIME_MASK = (1 << 47) - 1  # the text form of an id never begins with a dash, as Kafka's
 
 
 def absent(name: str) -> tuple[Code, str | None]:
@@ -26,19 +27,15 @@ def absent(name: str) -> tuple[Code, str | None]:
 
 
 def new_queue_id(home: ShardId, shards: int) -> QueueId:
-    """Random, and as Kafka's `Uuid.randomUuid`: its text form does not begin with a dash.
+    """Milliseconds since 1970, then random: queues made one after the other have rows side by side.
 
-    Its last eight bytes say which shard is the queue's home, see `home_of`.
+    As in a UUID of version 7; nothing goes by the time, so that a clock may be wrong. The last
+    eight bytes say which shard is the queue's home, see `home_of`.
     """
-    while True:
-        value = os.urandom(16)
-        number = int.from_bytes(value[8:], "big")
-        number += home - number % shards
-        if not 0 <= number < 1 << 64:
-            continue
-        value = value[:8] + number.to_bytes(8, "big")
-        if any(value[:15]) and base64.urlsafe_b64encode(value)[:1] != b"-":
-            return QueueId(value)
+    time_ms = time.time_ns() // 1_000_000 & _TIME_MASK
+    number = int.from_bytes(os.urandom(8), "big") >> 1
+    number += home - number % shards
+    return QueueId(time_ms.to_bytes(6, "big") + os.urandom(2) + number.to_bytes(8, "big"))
 
 
 def home_of(queue_id: QueueId, shards: int) -> ShardId:

@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import structlog
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
@@ -43,12 +44,12 @@ def _flush_due(shard: Shard, config: Config) -> bool:
 class _Below(Onlooker):
     """Follows the log from its start to before X, where the published rows stand."""
 
-    def __init__(self, shard: Shard, start: int, as_of: int, config: Config) -> None:
+    def __init__(self, shard: Shard, start: int, as_of: int, config: Config, now_ms: int) -> None:
         self._shard = shard
         self.next_offset = start
         self._as_of = as_of
         self._config = config
-        self._reindex = Reindex(shard.state)
+        self._reindex = Reindex(shard.state, now_ms, config.retention_check_ms)
         self._last: Envelope | None = None
         self.error: Exception | None = None
         self.done = anyio.Event()
@@ -57,9 +58,9 @@ class _Below(Onlooker):
         if not self.done.is_set():
             try:
                 self._take([r for r in records if self.next_offset <= r[0] < self._as_of])
-                if _flush_due(self._shard, self._config):
-                    self._shard.kv.begin_flush()
-                    await to_thread.run_sync(self._shard.kv.finish_flush)
+                await self._flush_if_due()
+                if self.next_offset == self._as_of:
+                    await self.finish()
             except (KafkaError, OSError, RowsFailed) as error:
                 self._finish(error)
 
@@ -76,14 +77,20 @@ class _Below(Onlooker):
             self._reindex.apply(log_offset, envelope, place)
         self._shard.kv.write(self._shard.state.drain())
         self.next_offset, self._last = self.next_offset + len(batch), batch[-1]
-        if self.next_offset == self._as_of:
-            self.finish()
 
-    def finish(self) -> None:
+    async def _flush_if_due(self) -> None:
+        if _flush_due(self._shard, self._config):
+            self._shard.kv.begin_flush()
+            await to_thread.run_sync(self._shard.kv.finish_flush)
+
+    async def finish(self) -> None:
         """All of it was seen: from here on the fold goes on."""
         shard = self._shard
         try:
-            self._reindex.finish()
+            for _ in self._reindex.finish():
+                shard.kv.write(shard.state.drain())
+                await self._flush_if_due()
+                await checkpoint()
         except RowsDisagree as error:
             self._finish(NotRebuilt(str(error)))
             return
@@ -121,9 +128,9 @@ async def rebuild(shard: Shard, site: Site) -> None:
             f"the log begins at {start}, but its rows were published as of {as_of} only",
         )
     shard.segments.start(start)
-    below = _Below(shard, start, as_of, site.config)
+    below = _Below(shard, start, as_of, site.config, site.now_ms())
     if start == as_of:
-        below.finish()
+        await below.finish()
     else:
         link.follow(index, below)
         link.read(index, start, as_of)

@@ -24,9 +24,11 @@ AS_OF_KEY = b"m"
 """The published row that says X."""
 
 _ANCHOR = struct.Struct(">qqqq")
+_COUNTER = struct.Struct(">qqqqQ")  # an anchor, and the offset that the partition ends at
 _AS_OF = struct.Struct(">BQ")
 _FORM = 1
 _OFFSET_END = (1 << 63) - 1
+_SLICE = 1000
 
 
 class Anchor(NamedTuple):
@@ -77,10 +79,14 @@ def _anchor(kv: Kv, key: bytes, log_start: int) -> Anchor | None:
 def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
     """The local rows that a published one stands for, in the place of what an earlier one did."""
     if key[0] == ord("p"):
-        anchor = None if data is None else data[: _ANCHOR.size]
-        there = anchor is not None and Anchor(*_ANCHOR.unpack(anchor)).log_offset >= 0
-        yield _counter_key(key), anchor if there else None
-        yield key, None if data is None else data[_ANCHOR.size :]
+        if data is None:
+            counter, row = None, None
+        else:
+            anchor, row = data[: _ANCHOR.size], data[_ANCHOR.size :]
+            there = Anchor._make(_ANCHOR.unpack(anchor)).log_offset >= 0
+            counter = anchor + row[rows.NEXT_OFFSET] if there else None
+        yield _counter_key(key), counter
+        yield key, row
         return
     yield key, data
     if key[0] == ord("o"):
@@ -141,9 +147,15 @@ class Capture:
 class Reindex:
     """Finds the live batches of the log below X again."""
 
-    def __init__(self, state: State) -> None:
-        """`state` has the published rows, all of them."""
+    def __init__(self, state: State, now_ms: int, look_within_ms: int) -> None:
+        """`state` has the published rows, all of them.
+
+        When partitions are due for a look at their retention is not published: they are spread over
+        the time from now that is given.
+        """
         self._state = state
+        self._now_ms = now_ms
+        self._look_within_ms = look_within_ms
         self._any_void = next(state.kv.scan(b"v", b"w"), None) is not None
 
     def apply(self, log_offset: int, envelope: Envelope, place: Place) -> None:
@@ -159,19 +171,19 @@ class Reindex:
         data = self._state.get(counter_key)
         if data is None:
             return
-        counter = Anchor._make(_ANCHOR.unpack(data))
-        if log_offset < counter.log_offset or self._void(log_offset):
+        at, base_offset, size, through_ms, end_offset = _COUNTER.unpack(data)
+        if log_offset < at or self._void(log_offset):
             return
         header = read_header(envelope.body)
-        last_offset = counter.base_offset + header.last_offset_delta
-        size = counter.size_before + place.length
-        through_ms = max(counter.max_time_through_ms, header.max_timestamp)
+        last_offset = base_offset + header.last_offset_delta
+        size += place.length
+        through_ms = max(through_ms, header.max_timestamp)
         batch = Batch(
             *place, header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms
         )
         self._note(key, last_offset, batch)  # nothing else lies there: a copy comes behind it
-        counted = Anchor(log_offset + 1, last_offset + 1, size, through_ms)
-        self._state.put(counter_key, _ANCHOR.pack(*counted))
+        counted = _COUNTER.pack(log_offset + 1, last_offset + 1, size, through_ms, end_offset)
+        self._state.put(counter_key, counted)
 
     def _void(self, log_offset: int) -> bool:
         return self._any_void and self._state.get(rows.void_key(log_offset)) is not None
@@ -192,22 +204,31 @@ class Reindex:
         if before is not None:
             self._state.count_dead(before)
         self._note(key, last_offset, batch)
-        self._state.put(rows.due_key(0, *key), b"")
+        self._look_soon(key)
 
     def _note(self, key: PartitionKey, last_offset: int, batch: Batch) -> None:
         self._state.count_live(batch)
         self._state.put(rows.batch_key(*key, last_offset), batch.encode())
 
-    def finish(self) -> None:
-        """All of the log below X was seen. Raises RowsDisagree."""
-        for key, data in self._state.kv.scan(b"t", b"u"):
-            counter = Anchor._make(_ANCHOR.unpack(data))
+    def finish(self) -> Iterator[None]:
+        """All of the log below X was seen and written; each step has changes to be written.
+
+        Raises RowsDisagree.
+        """
+        for number, (key, data) in enumerate(self._state.kv.scan(b"t", b"u"), 1):
+            _, counted, *_, end_offset = _COUNTER.unpack(data)
             partition = rows.partition_of(key)
-            row = self._state.partition(partition)
-            if row is None or counter.base_offset != row.next_offset:
+            if counted != end_offset:
                 raise RowsDisagree(
-                    f"partition {partition[1]} of queue {partition[0].hex()} ends at"
-                    f" {counter.base_offset} in the log, at {row and row.next_offset} in its row"
+                    f"partition {partition[1]} of queue {partition[0].hex()} ends at {counted}"
+                    f" in the log, at {end_offset} in its row"
                 )
             self._state.put(key, None)
-            self._state.put(rows.due_key(0, *partition), b"")
+            self._look_soon(partition)
+            if number % _SLICE == 0:
+                yield
+        yield
+
+    def _look_soon(self, key: PartitionKey) -> None:
+        spread_ms = int.from_bytes(key[0][-8:], "big") % self._look_within_ms
+        self._state.put(rows.due_key(self._now_ms + spread_ms, *key), b"")

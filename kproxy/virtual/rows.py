@@ -22,6 +22,7 @@ _PARTITION_KEY = struct.Struct(">c16sI")
 _PRODUCER_KEY = struct.Struct(">c16sIq")
 _BATCH_KEY = struct.Struct(">c16sIQ")
 _PARTITION = struct.Struct(">QQQqQH")
+NEXT_OFFSET = slice(8, 16)  # in a `p` row
 _PRODUCER = struct.Struct(">qhB")
 _SENT = struct.Struct(">iiqq")
 _SPILLED = struct.Struct(">H")

@@ -1,3 +1,5 @@
+import base64
+import time
 from pathlib import Path
 
 import mmh3
@@ -45,6 +47,19 @@ def test_ids_are_unlike() -> None:
     made = {new_queue_id(ShardId(i % 64), 64): i % 64 for i in range(1000)}
     assert len(made) == 1000
     assert all(home_of(queue_id, 64) == home for queue_id, home in made.items())
+
+
+@pytest.mark.parametrize("time_ns", [0, -1, 1_790_000_000_000_000_000, (1 << 63) - 1])
+def test_ids_are_in_order_of_creation_and_fit_whatever_the_clock_says(
+    time_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns)
+    first = new_queue_id(ShardId(3), 8)
+    assert not base64.urlsafe_b64encode(first).startswith(b"-")
+    assert home_of(first, 8) == 3
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns + 1_000_000)
+    if 0 < time_ns < 1 << 62:
+        assert first < new_queue_id(ShardId(1), 8)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ class Simulation:
                 state.put(local, data)
         state.kv.write(state.drain())
         state.kv.write(dict(published.names(state.kv)))
-        reindex, fold = Reindex(state), Fold(state, SHARD, SHARDS, shared=True)
+        reindex, fold = Reindex(state, 0, 1), Fold(state, SHARD, SHARDS, shared=True)
         for log_offset in range(self.log_start, len(self.owner.log)):
             if log_offset == self.as_of:
                 self.finish(state, reindex)
@@ -177,7 +177,8 @@ class Simulation:
 
     def finish(self, state: State, reindex: Reindex) -> None:
         state.kv.write(state.drain())
-        reindex.finish()
+        for _ in reindex.finish():
+            state.kv.write(state.drain())
 
     def notes(self, state: State) -> set[str]:
         """Deleted queues whose commits and producers are still to be swept."""
@@ -308,11 +309,11 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
             for local, value in published.decode(key, published.encode(owner.kv, key, data)):
                 state.put(local, value)
     state.kv.write(state.drain())
-    reindex = Reindex(state)
+    reindex = Reindex(state, 0, 1)
     reindex.apply(1, owner.log[1], place_of(1, owner.log[1]))  # and the last is missing
     state.kv.write(state.drain())
     with pytest.raises(published.RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
-        reindex.finish()
+        list(reindex.finish())
 
 
 def test_a_copy_carries_what_its_row_is_made_of() -> None:
