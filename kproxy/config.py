@@ -103,7 +103,7 @@ class Config(BaseModel):
     )
     publish_ms: PositiveInt = Field(10_000, description="time between publications of rows")
     publish_rows_max: PositiveInt = Field(
-        50_000, description="changed rows that wait for a publication, over all shards"
+        25_000, description="changed rows that wait for a publication, over all shards"
     )
     sync: Annotated[str, AfterValidator(_sync)] = Field(
         "always",

@@ -1,5 +1,6 @@
 """One worker among many on a real cluster: from an address to a `Worker` that serves its shards."""
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -35,6 +36,8 @@ _log = structlog.get_logger()
 _AGAIN_S = 2.0
 _OPENING_MAX = 8
 _FLUSH_S = 30.0
+_FLUSH_LOOK_S = 0.5
+_CATALOGUE_SHARE = 4  # of the memory for rows: a worker looks up mostly what it serves itself
 
 
 class Member:
@@ -47,7 +50,10 @@ class Member:
         self.map = ClusterMap(config.shards)
         self.shards = Shards(config.shards, config.data_dir)
         self.cache = QueueCache(
-            config.data_dir / "queues", config.rows_cache_bytes, config.shards, self.shards.serving
+            config.data_dir / "queues",
+            config.rows_cache_bytes // _CATALOGUE_SHARE,
+            config.shards,
+            self.shards.serving,
         )
         self.aftermath = Aftermath(config.shards, self.shards.all)
         self.cache.gone = self.aftermath.queue_gone
@@ -157,10 +163,15 @@ class Member:
         self.link.publish_map(key, value)
 
     async def flush_now_and_then(self) -> None:
+        """Put the catalogue on disk where much has changed, or a while after it has."""
+        kv, most = self.cache.kv, self.config.rows_flush_bytes // _CATALOGUE_SHARE
+        flushed_at = time.monotonic()
         while True:
-            await anyio.sleep(_FLUSH_S)
-            self.cache.kv.begin_flush()
-            await to_thread.run_sync(self.cache.kv.finish_flush)
+            await anyio.sleep(_FLUSH_LOOK_S)
+            if kv.unflushed_bytes() > most or time.monotonic() - flushed_at > _FLUSH_S:
+                kv.begin_flush()
+                await to_thread.run_sync(kv.finish_flush)
+                flushed_at = time.monotonic()
 
     async def close(self) -> None:
         await to_thread.run_sync(self._follower.close)
