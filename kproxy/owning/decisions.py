@@ -157,7 +157,7 @@ class Decisions:
         then = partial(answer, outcome) if deleted and ours and answer is not None else None
         if not outcome.code and outcome.queue is not None:
             self.announce(shard, outcome.queue.name, then)
-        spreading = not outcome.code and self._spreads(shard, log_offset, envelope)
+        spreading = self._spreads(shard, log_offset, envelope, outcome)
         if spreading:
             self._drive(shard, envelope.queue_id)
         if answer is None or then is not None:
@@ -176,7 +176,10 @@ class Decisions:
             return None
         return lambda outcome: self._publish(envelope, outcome)
 
-    def _spreads(self, shard: Shard, log_offset: int, envelope: Envelope) -> bool:
+    def _spreads(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> bool:
+        """Whether this command has left something to tell other shards."""
+        if outcome.code or (outcome.queue is not None and outcome.queue.wanted == 1):
+            return False
         work = shard.state.get(rows.work_key(envelope.queue_id))
         return work is not None and json.loads(work)["as_of"] == log_offset
 
