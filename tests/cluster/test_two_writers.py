@@ -222,7 +222,7 @@ def test_a_rebuild_while_the_owner_trims_begins_again(kafka: Kafka, tmp_path: Pa
             async def main() -> None:
                 link = DataLink(site, CONFIG)
                 means: Any = SimpleNamespace(
-                    upstream=site, link=link, config=CONFIG, progress=Progress()
+                    upstream=site, link=link, config=CONFIG, progress=Progress(), now_ms=lambda: 0
                 )
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(rebuilding, "_read_rows", read_and_wait)
