@@ -2,21 +2,24 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 
 from benchmarks import loads
 from benchmarks.figures import Samples
 from benchmarks.servers import EMBEDDED, ON_KAFKA, Server, embedded, kafka, on_kafka
 from benchmarks.works import QUEUES_A_PRODUCER, Sizes
+from kproxy.virtual.rows import PRODUCERS_INLINE
 from tests.wire import Wire
 
 Serve = Callable[[], AbstractContextManager[Server]]
 _PREFIX = "million-"
 _QUEUES_A_PROGRAM = 100_000  # what Java's producers keep of them fills its memory
 _HOT = 1_000
+_PRODUCERS_BEFORE = PRODUCERS_INLINE + 1
 _SETTLE_S = 300
 _QUIET_FOR_S = 15  # longer than the time between two publishings
 _QUIET = 0.05  # of a core
@@ -37,19 +40,20 @@ def million(directory: Path, sizes: Sizes, found: Samples) -> None:
 
 
 def _envelopes(sizes: Sizes) -> int:
-    """A CREATE and an APPEND for each queue, and what _cost wrote."""
-    return 2 * sizes.million + _HOT + 2 * (2 + sizes.hot_rounds) * _HOT
+    """A CREATE and an APPEND for each queue, and what _costs wrote."""
+    hot = 2 * (_PRODUCERS_BEFORE + sizes.runs * sizes.hot_rounds)
+    return 2 * sizes.million + _HOT + hot * _HOT
 
 
 def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
     with serve() as server:
-        few = _cost(server, sizes)
+        few = median(_costs(server, sizes))
         for part, first in enumerate(range(0, sizes.million, _QUEUES_A_PROGRAM)):
             count = min(_QUEUES_A_PROGRAM, sizes.million - first)
             list(loads.wide(server.address, f"{_PREFIX}{part}-", count, 1, QUEUES_A_PRODUCER))
         found["memory"][name].append(server.rss_mb())
         _settle(server)
-        found["cost"][name].append(_cost(server, sizes) / few)
+        found["cost"][name] += [many / few for many in _costs(server, sizes)]
     for _ in range(sizes.runs):
         began = time.monotonic()
         with serve() as server:
@@ -58,12 +62,17 @@ def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
             found["restart"][name].append(_until_served(server) if name == ON_KAFKA else answered)
 
 
-def _cost(server: Server, sizes: Sizes) -> float:
-    """Seconds of CPU of a produce to each of some queues, again and again."""
-    list(loads.wide(server.address, "hot-", _HOT, 2, _HOT // 4))
-    before = server.cpu()
-    list(loads.wide(server.address, "hot-", _HOT, sizes.hot_rounds, _HOT // 4))
-    return server.cpu() - before
+def _costs(server: Server, sizes: Sizes) -> Iterator[float]:
+    """Seconds of CPU of producing to each of some queues, again and again; for each run.
+
+    Each run has new producers, and a queue's row remembers the last ones: it is full before.
+    """
+    for _ in range(_PRODUCERS_BEFORE):
+        list(loads.wide(server.address, "hot-", _HOT, 1, _HOT // 4))
+    for _ in range(sizes.runs):
+        before = server.cpu()
+        list(loads.wide(server.address, "hot-", _HOT, sizes.hot_rounds, _HOT // 4))
+        yield server.cpu() - before
 
 
 def _settle(server: Server) -> None:

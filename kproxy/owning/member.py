@@ -37,7 +37,7 @@ _AGAIN_S = 2.0
 _OPENING_MAX = 8
 _FLUSH_S = 30.0
 _FLUSH_LOOK_S = 0.5
-_CATALOGUE_SHARE = 4  # of the memory for rows: a worker looks up mostly what it serves itself
+_CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
 
 
 class Member:
