@@ -227,6 +227,11 @@ class Reindex:
             self._look_soon(partition)
             if number % _SLICE == 0:
                 yield
+        forget_ms = self._now_ms + rows.FORGET_SPREAD_MS
+        for key, data in self._state.kv.scan(b"h", b"i"):
+            if not rows.decode_spread(data)[1]:
+                note = rows.due_key(forget_ms, QueueId(key[1:]), rows.SPREAD_INDEX)
+                self._state.put(note, b"")
         yield
 
     def _look_soon(self, key: PartitionKey) -> None:

@@ -316,5 +316,17 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
         list(reindex.finish())
 
 
+def test_deleted_queues_of_other_home_shards_are_forgotten_after_a_rebuild_too() -> None:
+    state = State(DictKv(), 8)
+    there, gone = (QueueId(bytes([i]) * 16) for i in (1, 2))
+    state.put(rows.spread_key(there), rows.encode_spread(5, 3))
+    state.put(rows.spread_key(gone), rows.encode_spread(6, 0))
+    state.kv.write(state.drain())
+    for _ in Reindex(state, 1000, 1).finish():
+        state.kv.write(state.drain())
+    filed = [rows.due_of(key) for key, _ in state.kv.scan(b"c", b"d")]
+    assert filed == [(1000 + rows.FORGET_SPREAD_MS, (gone, rows.SPREAD_INDEX))]
+
+
 def test_a_copy_carries_what_its_row_is_made_of() -> None:
     assert COPIED.size == 24
