@@ -8,13 +8,11 @@ nobody heard of is late, not lost.
 """
 
 from collections.abc import Callable
-from itertools import islice
 
-import anyio
 import structlog
-from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
+from kproxy.due import Looks
 from kproxy.errors import KafkaError
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import Lookup
@@ -29,43 +27,32 @@ _log = structlog.get_logger()
 _SLICE = 200
 
 
-class Retention:
+class Retention(Looks):
     """Keeps one shard's partitions to their queues' settings; `run` until cancelled."""
 
     def __init__(
         self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
     ) -> None:
-        self._shard = shard
+        super().__init__(shard, b"c", _SLICE, config.keeper_period_ms / 1000)
         self._lookup = lookup
         self._now_ms = now_ms
-        self._period_s = config.keeper_period_ms / 1000
         self._check_ms = config.retention_check_ms
-        self._from = _FIRST
-
-    async def run(self) -> None:
-        while True:
-            await anyio.sleep(self._period_s)
-            while self._shard.serving and await self.look():
-                await checkpoint()
 
     async def look(self) -> bool:
         """Look at some partitions that are due; whether there may be more."""
         now = self._now_ms()
-        due = list(islice(self._shard.kv.scan(self._from, rows.due_key(now, *_LAST)), _SLICE))
-        # Not from the start again: what was looked at is deleted, and RocksDB would step over it.
-        more = len(due) == _SLICE
-        self._from = due[-1][0] + b"\0" if more else _FIRST
+        due, more = self._due(rows.due_key(now, *_LAST))
         trims: list[Envelope] = []
         filed: dict[bytes, bytes | None] = {}
-        for key, _ in due:
+        for key in due:
             self._look_at(key, now, trims, filed)
         if trims:
             try:
                 await self._shard.append(trims).wait()
             except KafkaError as error:
                 _log.warning("not_trimmed", partitions=len(trims), reason=error.message)
-                self._from = _FIRST
-                return False  # they stay filed, and are looked at again
+                self._again()
+                return False
             _log.debug("trimmed", partitions=len(trims))
         if filed:
             self._shard.commit(filed)
@@ -128,5 +115,4 @@ class Retention:
         return max(row.log_start, last_offset - batch.last_delta), batch
 
 
-_FIRST = b"c"
 _LAST = (b"\xff" * 16, SPREAD_INDEX)

@@ -8,14 +8,12 @@ under the oldest time that can have run out.
 """
 
 from collections.abc import Callable
-from itertools import islice
 
-import anyio
 import structlog
-from anyio.lowlevel import checkpoint
 
 from kproxy.appends import append_all
 from kproxy.config import Config
+from kproxy.due import Looks
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.metadata.catalogue import Lookup
@@ -28,42 +26,30 @@ _log = structlog.get_logger()
 
 _SLICE = 100
 _OFFSETS_MAX = 10_000  # expired by one command
-_FIRST = b"e"
 
 Find = Callable[[str], ClassicGroup | ConsumerGroup | None]
 
 
-class Expiry:
+class Expiry(Looks):
     """Looks for what has run out in one shard; `run` until cancelled."""
 
     def __init__(
         self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int], find: Find
     ) -> None:
-        self._shard = shard
+        self._retention_ms = config.offsets_retention_minutes * 60_000
+        period_ms = min(config.offsets_check_ms, self._retention_ms)
+        super().__init__(shard, b"e", _SLICE, period_ms / 1000)
         self._lookup = lookup
         self._now_ms = now_ms
         self._find = find
-        self._retention_ms = config.offsets_retention_minutes * 60_000
-        self._period_s = min(config.offsets_check_ms, self._retention_ms) / 1000
-        self._from = _FIRST
-
-    async def run(self) -> None:
-        while True:
-            await anyio.sleep(self._period_s)
-            while self._shard.serving and await self.look():
-                await checkpoint()
 
     async def look(self) -> bool:
         """Look at some groups that are due; whether there may be more."""
         before_ms = self._now_ms() - self._retention_ms
-        end = group_rows.look_key(before_ms, "")
-        due = list(islice(self._shard.kv.scan(self._from, end), _SLICE))
-        more = len(due) == _SLICE
-        # Not from the start again: what was looked at is deleted, and RocksDB would step over it.
-        self._from = due[-1][0] + b"\0" if more else _FIRST
+        due, more = self._due(group_rows.look_key(before_ms, ""))
         stale: dict[bytes, bytes | None] = {}
         judged = []
-        for key, _ in due:
+        for key in due:
             filed_ms, group = group_rows.look_of(key)
             data = self._shard.state.get(group_rows.group_key(group))
             head = None if data is None else decode_head(data)
@@ -76,11 +62,11 @@ class Expiry:
         if judged:
             outcomes = await append_all((self._shard, envelope) for envelope in judged)
             if any(outcome.code for outcome in outcomes):
-                self._from = _FIRST
+                self._again()
                 return False  # they changed meanwhile, or the log is full: another time
             _log.debug("offsets_expired", shard=self._shard.shard, groups=len(judged))
         if any(envelope.number < before_ms for envelope in judged):
-            self._from = due[0][0]  # there is more of the same groups
+            self._from = due[0]  # there is more of the same groups
             return True
         return more
 
