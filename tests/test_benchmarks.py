@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import report
-from benchmarks.figures import samples
+from benchmarks.figures import FIGURES, samples
 from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA
 from benchmarks.works import FULL, QUICK
 from tests.harness import ROOT
@@ -36,6 +36,17 @@ def test_table_and_picture(tmp_path: Path) -> None:
     assert not report.earlier(tmp_path, FULL)  # other sizes are not to be mixed in
     with Image.open(tmp_path / "figures.png") as picture:
         assert picture.width > 1000
+
+
+def test_the_readme_has_what_was_measured() -> None:
+    """README's table is that of the results beside the benchmark, of one full run of all works."""
+    results = report.read(ROOT / "benchmarks/results")
+    readme = (ROOT / "README.md").read_text()
+    assert report.told(results) in readme
+    assert "(benchmarks/results/figures.png)" in readme
+    assert (ROOT / "benchmarks/results/figures.png").exists()
+    assert results.sizes == FULL
+    assert set(results.samples) == {figure.key for figure in FIGURES}
 
 
 @pytest.mark.long
