@@ -36,6 +36,10 @@ class House(Protocol):
     def left(self, connection: "Connection") -> None: ...
 
 
+class _Left(Exception):
+    """The client has gone: nobody waits for the answer."""
+
+
 class Waiting:
     """A request in line."""
 
@@ -137,6 +141,8 @@ class Connection(asyncio.Protocol):
                 self._turn.clear()
                 try:
                     await self._answer_first()
+                except _Left:
+                    return
                 except Exception as error:
                     self._fail(error)
 
@@ -295,6 +301,7 @@ class Connection(asyncio.Protocol):
             await self._send_read(frame)
         else:
             await self._send(frame)
+        self._check_here()
         self._serial -= 1
         self._answered()
         self._advance()
@@ -308,11 +315,13 @@ class Connection(asyncio.Protocol):
         memory.take(len(frame))
         try:
             if len(frame) <= _SEND_BYTES:
+                self._check_here()
                 self._transport.write(frame)
                 await self._flushed()
                 return
             view = memoryview(frame)
             for start in range(0, len(view), _SEND_BYTES):
+                self._check_here()
                 self._transport.write(view[start : start + _SEND_BYTES])
                 await self._flushed()
         finally:
@@ -323,6 +332,15 @@ class Connection(asyncio.Protocol):
             while (chunk := await frame.read()) is not None:
                 await self._send(chunk)
                 await self._worker.answer_memory.wait_for_room()
+
+    def _check_here(self) -> None:
+        """The scope's end does not reach `run` where what that waits for came in the same turn.
+
+        Raises:
+            _Left: the connection was lost meanwhile.
+        """
+        if self._closed:
+            raise _Left
 
     async def _flushed(self) -> None:
         """Wait until the transport takes more."""
