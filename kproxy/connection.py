@@ -296,6 +296,7 @@ class Connection(asyncio.Protocol):
                 self._turn.set()
 
     async def _answer_first(self) -> None:
+        self._check_here()
         frame = await answer(self._worker, self._line[0].accepted)
         if isinstance(frame, Answer):
             await self._send_read(frame)
@@ -315,15 +316,11 @@ class Connection(asyncio.Protocol):
         memory.take(len(frame))
         try:
             if len(frame) <= _SEND_BYTES:
-                self._check_here()
-                self._transport.write(frame)
-                await self._flushed()
+                await self._write(frame)
                 return
             view = memoryview(frame)
             for start in range(0, len(view), _SEND_BYTES):
-                self._check_here()
-                self._transport.write(view[start : start + _SEND_BYTES])
-                await self._flushed()
+                await self._write(view[start : start + _SEND_BYTES])
         finally:
             memory.give_back(len(frame))
 
@@ -342,8 +339,10 @@ class Connection(asyncio.Protocol):
         if self._closed:
             raise _Left
 
-    async def _flushed(self) -> None:
-        """Wait until the transport takes more."""
+    async def _write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write, and wait until the transport takes more."""
+        self._check_here()
+        self._transport.write(data)
         if self._drained is not None:
             await self._drained
 

@@ -1,6 +1,7 @@
 """A connection and its transport: what depends on the order within one turn of the loop."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,16 +16,45 @@ from tests.fakes import memory_worker
 class House:
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[None]] = []
+        self.admitted = asyncio.Event()
 
     def admit(self, one: connection.Connection) -> bool:
         self.tasks.append(asyncio.get_running_loop().create_task(one.run()))
+        self.admitted.set()
         return True
 
     def left(self, one: connection.Connection) -> None:
         pass
 
 
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+async def leaving(
+    in_that_turn: Callable[[connection.Connection], None],
+    asked: asyncio.Event | None = None,
+    request: bytes = b"",
+) -> None:
+    """A client connects, asks, and leaves in the turn in which something else happens."""
+    house, made = House(), []
+
+    def make() -> connection.Connection:
+        made.append(connection.Connection(memory_worker(), house))
+        return made[0]
+
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(request)
+    await (asked or house.admitted).wait()
+    await asyncio.sleep(0)  # `run` waits
+    made[0].abort()
+    in_that_turn(made[0])
+    await asyncio.wait_for(house.tasks[0], 5)
+    writer.close()
+    server.close()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("size", [10, 5 << 20])
 def test_an_answer_is_ready_in_the_turn_the_client_leaves(
     monkeypatch: pytest.MonkeyPatch, new_loop: Any, size: int
@@ -40,21 +70,20 @@ def test_an_answer_is_ready_in_the_turn_the_client_leaves(
             return bytes(size)
 
         monkeypatch.setattr(connection, "answer", answer)
-        house, made = House(), []
+        await leaving(lambda _: answered.set(), asked, encode_request(18, 0, 1, {}))
 
-        def make() -> connection.Connection:
-            made.append(connection.Connection(memory_worker(), house))
-            return made[0]
+    with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(leave())
+    assert not lines
 
-        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
-        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        writer.write(encode_request(18, 0, 1, {}))
-        await asked.wait()
-        made[0].abort()
-        answered.set()
-        await asyncio.wait_for(house.tasks[0], 5)
-        writer.close()
-        server.close()
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_request_has_its_turn_in_the_turn_the_client_leaves(new_loop: Any) -> None:
+    """It is not answered: it is in line no more."""
+
+    async def leave() -> None:
+        request = encode_request(18, 0, 1, {})
+        await leaving(lambda one: one.data_received(request))
 
     with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(leave())
