@@ -71,7 +71,7 @@ def compared(found: Samples, figure: Figure, server: str) -> tuple[str, bool | N
     elif of == RATIO:
         text = f"{number(value.value)} = {spread(other)} ×"
     else:
-        text = f"{number(value.value)} = Kafka {other.value:+.2g}"
+        text = f"{number(value.value)} = Kafka {other.value:+.3g}"
     return text, target.met(other.value) if target and other else None
 
 
@@ -163,15 +163,16 @@ def draw(path: Path, found: Samples) -> None:
                 continue
             at.append(place + (0.5 - offset) * height)
             widths.append(_score(found, figure, server))
-            unit = "×" if target.of == RATIO else "ms" if target.of == DIFFERENCE else ""
-            labels.append(f" {number(middle.value)} {unit} ({target})")
+            unit = {RATIO: " ×", DIFFERENCE: " ms"}.get(target.of, "")
+            labels.append(f"{number(middle.value)}{unit} ({target})")
         bars = axes.barh(at, widths, height=height, color=colour, label=server)
-        axes.bar_label(bars, labels, fontsize=8)
+        above_the_line = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.bar_label(bars, labels, fontsize=8, padding=4, bbox=above_the_line)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(figures)), [figure.title for figure in reversed(figures)])
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.set_xlim(max(low, 0.1), high * 3)
+    axes.set_xlim(max(low / 2, 0.01), high * 3)
     axes.set_xlabel("times as good as the target (log scale); the line is the target")
     axes.legend(loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
