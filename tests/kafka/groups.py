@@ -5,6 +5,7 @@ from uuid import UUID
 
 from kproxy.groups.embedded_protocol import encode_subscription
 from tests.harness import eventually
+from tests.kafka.alike import made
 from tests.wire import Wire
 
 ZERO = UUID(int=0)
@@ -155,6 +156,15 @@ class Modern:
 
     def close(self) -> None:
         self.wire.socket.close()
+
+
+def known(wire: Wire, queue: str, partitions: int = 1) -> None:
+    """Create a queue that groups can be given: a real Kafka's coordinator hears of it last."""
+    made(wire, queue, partitions)
+    probe = Modern(wire, f"probe-of-{queue}", "probe", queue)
+    eventually(lambda: probe.beat().error_code == 0 and bool(probe.has))
+    probe.beat(member_epoch=-1)
+    probe.close()
 
 
 def commit_values(

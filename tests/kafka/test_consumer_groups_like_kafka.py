@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
-from tests.kafka.groups import Classic, Modern, commit_values, committed, ready
+from tests.kafka.groups import Classic, Modern, commit_values, committed, known, ready
 from tests.real_kafka import Kafka
 from tests.wire import Wire
 
@@ -35,7 +35,7 @@ def settled(*members: Modern) -> None:
 
 def test_one_member(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, 3)
+        known(wire, queue, 3)
         steps: list[Any] = []
         one = Modern(wire, queue, "one", queue)
         steps.append(shown(one, one.beat()))
@@ -99,7 +99,7 @@ def test_refusals(kafka: Kafka, server: Served) -> None:
 
 def test_members_come_and_go(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, 4)
+        known(wire, queue, 4)
         steps: list[Any] = []
         one, two = Modern(wire, queue, "one", queue), Modern(wire, queue, "two", queue)
         steps.append(shown(one, one.beat()))
@@ -131,7 +131,7 @@ def test_members_come_and_go(kafka: Kafka, server: Served) -> None:
 
 def test_static_members(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, 2)
+        known(wire, queue, 2)
         steps: list[Any] = []
         one = Modern(wire, queue, "one", queue)
         one.instance = "i"
@@ -156,8 +156,8 @@ def test_static_members(kafka: Kafka, server: Served) -> None:
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_assignors(kafka: Kafka, server: Served, assignor: str) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue + "-a", 5)
-        made(wire, queue + "-b", 2)
+        known(wire, queue + "-a", 5)
+        known(wire, queue + "-b", 2)
         members = [Modern(wire, queue, f"m{i}", queue + "-a", queue + "-b") for i in range(3)]
         for member in members:
             member.beat(server_assignor=assignor)
@@ -178,7 +178,7 @@ def test_assignors(kafka: Kafka, server: Served, assignor: str) -> None:
 
 def test_regex_and_new_queues(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue + "-a", 2)
+        known(wire, queue + "-a", 2)
         one = Modern(wire, queue, "one")
         one.beat(subscribed_topic_regex=f"{queue}-[ab]", subscribed_topic_names=())
         eventually(lambda: one.beat().error_code == 0 and len(one.has) == 1)
@@ -205,7 +205,7 @@ def test_regex_and_new_queues(kafka: Kafka, server: Served) -> None:
 
 def test_described(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, 2)
+        known(wire, queue, 2)
         steps: list[Any] = []
 
         def look(*groups: str) -> None:
@@ -249,7 +249,7 @@ def test_described(kafka: Kafka, server: Served) -> None:
 
 def test_from_one_protocol_to_the_other_and_back(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, 2)
+        known(wire, queue, 2)
         steps: list[Any] = []
         old = Classic(wire, queue, (queue,))
         old.session_ms, old.rebalance_ms = 10_000, 5_000
@@ -293,7 +293,7 @@ def test_from_one_protocol_to_the_other_and_back(kafka: Kafka, server: Served) -
 
 def test_an_emptied_group_of_one_kind_becomes_the_other(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue)
+        known(wire, queue)
         steps: list[Any] = []
         old, new = Classic(wire, queue, (queue,)), Modern(wire, queue, "new", queue)
         for _ in range(2):
