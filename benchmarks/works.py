@@ -42,7 +42,7 @@ FULL = Sizes(
     hot_rounds=40,
 )  # fmt: skip
 QUICK = Sizes(
-    runs=1, produce=700_000, consume=500_000, latency=1_500, queues=10_000,
+    runs=1, produce=300_000, consume=300_000, latency=1_000, queues=10_000,
     queues_librdkafka=4_000, records_each=5, follow=2_000, follow_s=5, million=10_000,
     hot_rounds=10,
 )  # fmt: skip
