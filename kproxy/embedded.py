@@ -11,6 +11,7 @@ from kproxy.errors import CannotStart
 from kproxy.keeper import Keeper
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster import Alone, open_identity
+from kproxy.metadata.levels import Level
 from kproxy.protocol.answers import Broker
 from kproxy.retention import Retention
 from kproxy.shard import open_local
@@ -28,8 +29,9 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
     Raises CannotStart; RowsFailed and LogFailed where the disk cannot be written any more.
     """
     try:
+        level = Level()
         cluster_id = open_identity(config.data_dir)
-        shard = await to_thread.run_sync(open_local, config.data_dir / "shard-0", config)
+        shard = await to_thread.run_sync(open_local, config.data_dir / "shard-0", config, level)
     except (DamagedLog, RowsFailed, ValueError, OSError) as error:
         raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
     try:
@@ -43,6 +45,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     cluster=Alone(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
                     routes=OneShard(shard),
                     lookup=lookup,
+                    level=level,
                 )
                 house.start_soon(worker.groups.run)
                 house.start_soon(Retention(shard, config, lookup, worker.now_ms).run)

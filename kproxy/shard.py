@@ -10,6 +10,7 @@ from kproxy.config import Config
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.local import LocalLog
 from kproxy.log.room import DiskRoom
+from kproxy.metadata.levels import Level
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import DamagedLog, Segments
 from kproxy.virtual.envelope import Envelope, Kind
@@ -41,11 +42,13 @@ class Shard:
         config: Config,
         log: Callable[[Deliver], Log],
         shared: bool,
+        level: Level | None = None,
     ) -> None:
         self.shard = shard
         self.kv = kv
         self.segments = segments
         self.room = room
+        self.level = level or Level()
         cached = max(
             config.rows_cached_max // shards, min(_ROWS_CACHED_MIN, config.rows_cached_max)
         )
@@ -206,7 +209,7 @@ def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
     pass
 
 
-def open_local(directory: Path, config: Config) -> Shard:
+def open_local(directory: Path, config: Config, level: Level | None = None) -> Shard:
     """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog."""
 
     def log(deliver: Deliver) -> LocalLog:
@@ -232,6 +235,7 @@ def open_local(directory: Path, config: Config) -> Shard:
         config=config,
         log=log,
         shared=False,
+        level=level,
     )
     recovered = shard.recover()
     if recovered:

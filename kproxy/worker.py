@@ -16,6 +16,7 @@ from kproxy.memory import Memory
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import Catalogue, Lookup
 from kproxy.metadata.cluster import Cluster
+from kproxy.metadata.levels import Level
 from kproxy.protocol.codec import RequestHeader
 from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope
@@ -116,9 +117,11 @@ class Worker:
         cluster: Cluster,
         routes: Routes,
         lookup: Lookup,
+        level: Level | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.config = config
+        self.level = level or Level()
         self.cluster = cluster
         self.routes = routes
         self.catalogue: Catalogue[Ticket] = Catalogue(

@@ -164,6 +164,7 @@ class Holder:
             config=config,
             log=log,
             shared=True,
+            level=self._site.level,
         )
         shard.serving = False
         shard.state.unpublished = {key[1:] for key, _ in shard.kv.scan(b"d", b"e")}

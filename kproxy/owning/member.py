@@ -15,6 +15,7 @@ from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
+from kproxy.metadata.levels import Level
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.decisions import Decisions
@@ -47,6 +48,7 @@ class Member:
         self.config = config
         self.upstream = upstream
         self.address = address
+        self.level = Level()
         self.map = ClusterMap(config.shards)
         self.shards = Shards(config.shards, config.data_dir)
         self.cache = QueueCache(
@@ -247,6 +249,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         opening=anyio.Semaphore(_OPENING_MAX),
         lookup=member.cache,
         now_ms=wall_clock_ms,
+        level=member.level,
     )
     membership = Membership(
         member.upstream,
@@ -269,6 +272,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         cluster=Mapped(member.me, member.map),
         routes=shards,
         lookup=member.cache,
+        level=member.level,
     )
     tasks.start_soon(worker.groups.run)
     return worker

@@ -8,6 +8,7 @@ import anyio
 from kproxy.config import Config
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.levels import Level
 from kproxy.owning.decisions import Decisions
 from kproxy.progress import Progress
 from kproxy.upstream.link import DataLink
@@ -29,3 +30,4 @@ class Site:
     progress: Progress
     lookup: Lookup
     now_ms: Callable[[], int]
+    level: Level
