@@ -17,6 +17,7 @@ from kproxy.logs import configure
 from kproxy.server import serve
 from kproxy.supervisor import Supervisor
 from kproxy.tools.commands import COMMANDS
+from kproxy.tools.upgrade import upgrade_command
 
 try:
     import uvloop  # noqa: F401
@@ -107,7 +108,7 @@ def locate_command(queue: str, partition: int, config_file: Path | None, **flags
     click.echo(locate(_loaded(config_file, flags), queue, partition))
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, upgrade_command):
     cli.add_command(_command)
 
 

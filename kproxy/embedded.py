@@ -10,8 +10,7 @@ from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.keeper import Keeper
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.cluster import Alone, open_identity
-from kproxy.metadata.levels import Level
+from kproxy.metadata.cluster import Alone, DirectoryUpgrades, open_identity
 from kproxy.protocol.answers import Broker
 from kproxy.retention import Retention
 from kproxy.shard import open_local
@@ -29,8 +28,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
     Raises CannotStart; RowsFailed and LogFailed where the disk cannot be written any more.
     """
     try:
-        level = Level()
-        cluster_id = open_identity(config.data_dir)
+        cluster_id, level = open_identity(config.data_dir)
         shard = await to_thread.run_sync(open_local, config.data_dir / "shard-0", config, level)
     except (DamagedLog, RowsFailed, ValueError, OSError) as error:
         raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
@@ -46,6 +44,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     routes=OneShard(shard),
                     lookup=lookup,
                     level=level,
+                    upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
                 )
                 house.start_soon(worker.groups.run)
                 house.start_soon(Retention(shard, config, lookup, worker.now_ms).run)

@@ -16,7 +16,7 @@ from kproxy.memory import Memory
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import Catalogue, Lookup
 from kproxy.metadata.cluster import Cluster
-from kproxy.metadata.levels import Level
+from kproxy.metadata.levels import Level, Newest, Upgrades
 from kproxy.protocol.codec import RequestHeader
 from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope
@@ -118,10 +118,12 @@ class Worker:
         routes: Routes,
         lookup: Lookup,
         level: Level | None = None,
+        upgrades: Upgrades | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.config = config
         self.level = level or Level()
+        self.upgrades = upgrades or Newest()
         self.cluster = cluster
         self.routes = routes
         self.catalogue: Catalogue[Ticket] = Catalogue(

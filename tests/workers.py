@@ -18,9 +18,10 @@ class Workers:
 
     def __init__(
         self, kafka: Kafka, directory: Path, *flags: str, count: int = 2, shards: int = 8,
-        prefix: str | None = None,
+        prefix: str | None = None, env: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.kafka = kafka
+        self.env = env
         self.directory = directory
         self.shards = shards
         self.prefix = prefix or f"t{next(_prefixes)}"
@@ -32,7 +33,9 @@ class Workers:
         self.workers = [self.start(i) for i in range(count)]
 
     def start(self, index: int) -> Served:
-        return Served(self.directory / f"worker-{index}", *self.flags, port=self.ports[index])
+        return Served(
+            self.directory / f"worker-{index}", *self.flags, port=self.ports[index], env=self.env
+        )
 
     def again(self, index: int) -> Served:
         """Start a worker that has ended at its old address, on its old directory."""

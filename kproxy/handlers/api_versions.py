@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kproxy.errors import Code
+from kproxy.handlers import features
 from kproxy.worker import Request, Worker
 
 KEY = 18
@@ -30,4 +31,5 @@ async def handle(
         for text in (body.client_software_name, body.client_software_version):
             if not _SOFTWARE.fullmatch(text):
                 return values((), Code.INVALID_REQUEST)
+        return {**values(ranges), **features.described(worker)}
     return values(ranges)

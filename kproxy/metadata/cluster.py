@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from anyio import to_thread
+
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata.levels import NEWEST, OLDEST, Level
 from kproxy.metadata.map import ClusterMap
 from kproxy.protocol.answers import Broker
 from kproxy.virtual.partitioner import shard_of
 
-_FORMAT = 2
+_FORMAT_ABOVE_LEVEL = 1
+"""How much the format in `meta.json` is above the level: the first level had format 2."""
 
 
 class Cluster(Protocol):
@@ -92,16 +97,27 @@ def _read_identity(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     values = json.loads(path.read_text())
-    if values.get("format") != _FORMAT:
+    level = _level_of(values)
+    if not OLDEST <= level <= NEWEST:
         raise ValueError(
-            f"{path} has format {values.get('format')}, this kproxy reads format {_FORMAT}"
+            f"{path} has format {values.get('format')}, this kproxy reads formats"
+            f" {OLDEST + _FORMAT_ABOVE_LEVEL} to {NEWEST + _FORMAT_ABOVE_LEVEL}: a later kproxy"
+            " has it"
         )
     return dict(values)
 
 
-def _write_identity(path: Path, cluster_id: str, shards: int, kafka: bool) -> None:
+def _level_of(values: dict[str, Any]) -> int:
+    format_ = values.get("format")
+    return format_ - _FORMAT_ABOVE_LEVEL if isinstance(format_, int) else OLDEST - 1
+
+
+def _write_identity(path: Path, cluster_id: str, shards: int, *, kafka: bool, level: int) -> None:
+    values = {
+        "format": level + _FORMAT_ABOVE_LEVEL, "cluster_id": cluster_id, "shards": shards,
+        "kafka": kafka,
+    }  # fmt: skip
     draft = path.with_suffix(".new")
-    values = {"format": _FORMAT, "cluster_id": cluster_id, "shards": shards, "kafka": kafka}
     with draft.open("w") as file:
         json.dump(values, file)
         file.flush()
@@ -114,25 +130,50 @@ def _write_identity(path: Path, cluster_id: str, shards: int, kafka: bool) -> No
         os.close(fd)
 
 
-def open_identity(directory: Path) -> str:
-    """The cluster id kept in an embedded data directory, made at first start. Raises ValueError."""
+def open_identity(directory: Path) -> tuple[str, Level]:
+    """Cluster id and level of an embedded directory, made at first start. Raises ValueError."""
     path = directory / "meta.json"
     values = _read_identity(path)
     if values is None:
         cluster_id = new_cluster_id()
-        _write_identity(path, cluster_id, 1, kafka=False)
-        return cluster_id
+        _write_identity(path, cluster_id, 1, kafka=False, level=NEWEST)
+        return cluster_id, Level(NEWEST)
     if values.get("kafka"):
         raise ValueError("it is the local copy of a Kafka cluster's: give --bootstrap-servers")
-    return str(values["cluster_id"])
+    return str(values["cluster_id"]), Level(_level_of(values))
+
+
+class DirectoryUpgrades:
+    """`Upgrades` of an embedded data directory: its format is what says the level."""
+
+    def __init__(self, directory: Path, cluster_id: str, level: Level) -> None:
+        self._path = directory / "meta.json"
+        self._cluster_id = cluster_id
+        self._level = level
+
+    async def behind(self) -> list[str]:
+        return []
+
+    async def finalize(self) -> None:
+        try:
+            await to_thread.run_sync(self._write)
+        except OSError as error:
+            raise KafkaError(Code.KAFKA_STORAGE_ERROR, f"{self._path}: {error}") from error
+        self._level.value = NEWEST
+
+    def _write(self) -> None:
+        _write_identity(self._path, self._cluster_id, 1, kafka=False, level=NEWEST)
 
 
 def check_identity(directory: Path, cluster_id: str, shards: int) -> None:
-    """Whether a data directory is, or can become, a local copy of this cluster's. ValueError."""
+    """Whether a data directory is, or can become, a local copy of this cluster's. ValueError.
+
+    The cluster itself says its level, so a local copy keeps the oldest.
+    """
     path = directory / "meta.json"
     values = _read_identity(path)
     if values is None:
-        _write_identity(path, cluster_id, shards, kafka=True)
+        _write_identity(path, cluster_id, shards, kafka=True, level=OLDEST)
     elif not values.get("kafka"):
         raise ValueError("it holds queues of an embedded kproxy: choose another --data-dir")
     elif (values["cluster_id"], values["shards"]) != (cluster_id, shards):

@@ -2,11 +2,15 @@
 
 A level is a set of kinds of envelopes, rows and records that older kproxies do not know. Each
 kproxy reads all levels up to its `NEWEST`, and writes what is above the level in force only once an
-operator has finalized it. Level 1 is what kproxy wrote before there were levels.
+operator has finalized it. Level 1 is what kproxy wrote before there were levels. To clients the
+level is a feature as those of Kafka (KIP-584): `kafka-features.sh` shows and upgrades it.
 """
+
+from typing import Protocol
 
 OLDEST = 1
 NEWEST = 2
+FEATURE = "kproxy.level"
 
 
 class Level:
@@ -20,3 +24,25 @@ class Level:
     def reaches(self, level: int) -> bool:
         """Whether what needs `level` may be written."""
         return self.value >= level
+
+
+class Upgrades(Protocol):
+    """Raising the level of all workers that share one cluster or data directory."""
+
+    async def behind(self) -> list[str]:
+        """Live workers that do not know `NEWEST`, as an operator knows them. Raises KafkaError."""
+        ...
+
+    async def finalize(self) -> None:
+        """Put `NEWEST` in force for good; returns when it is. Raises KafkaError."""
+        ...
+
+
+class Newest:
+    """Nothing is left to upgrade."""
+
+    async def behind(self) -> list[str]:
+        return []
+
+    async def finalize(self) -> None:
+        pass

@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from kproxy.metadata.levels import NEWEST, OLDEST
 from kproxy.protocol.answers import Broker
-
-_FORMAT = 1
 
 
 class Owner(NamedTuple):
@@ -35,6 +34,8 @@ class ClusterMap:
         self.owners: list[Owner] = [NOBODY] * shards
         self.nodes: dict[int, Broker] = {}
         self.cluster_id: str | None = None
+        self.level = OLDEST  # in force
+        self.levels: dict[int, int] = {}  # by node id, the newest that it knows
 
     @staticmethod
     def shards_of(records: Iterable[tuple[bytes, bytes | None]]) -> int | None:
@@ -63,9 +64,11 @@ class ClusterMap:
         return None
 
     def _cluster(self, key: bytes, values: dict[str, Any]) -> bytes | None:
-        if values["format"] != _FORMAT:
+        level = int(values["format"])
+        if level > NEWEST:
             raise BadMap(
-                f"the cluster was set up in format {values['format']}; this kproxy knows {_FORMAT}"
+                f"the cluster is at level {level}; this kproxy knows levels up to {NEWEST}: start"
+                " the release that finalized it, or a later one"
             )
         if values["shards"] != len(self.owners):
             raise BadMap(
@@ -74,7 +77,10 @@ class ClusterMap:
             )
         if self.cluster_id is None:
             self.cluster_id = str(values["cluster_id"])
-        return None if self.cluster_id == values["cluster_id"] else key
+        if self.cluster_id != values["cluster_id"] or level < self.level:
+            return key
+        self.level = level
+        return None
 
     def _node(self, key: bytes, node_id: int, values: dict[str, Any] | None) -> bytes | None:
         known = self.nodes.get(node_id)
@@ -83,7 +89,10 @@ class ClusterMap:
         given = Broker(node_id, str(values["host"]), int(values["port"]))
         if known is None:
             self.nodes[node_id] = given
-        return key if known not in (None, given) else None
+        elif known != given:
+            return key
+        self.levels[node_id] = int(values.get("level", OLDEST))
+        return None
 
     def _shard(self, key: bytes, shard: int, values: dict[str, Any]) -> bytes | None:
         given = Owner(int(values["node"]), int(values["claim"]))
@@ -98,13 +107,16 @@ class ClusterMap:
         return next(i for i in range(1, len(self.nodes) + 2) if i not in self.nodes)
 
 
-def cluster_record(cluster_id: str, shards: int) -> tuple[bytes, bytes]:
-    values = {"format": _FORMAT, "cluster_id": cluster_id, "shards": shards}
+def cluster_record(cluster_id: str, shards: int, level: int) -> tuple[bytes, bytes]:
+    """What all workers share. Those from before levels take `format` and refuse what is not 1."""
+    values = {"format": level, "cluster_id": cluster_id, "shards": shards}
     return b"cluster:", json.dumps(values).encode()
 
 
-def node_record(node: Broker) -> tuple[bytes, bytes]:
-    return b"node:%d" % node.node_id, json.dumps({"host": node.host, "port": node.port}).encode()
+def node_record(node: Broker, level: int = NEWEST) -> tuple[bytes, bytes]:
+    """A worker's address, and the newest level that it knows."""
+    values = {"host": node.host, "port": node.port, "level": level}
+    return b"node:%d" % node.node_id, json.dumps(values).encode()
 
 
 def shard_record(shard: int, owner: Owner) -> tuple[bytes, bytes]:

@@ -15,7 +15,7 @@ from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
-from kproxy.metadata.levels import Level
+from kproxy.metadata.levels import NEWEST, OLDEST, Level
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.decisions import Decisions
@@ -23,6 +23,7 @@ from kproxy.owning.freshness import Freshness
 from kproxy.owning.queues import QueueCache, outcome_key
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
+from kproxy.owning.upgrading import ClusterUpgrades
 from kproxy.progress import Progress
 from kproxy.protocol.answers import Broker
 from kproxy.upstream.following import Follower, Record
@@ -48,7 +49,7 @@ class Member:
         self.config = config
         self.upstream = upstream
         self.address = address
-        self.level = Level()
+        self.level = Level(OLDEST)  # until the map says more
         self.map = ClusterMap(config.shards)
         self.shards = Shards(config.shards, config.data_dir)
         self.cache = QueueCache(
@@ -96,7 +97,10 @@ class Member:
         except (ValueError, OSError) as error:
             raise CannotStart(f"cannot use --data-dir {self.config.data_dir}: {error}") from error
         await self._until(lambda: self._place() is not None, self._take_place)
-        self.me = self._place()
+        self.me = me = self._place()
+        assert me is not None
+        if self.map.levels[me.node_id] != NEWEST:
+            self.link.publish_map(*node_record(me))
 
     async def _until(
         self, done: Callable[[], bool], attempt: Callable[[], None] | None = None
@@ -107,11 +111,14 @@ class Member:
             if attempt is not None:
                 attempt()
             with anyio.move_on_after(0.1 if attempt is None else 1.0):
-                self._map_changed = anyio.Event()
-                await self._map_changed.wait()
+                await self.map_changed()
+
+    async def map_changed(self) -> None:
+        """Wait for the next record of the partitions topic."""
+        await self._map_changed.wait()
 
     def _name_cluster(self) -> None:
-        self.link.publish_map(*cluster_record(new_cluster_id(), self.config.shards))
+        self.link.publish_map(*cluster_record(new_cluster_id(), self.config.shards, NEWEST))
 
     def _place(self) -> Broker | None:
         host, port = self.address
@@ -143,7 +150,9 @@ class Member:
             return
         if undone is not None and self.me is not None:
             self._say_again(undone)
+        self.level.value = self.map.level
         self._map_changed.set()
+        self._map_changed = anyio.Event()
 
     def _say_again(self, key: bytes) -> None:
         """A late record stands over one of ours: ours is the one to be found later."""
@@ -154,7 +163,9 @@ class Member:
         elif kind == "shard" and self.map.owners[int(name)].node_id == self.me.node_id:
             self.link.publish_map(*shard_record(int(name), self.map.owners[int(name)]))
         elif kind == "cluster" and self.map.cluster_id is not None and self.me.node_id == 1:
-            self.link.publish_map(*cluster_record(self.map.cluster_id, self.config.shards))
+            self.link.publish_map(
+                *cluster_record(self.map.cluster_id, self.config.shards, self.map.level)
+            )
 
     def announce(self, index: int, claim: int) -> None:
         """This worker serves a shard since its claim."""
@@ -273,6 +284,9 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         routes=shards,
         lookup=member.cache,
         level=member.level,
+        upgrades=ClusterUpgrades(
+            member.upstream, member.map, member.link.publish_map, member.map_changed
+        ),
     )
     tasks.start_soon(worker.groups.run)
     return worker

@@ -28,7 +28,7 @@ def _address(context: Any, parameter: Any, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-_server = click.option(
+server_option = click.option(
     "--bootstrap-server",
     default="127.0.0.1:9092",
     show_default=True,
@@ -55,7 +55,7 @@ def _wanted(match: str | None) -> Wanted:
     return lambda name: pattern.fullmatch(name) is not None
 
 
-def _asked(address: tuple[str, int], ask: Callable[[Client], Any]) -> Any:
+def asked(address: tuple[str, int], ask: Callable[[Client], Any]) -> Any:
     try:
         with Client(address) as client:
             return ask(client)
@@ -63,7 +63,7 @@ def _asked(address: tuple[str, int], ask: Callable[[Client], Any]) -> Any:
         raise CannotStart(str(error)) from None
 
 
-def _table(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+def table(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, title in enumerate(titles):
         table.add_column(title, justify="left" if number == 0 else "right", no_wrap=True)
@@ -90,7 +90,7 @@ def _print_json(lines: Iterable[dict[str, Any]]) -> None:
 )  # fmt: skip
 @click.option("--group", help="show how far this group is behind")
 @_json
-@_server
+@server_option
 def queues_command(
     match: str | None,
     first: str,
@@ -115,12 +115,12 @@ def queues_command(
         )  # fmt: skip
         return top(iter(shown), sort, limit)
 
-    found = _asked(bootstrap_server, ask)
+    found = asked(bootstrap_server, ask)
     if as_json:
         _print_json(asdict(line) for line in found[:limit])
     else:
         titles = ["QUEUE", "PARTITIONS", "RECORDS", "BYTES"] + (["LAG"] if group else [])
-        _table(titles, [_cells(line, group is not None) for line in found[:limit]])
+        table(titles, [_cells(line, group is not None) for line in found[:limit]])
     if len(found) > limit:
         click.echo(f"… and more: --from {found[limit].name} goes on from here", err=True)
 
@@ -135,17 +135,17 @@ def _cells(line: QueueLine, with_lag: bool) -> list[Any]:
 @_from
 @_limit
 @_json
-@_server
+@server_option
 def groups_command(
     match: str | None, first: str, limit: int, as_json: bool, bootstrap_server: tuple[str, int]
 ) -> None:
     """List groups with their state and how far they are behind."""
     wanted = _wanted(match)
-    found = _asked(bootstrap_server, lambda c: groups(c, wanted, first=first, limit=limit + 1))
+    found = asked(bootstrap_server, lambda c: groups(c, wanted, first=first, limit=limit + 1))
     if as_json:
         _print_json(asdict(line) for line in found[:limit])
     else:
-        _table(
+        table(
             ["GROUP", "TYPE", "STATE", "QUEUES", "LAG"],
             [(g.group, g.type, g.state, g.queues, g.lag) for g in found[:limit]],
         )
@@ -156,16 +156,16 @@ def groups_command(
 @click.command(name="describe")
 @click.argument("queue")
 @_json
-@_server
+@server_option
 def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int]) -> None:
     """Show a queue's partitions, settings and groups."""
-    found: Described = _asked(bootstrap_server, lambda client: describe(client, queue))
+    found: Described = asked(bootstrap_server, lambda client: describe(client, queue))
     if as_json:
         _print_json([found.plain()])
         return
     settings = ", ".join(f"{name}={value}" for name, value in sorted(found.settings.items()))
     click.echo(f"{found.name}  id {found.id}  settings: {settings or 'defaults'}\n")
-    _table(
+    table(
         ["PARTITION", "LEADER", "START", "END", "RECORDS", "BYTES"],
         [
             (p.partition, p.leader, p.start, p.end, p.end - p.start, decimal(p.bytes))
@@ -174,7 +174,7 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
     )
     if found.groups:
         click.echo()
-        _table(
+        table(
             ["GROUP", "COMMITTED", "LAG"],
             [
                 (g["group"], " ".join(f"{i}:{o}" for i, o in g["committed"].items()), g["lag"])
@@ -188,7 +188,7 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
 @_match
 @click.option("--yes", is_flag=True, help="do not ask")
 @_json
-@_server
+@server_option
 def delete_command(
     names: tuple[str, ...],
     match: str | None,
@@ -221,7 +221,7 @@ def delete_command(
                 bar.advance(task)
         return done
 
-    outcomes = _asked(bootstrap_server, ask)
+    outcomes = asked(bootstrap_server, ask)
     failed = [name for name, code in outcomes if code]
     if as_json:
         _print_json({"queue": name, "deleted": not code, "error_code": code}

@@ -35,14 +35,14 @@ def test_a_late_record_is_told_so_that_it_is_overwritten() -> None:
 
 def test_a_cluster_keeps_its_id_and_number_of_shards() -> None:
     map_ = ClusterMap(4)
-    assert map_.apply(*cluster_record("first", 4)) is None
-    assert map_.apply(*cluster_record("second", 4)) == b"cluster:"
+    assert map_.apply(*cluster_record("first", 4, 1)) is None
+    assert map_.apply(*cluster_record("second", 4, 1)) == b"cluster:"
     assert map_.cluster_id == "first"
     with pytest.raises(BadMap, match="--shards 8"):
-        map_.apply(*cluster_record("first", 8))
-    with pytest.raises(BadMap, match="format 99"):
+        map_.apply(*cluster_record("first", 8, 1))
+    with pytest.raises(BadMap, match="level 99"):
         map_.apply(b"cluster:", b'{"format": 99, "shards": 4, "cluster_id": "x"}')
-    assert ClusterMap.shards_of([(b"node:1", b"{}"), cluster_record("x", 7)]) == 7
+    assert ClusterMap.shards_of([(b"node:1", b"{}"), cluster_record("x", 7, 1)]) == 7
     assert ClusterMap.shards_of([]) is None
 
 
@@ -75,3 +75,25 @@ def test_metadata_comes_from_the_map() -> None:
     assert cluster.leaders("q", 5) == (1, -1, -1, -1, 1)
     assert cluster.brokers == (ONE,)  # who serves nothing is not named
     assert cluster.controller_id == 1
+
+
+def test_a_level_rises_and_never_falls() -> None:
+    map_ = ClusterMap(4)
+    map_.apply(*cluster_record("c", 4, 1))
+    assert map_.level == 1
+    assert map_.apply(*cluster_record("other", 4, 2)) == b"cluster:"
+    assert map_.level == 1  # it is not this cluster's record
+    map_.apply(*cluster_record("c", 4, 2))
+    assert map_.level == 2
+    assert map_.apply(*cluster_record("c", 4, 1)) == b"cluster:"  # late: said again by ours
+    assert map_.level == 2
+
+
+def test_who_does_not_say_which_level_it_knows_is_of_the_first_release() -> None:
+    map_ = ClusterMap(4)
+    map_.apply(b"node:1", b'{"host": "a", "port": 9092}')
+    assert map_.levels == {1: 1}
+    assert map_.apply(*node_record(ONE, 2)) is None  # the same worker, in a later release
+    assert map_.levels == {1: 2}
+    assert map_.apply(*node_record(Broker(1, "other", 1), 1)) == b"node:1"
+    assert map_.levels == {1: 2}

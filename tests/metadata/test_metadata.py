@@ -1,14 +1,17 @@
 import base64
+import json
 import time
 from pathlib import Path
 
+import anyio
 import mmh3
 import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import StateLookup, home_of, new_queue_id
-from kproxy.metadata.cluster import open_identity
+from kproxy.metadata.cluster import DirectoryUpgrades, open_identity
+from kproxy.metadata.levels import NEWEST
 from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.types import ShardId
 from tests.fakes import MemoryShard, memory_worker
@@ -87,12 +90,25 @@ def test_settings_refused_with_a_line(given: dict[str, str | None]) -> None:
 
 
 def test_the_identity_is_made_once_and_checked(tmp_path: Path) -> None:
-    first = open_identity(tmp_path)
+    first, level = open_identity(tmp_path)
     assert len(first) == 22
-    assert open_identity(tmp_path) == first
+    assert level.value == NEWEST
+    assert open_identity(tmp_path)[0] == first
     (tmp_path / "meta.json").write_text('{"format": 99, "cluster_id": "x"}')
     with pytest.raises(ValueError, match="format 99"):
         open_identity(tmp_path)
+
+
+def test_a_directory_of_the_first_release_is_finalized_once(tmp_path: Path) -> None:
+    (tmp_path / "meta.json").write_text(
+        '{"format": 2, "cluster_id": "x", "shards": 1, "kafka": false}'
+    )
+    cluster_id, level = open_identity(tmp_path)
+    assert (cluster_id, level.value) == ("x", 1)
+    anyio.run(DirectoryUpgrades(tmp_path, cluster_id, level).finalize)
+    assert level.value == NEWEST
+    assert open_identity(tmp_path)[1].value == NEWEST
+    assert json.loads((tmp_path / "meta.json").read_text())["format"] > 2  # what it then refuses
 
 
 def test_shards_are_murmur_of_the_name_and_stable() -> None:
