@@ -103,8 +103,8 @@ def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
             {
                 "producer_id": producer_id,
                 "producer_epoch": producer.epoch,
-                "last_sequence": producer.batches[-1].last_sequence,
-                "last_timestamp": producer.batches[-1].time_ms,
+                "last_sequence": producer.newest.last_sequence,
+                "last_timestamp": producer.newest.time_ms,
                 "coordinator_epoch": -1,
                 "current_txn_start_offset": -1,
             }

@@ -15,7 +15,7 @@ from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.groups import GroupFold
 from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Batch, Partition, Queue
+from kproxy.virtual.rows import Batch, Partition, Queue, Term
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
@@ -306,6 +306,7 @@ class Fold:
         return Outcome(Code.INVALID_RECORD)
 
     def _claim(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+        self.state.put(rows.TERM_KEY, Term(log_offset, envelope.writer).encode())
         return Outcome(Code.NONE, log_offset)
 
     def _producer_id(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:

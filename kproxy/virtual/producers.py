@@ -83,7 +83,7 @@ def remember(
 def _forget(state: State, key: PartitionKey, row: Partition) -> None:
     by_use = sorted(
         state.scan(*rows.producers_range(*key)),
-        key=lambda found: rows.decode_producer(found[1]).batches[-1].base_offset,
+        key=lambda found: rows.decode_producer(found[1]).newest.base_offset,
     )
     idle = by_use[:_FORGOTTEN_AT_ONCE]
     for producer_key, _ in idle:

@@ -6,8 +6,12 @@ is not in its `p` row, `b` batch index, `o` committed offset,
 `r` groups by queue, `c` and `n` when to look at a partition's retention, `x` deleted queues and
 `y` trimmed ones to sweep, `s` live bytes by segment, `m` the checkpoint; on a shared log `w` what a
 home shard has to spread, `h` what another home shard spread here, `v` appends without effect, `a`
-queues to announce, `d` rows to publish, `t` counters of a rebuild. Those of groups, `g`, `u` and
-`e`: `group_rows`.
+queues to announce, `d` rows to publish, `t` counters of a rebuild, `K` the term: whose claim holds.
+Those of groups, `g`, `u` and `e`: `group_rows`.
+
+Rows that will grow say their form in one byte. In those of kind `p`, `b`, `k` and `o` it is the
+first, which was always the highest byte of a number that never needs it; in a `q` row it follows
+the numbers. A form that is not known is refused: a later kproxy wrote it.
 """
 
 import json
@@ -33,6 +37,8 @@ _BATCH = struct.Struct(">QIIiQQqq?")
 _OFFSET = struct.Struct(">qiq")
 _DUE = struct.Struct(">cQ16sI")
 _SPREAD = struct.Struct(">qi")
+
+_TERM = struct.Struct(">BQQ")
 
 SPREAD_INDEX = 0xFFFFFFFF
 """In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
@@ -163,8 +169,34 @@ def unpublished_key(key: bytes) -> bytes:
     return b"d" + key
 
 
-PUBLISHED_KINDS = frozenset(b"qpkoxvhwgu")
+PUBLISHED_KINDS = frozenset(b"qpkoxvhwguK")
 CHECKPOINT_KEY = b"m"
+TERM_KEY = b"K"
+
+
+def _later(kind: str, form: int) -> ValueError:
+    return ValueError(
+        f"a row of kind {kind} has form {form}, which this kproxy does not know: it was written by"
+        " a later one"
+    )
+
+
+class Term(NamedTuple):
+    """The `K` row: the claim that holds, by its log offset, and whose it is."""
+
+    claim: int
+    writer: int
+
+    def encode(self) -> bytes:
+        return _TERM.pack(1, *self)
+
+
+def decode_term(data: bytes) -> Term:
+    """Raises ValueError for a form of a later kproxy."""
+    form, claim, writer = _TERM.unpack_from(data)
+    if form != 1:
+        raise _later("K", form)
+    return Term(claim, writer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +225,17 @@ class Queue:
         )
 
 
+_JSON = ord("{")
 _NO_CONFIGS: dict[str, str] = {}  # of the many queues that have none; never changed in place
 
 
 def decode_queue(name: str, data: bytes) -> Queue:
     queue_id, partitions, wanted, created_at, changed_at = _QUEUE.unpack_from(data)
-    configs = json.loads(data[_QUEUE.size :]) if len(data) > _QUEUE.size else _NO_CONFIGS
+    configs = _NO_CONFIGS
+    if len(data) > _QUEUE.size:
+        if data[_QUEUE.size] != _JSON:
+            raise _later("q", data[_QUEUE.size])
+        configs = json.loads(data[_QUEUE.size :])
     return Queue(
         name=name,
         queue_id=QueueId(queue_id),
@@ -228,14 +265,27 @@ class Sent(NamedTuple):
     time_ms: int  # its largest timestamp: what Kafka answers a repetition with
 
 
+_NO_BATCH = Sent(-1, -1, -1, -1)
+
+
 class Producer(NamedTuple):
-    """What one partition remembers of one idempotent producer, newest batch last."""
+    """What one partition remembers of one idempotent producer, newest batch last.
+
+    Without batches only its epoch is known: its next sequence is 0.
+    """
 
     epoch: int
     batches: tuple[Sent, ...]
 
+    @property
+    def newest(self) -> Sent:
+        """All -1 where it has no batch, as Kafka shows such a producer."""
+        return self.batches[-1] if self.batches else _NO_BATCH
+
 
 def decode_producer(data: bytes) -> Producer:
+    if data[0]:
+        raise _later("k", data[0])
     _, epoch, count = _PRODUCER.unpack_from(data)
     starts = range(_PRODUCER.size, _PRODUCER.size + count * _SENT.size, _SENT.size)
     return Producer(epoch, tuple(Sent._make(_SENT.unpack_from(data, at)) for at in starts))
@@ -251,10 +301,20 @@ def producer_start(producer_id: int) -> bytes:
 
 
 def producer_newest(data: bytes) -> tuple[int, int]:
-    """(epoch, last sequence) without decoding the rest: all that most batches are judged by."""
-    (last_sequence,) = _LAST_SEQUENCE.unpack_from(data, len(data) - _SENT.size)
+    """(epoch, last sequence) without decoding the rest: all that most batches are judged by.
+
+    -1 is the last sequence of a producer without batches.
+    """
     (epoch,) = _EPOCH.unpack_from(data, _PRODUCER_ID_BYTES)
+    if len(data) == _PRODUCER.size:
+        return epoch, -1
+    (last_sequence,) = _LAST_SEQUENCE.unpack_from(data, len(data) - _SENT.size)
     return epoch, last_sequence
+
+
+def producer_cleared(producer_id: int, epoch: int) -> bytes:
+    """The row of a producer of which only the epoch is known."""
+    return _PRODUCER.pack(producer_id, epoch, 0)
 
 
 def producer_with(data: bytes | None, producer_id: int, epoch: int, sent: Sent) -> bytes:
@@ -304,6 +364,9 @@ class Partition:
 
 
 def decode_partition(data: bytes) -> Partition:
+    """Raises ValueError for a form of a later kproxy."""
+    if data[0]:
+        raise _later("p", data[0])
     row = Partition()
     (
         row.log_start,
@@ -348,7 +411,13 @@ encode_batch = _BATCH.pack
 
 
 def decode_batch(data: bytes) -> Batch:
+    """Raises ValueError for a form of a later kproxy."""
+    if data[0]:
+        raise _later("b", data[0])
     return Batch._make(_BATCH.unpack(data))
+
+
+_COMMITTED_FORMS = (0, 0xFF)  # of an offset below 0 too, which clients may commit
 
 
 class Committed(NamedTuple):
@@ -364,5 +433,8 @@ class Committed(NamedTuple):
 
 
 def decode_committed(data: bytes) -> Committed:
+    """Raises ValueError for a form of a later kproxy."""
+    if data[0] not in _COMMITTED_FORMS:
+        raise _later("o", data[0])
     offset, leader_epoch, time_ms = _OFFSET.unpack_from(data)
     return Committed(offset, leader_epoch, time_ms, data[_OFFSET.size :].decode())

@@ -1,0 +1,100 @@
+"""Rows: what this kproxy writes it reads, and a form of a later one it refuses."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kproxy.errors import Code
+from kproxy.virtual import producers, rows
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.rows import Batch, Committed, Partition, Queue, Sent, Term
+from kproxy.virtual.types import LogOffset, QueueId
+from tests.fakes import MemoryShard
+from tests.wire import batch
+
+ID = QueueId(bytes(range(16)))
+QUEUE = Queue(
+    name="q", queue_id=ID, partitions=1, wanted=1, created_at=LogOffset(0),
+    changed_at=LogOffset(0), configs={"a": "b"},
+)  # fmt: skip
+FORM_AT: list[tuple[bytes, int, Callable[[bytes], object]]] = [
+    (Partition().encode(), 0, rows.decode_partition),
+    (Batch(0, 0, 1, 0, 0, 1, 5, 5).encode(), 0, rows.decode_batch),
+    (rows.producer_with(None, 7, 0, Sent(0, 0, 0, 0)), 0, rows.decode_producer),
+    (Committed(3, -1, 0, "m").encode(), 0, rows.decode_committed),
+    (QUEUE.encode(), 40, lambda data: rows.decode_queue("q", data)),
+    (Term(3, 4).encode(), 0, rows.decode_term),
+]
+
+
+@pytest.mark.parametrize(("data", "at", "decode"), FORM_AT)
+def test_a_form_of_a_later_kproxy_is_refused(
+    data: bytes, at: int, decode: Callable[[bytes], object]
+) -> None:
+    decode(data)
+    with pytest.raises(ValueError, match="later one"):
+        decode(data[:at] + b"\x02" + data[at + 1 :])
+
+
+def test_an_offset_below_zero_is_no_later_form() -> None:
+    assert rows.decode_committed(Committed(-1, -1, 0, "").encode()).offset == -1
+
+
+def test_the_term_is_the_claim_that_came_last() -> None:
+    shard = MemoryShard()
+    assert shard.state.get(rows.TERM_KEY) is None
+    for writer in (5, 6):
+        shard.apply(Envelope(Kind.CLAIM, writer=writer))
+    data = shard.state.get(rows.TERM_KEY)
+    assert data is not None
+    assert rows.decode_term(data) == Term(1, 6)
+
+
+def test_a_producer_may_be_known_by_its_epoch_alone() -> None:
+    shard, key = MemoryShard(), (ID, 0)
+    values = {"name": "q", "partitions": 1, "configs": {}}
+    shard.apply(command(Kind.CREATE, ID, values=values))
+    row = shard.state.partition(key)
+    assert row is not None
+    row.producers = (rows.producer_cleared(9, 4),)
+    shard.state.put_partition(key, row)
+    shard.kv.write(shard.state.drain())
+    again = rows.decode_partition(row.encode())
+    assert again.producers == row.producers
+    ((producer_id, known),) = producers.remembered(shard.state, key, again)
+    assert (producer_id, known.epoch, known.batches) == (9, 4, ())
+    assert (known.newest.last_sequence, known.newest.time_ms) == (-1, -1)
+
+    def send(epoch: int, sequence: int) -> Code:
+        body = batch(b"v", producer_id=9, epoch=epoch, sequence=sequence)
+        return shard.apply(Envelope(Kind.APPEND, *key, body=body)).code
+
+    assert send(3, 0) == Code.INVALID_PRODUCER_EPOCH
+    assert send(4, 1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(4, 0) == Code.NONE
+    assert send(4, 1) == Code.NONE
+
+
+def test_those_known_by_their_epoch_alone_are_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_REMEMBERED", 2)
+    monkeypatch.setattr(producers, "_FORGOTTEN_AT_ONCE", 1)
+    shard, key = MemoryShard(), (ID, 0)
+    values = {"name": "q", "partitions": 1, "configs": {}}
+    shard.apply(command(Kind.CREATE, ID, values=values))
+    sent: set[int] = set()
+    gone: list[set[int]] = []
+    for number in range(12):
+        row = shard.state.partition(key)
+        assert row is not None
+        if number == 2:
+            row.producers = (*row.producers, rows.producer_cleared(99, 0))
+            shard.state.put_partition(key, row)
+            sent.add(99)
+        body = batch(b"v", producer_id=number, epoch=0, sequence=0)
+        shard.apply(Envelope(Kind.APPEND, *key, body=body))
+        sent.add(number)
+        gone.append(sent - {pid for pid, _ in producers.remembered(shard.state, key, row)})
+    assert next(forgotten for forgotten in gone if forgotten) == {99}
+    assert len(gone[-1]) > 1
