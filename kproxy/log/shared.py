@@ -31,7 +31,7 @@ _RETRY_S = 1.0
 _READY_MAX = 8000
 _SHORT_S = 2.0
 _ASK_S = 0.01  # how old an answer about free disk may be: the log is elsewhere, nothing is lost
-_UNKNOWN_FATE = Outcome(
+UNKNOWN_FATE = Outcome(
     Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
 )
 
@@ -58,14 +58,14 @@ class Link(Protocol):
         ...
 
 
-class _Shares(Ticket):
+class Shares(Ticket):
     """A ticket whose envelopes land one by one."""
 
     __slots__ = ("_left", "_parts")
 
     def __init__(self, envelopes: list[Envelope]) -> None:
         super().__init__(envelopes)
-        self._parts = [_UNKNOWN_FATE] * len(envelopes)
+        self._parts = [UNKNOWN_FATE] * len(envelopes)
         self._left = len(envelopes)
 
     def settle_one(self, slot: int, outcome: Outcome) -> None:
@@ -96,7 +96,7 @@ class SharedLog(Log):
         self._room = room
         self._sequencer = Sequencer(link.writer, 0)
         self._applied = 0
-        self._tickets: dict[int, tuple[_Shares, int]] = {}  # by counter
+        self._tickets: dict[int, tuple[Shares, int]] = {}  # by counter
         self._ready: deque[Applied] = deque()
         self._work = anyio.Event()
         self._drained = anyio.Event()
@@ -122,7 +122,7 @@ class SharedLog(Log):
     # -- appending
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
-        ticket = _Shares(list(envelopes))
+        ticket = Shares(list(envelopes))
         refusal = self._refusal(ticket)
         if refusal is not None:
             ticket.fail(refusal)
@@ -163,7 +163,7 @@ class SharedLog(Log):
             for counter, offset in reports:
                 if offset is None:
                     sequencer.unreported(counter)
-                    self._settle(counter, _UNKNOWN_FATE)
+                    self._settle(counter, UNKNOWN_FATE)
                 else:
                     self._ready += sequencer.reported(counter, offset)
         except LogChanged as error:
@@ -206,6 +206,11 @@ class SharedLog(Log):
             if not sequencer.waiting or self._end_before > sequencer.next_offset:
                 self._link.read(self._partition, sequencer.next_offset, end)
         self._end_before = end
+
+    def called(self, end: int) -> None:
+        """Another worker has appended a record before `end`."""
+        if end > self._sequencer.next_offset:
+            self._link.read(self._partition, self._sequencer.next_offset, end)
 
     def _saw_too_short(self, end: int, applied: int) -> None:
         """A new leader may not know its end at once; a log that stays short was truncated."""

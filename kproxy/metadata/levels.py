@@ -10,6 +10,8 @@ from typing import Protocol
 
 OLDEST = 1
 NEWEST = 2
+CALLS_FROM = 2
+"""All workers call the owner of a log that they append to (`upstream.link`)."""
 FEATURE = "kproxy.level"
 
 

@@ -27,7 +27,7 @@ from kproxy.owning.upgrading import ClusterUpgrades
 from kproxy.progress import Progress
 from kproxy.protocol.answers import Broker
 from kproxy.upstream.following import Follower, Record
-from kproxy.upstream.link import DataLink
+from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.membership import Membership
 from kproxy.upstream.settings import BadKafkaConfig, Upstream, upstream_of
 from kproxy.upstream.topics import ClusterRefused, Topics
@@ -61,7 +61,7 @@ class Member:
         self.aftermath = Aftermath(config.shards, self.shards.all)
         self.cache.gone = self.aftermath.queue_gone
         self.cache.reconfigured = self.aftermath.settings_changed
-        self.link = DataLink(upstream, config)
+        self.link = DataLink(upstream, config, self.level)
         self.freshness = Freshness(self.link.queues_end, lambda: self.cache.next_offset)
         self.shards.settle = self.freshness.settle
         self.decisions: Decisions
@@ -132,6 +132,8 @@ class Member:
         for topic, offset, key, value in records:
             if topic == self.upstream.queues:
                 queues.append((offset, key, value))
+                if key[:1] == CALL:
+                    self.link.called(key, value)
             else:
                 self._take_map(key, value)
         for name in self.cache.apply(queues) if queues else ():
@@ -151,8 +153,14 @@ class Member:
         if undone is not None and self.me is not None:
             self._say_again(undone)
         self.level.value = self.map.level
+        self._tell_claim(key)
         self._map_changed.set()
         self._map_changed = anyio.Event()
+
+    def _tell_claim(self, key: bytes) -> None:
+        kind, _, name = key.decode(errors="replace").partition(":")
+        if kind == "shard" and name.isdecimal() and int(name) < len(self.map.owners):
+            self.link.claimed(int(name), self.map.owners[int(name)].claim)
 
     def _say_again(self, key: bytes) -> None:
         """A late record stands over one of ours: ours is the one to be found later."""
@@ -174,6 +182,7 @@ class Member:
         key, value = shard_record(index, owner)
         self.map.apply(key, value)
         self.link.publish_map(key, value)
+        self.link.claimed(index, claim)
 
     async def flush_now_and_then(self) -> None:
         """Put the catalogue on disk where much has changed, or a while after it has."""

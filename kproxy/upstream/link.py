@@ -1,6 +1,14 @@
-"""A worker's way to the data topic: appending, reading, where the logs end and begin."""
+"""A worker's way to the data topic: appending, reading, where the logs end and begin.
 
-from collections.abc import Callable, Iterator
+Who appends to a log that another worker follows says so in the queues topic, once the record is
+durable (`call`): the owner reads on at once. So the ends of logs are asked for only now and then,
+in case a call is lost; often where somebody may append who does not call: a worker of a release
+before levels, or one that does not know yet that it has lost a shard.
+"""
+
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -11,12 +19,22 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.log.shared import UNKNOWN_FATE, Shares
+from kproxy.metadata.levels import CALLS_FROM, Level
 from kproxy.upstream.producing import Appender, Report
 from kproxy.upstream.reading import Reader, Records
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import Outcome
 
-_ENDS_PERIOD_S = 0.1
+_ENDS_PERIOD_S = 1.0
+_ENDS_OFTEN_S = 0.1
+_UNEASY_S = 5.0  # how long after a claim, its own or another's, a log is looked at often
+_CALL = struct.Struct(">cI")
+_END = struct.Struct(">Q")
+CALL = b"k"
+"""Begins the key of a call."""
 _ASK_S = 10
 _AWAY_S = 0.5
 
@@ -28,6 +46,7 @@ class Following(Protocol):
     async def was_read(self, records: Records) -> None: ...
     def lost(self, reason: str) -> None: ...
     def saw_end(self, end: int, applied: int) -> None: ...
+    def called(self, end: int) -> None: ...
     @property
     def next_offset(self) -> int: ...
 
@@ -43,12 +62,19 @@ class Onlooker:
     def saw_end(self, end: int, applied: int) -> None:
         pass
 
+    def called(self, end: int) -> None:
+        pass
+
 
 class DataLink:
     """`log.shared.Link` over confluent-kafka. Made and used on the event loop."""
 
-    def __init__(self, upstream: Upstream, config: Config) -> None:
+    def __init__(self, upstream: Upstream, config: Config, level: Level) -> None:
         self._upstream = upstream
+        self._level = level
+        self._landing: dict[int, tuple[Shares, int]] = {}  # by counter
+        self._uneasy: dict[int, float] = {}  # until when, by partition
+        self._anxious = anyio.Event()
         self._following: dict[int, Following] = {}
         self._appender = Appender(
             upstream,
@@ -78,13 +104,61 @@ class DataLink:
 
     def follow(self, partition: int, following: Following) -> None:
         self._following[partition] = following
+        self._watch_often(partition)
 
     def forget(self, partition: int) -> None:
         self._following.pop(partition, None)
+        self._uneasy.pop(partition, None)
+
+    def _watch_often(self, partition: int) -> None:
+        self._uneasy[partition] = time.monotonic() + _UNEASY_S
+        self._anxious.set()
+
+    # -- calls
+
+    def _call(self, partition: int, end: int) -> None:
+        """Tell who follows a log that it has a record of ours before `end`."""
+        self.publish_queue(_CALL.pack(CALL, partition), _END.pack(end))
+
+    def called(self, key: bytes, value: bytes | None) -> None:
+        """A call came, perhaps for a log that is followed here. Others' records are passed over."""
+        if value is not None and len(key) == _CALL.size and len(value) == _END.size:
+            following = self._following.get(_CALL.unpack(key)[1])
+            if following is not None:
+                following.called(_END.unpack(value)[0])
+
+    def claimed(self, partition: int, claim: int) -> None:
+        """A log has a claim at this offset: who served it till now may not know yet."""
+        following = self._following.get(partition)
+        if following is not None:
+            following.called(claim + 1)
+            self._watch_often(partition)
 
     async def close(self) -> None:
         await self._appender.close()
         await to_thread.run_sync(self._reader.close)
+
+    # -- to logs of others
+
+    def land(self, partition: int, envelopes: Sequence[Envelope]) -> Ticket:
+        """Append to a log, whoever follows it: settled once all are durable, before any is applied.
+
+        An outcome has the log offset as its number; REQUEST_TIMED_OUT: its fate is not known.
+        """
+        landing = Shares(list(envelopes))
+        for slot, envelope in enumerate(landing.envelopes):
+            envelope.writer, envelope.counter = self.writer, self.next_counter()
+            self._landing[envelope.counter] = (landing, slot)
+            try:
+                self.send(partition, envelope)
+            except KafkaError as error:
+                self._landed(envelope.counter, Outcome(error.code, message=error.message))
+        return landing
+
+    def _landed(self, counter: int, outcome: Outcome) -> None:
+        waiting = self._landing.pop(counter, None)
+        if waiting is not None:
+            waiting[0].settle_one(waiting[1], outcome)
 
     # -- coming back
 
@@ -93,12 +167,24 @@ class DataLink:
         for partition, counter, offset in reports:
             by_partition.setdefault(partition, []).append((counter, offset))
         for partition, mine in by_partition.items():
+            if self._landing:
+                self._land_reported(mine)
             following = self._following.get(partition)
             if following is not None:
                 following.reported(mine)
             else:
-                for counter, offset in mine:
-                    self.unfollowed(counter, offset)
+                self._reported_elsewhere(partition, mine)
+
+    def _land_reported(self, reports: list[tuple[int, int | None]]) -> None:
+        for counter, offset in reports:
+            self._landed(counter, UNKNOWN_FATE if offset is None else Outcome(number=offset))
+
+    def _reported_elsewhere(self, partition: int, reports: list[tuple[int, int | None]]) -> None:
+        landed = [offset for _, offset in reports if offset is not None]
+        if landed:
+            self._call(partition, max(landed) + 1)
+        for counter, offset in reports:
+            self.unfollowed(counter, offset)
 
     async def _was_read(self, partition: int, records: Records) -> None:
         following = self._following.get(partition)
@@ -114,20 +200,39 @@ class DataLink:
 
     async def watch_ends(self) -> None:
         """Tell every followed log, all the time, where its partition ends."""
+        asked_all_at = 0.0
         while True:
-            await anyio.sleep(_ENDS_PERIOD_S)
-            if not self._following:
-                continue
-            before = {p: following.next_offset for p, following in self._following.items()}
-            try:
-                ends = await self.ends(list(before))
-            except KafkaError:
-                await anyio.sleep(_AWAY_S)  # `Reach` says so
-                continue
-            for partition, end in ends.items():
-                following = self._following.get(partition)
-                if following is not None:
-                    following.saw_end(end, before[partition])
+            self._anxious = anyio.Event()
+            with anyio.move_on_after(_ENDS_OFTEN_S if self._often() else _ENDS_PERIOD_S):
+                await self._anxious.wait()
+                await anyio.sleep(_ENDS_OFTEN_S)
+            now = time.monotonic()
+            partitions = list(self._often())
+            if now - asked_all_at >= _ENDS_PERIOD_S:
+                partitions, asked_all_at = list(self._following), now
+            if partitions:
+                await self._tell_ends(partitions)
+
+    def _often(self) -> Collection[int]:
+        """The logs that somebody may append to who does not call."""
+        if not self._level.reaches(CALLS_FROM):
+            return self._following.keys()
+        now = time.monotonic()
+        for partition in [p for p, until in self._uneasy.items() if until < now]:
+            del self._uneasy[partition]
+        return self._uneasy.keys()
+
+    async def _tell_ends(self, partitions: list[int]) -> None:
+        before = {p: self._following[p].next_offset for p in partitions if p in self._following}
+        try:
+            ends = await self.ends(list(before))
+        except KafkaError:
+            await anyio.sleep(_AWAY_S)  # `Reach` says so
+            return
+        for partition, end in ends.items():
+            following = self._following.get(partition)
+            if following is not None:
+                following.saw_end(end, before[partition])
 
     async def ends(self, partitions: list[int]) -> dict[int, int]:
         """The offsets behind the last records, in one request. Raises KafkaError."""

@@ -8,6 +8,7 @@ import pytest
 from anyio import to_thread
 
 from kproxy.errors import KafkaError
+from kproxy.metadata.levels import Level
 from kproxy.upstream.link import DataLink
 from tests.cluster.load import Load
 from tests.cluster.test_two_writers import CONFIG, upstream
@@ -95,7 +96,7 @@ def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka
     site = upstream(own_kafka, "epochs")
 
     async def main() -> None:
-        link = DataLink(site, CONFIG)
+        link = DataLink(site, CONFIG, Level())
         assert await link.ends([0]) == {0: 0}
         for _ in range(2):
             await to_thread.run_sync(own_kafka.kill)

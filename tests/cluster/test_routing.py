@@ -1,9 +1,11 @@
 """Requests at the wrong worker are refused, so that clients go to the right one."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from kproxy.upstream.link import _ENDS_PERIOD_S, _UNEASY_S
 from kproxy.virtual.partitioner import shard_of
 from tests.cluster.test_storage import commit, committed
 from tests.harness import Served, eventually
@@ -118,3 +120,16 @@ def test_a_waiting_fetch_learns_that_its_shard_has_gone(workers: Workers) -> Non
             assert answer.responses[0].partitions[0].error_code == NOT_LEADER
     workers.wait_served()
     assert workers.owners()[shard_of(name, 8)] == index
+
+
+def test_an_owner_is_called_for_what_another_worker_appended(workers: Workers) -> None:
+    """It looks at the ends of quiet logs once a second only: 20 creations would take so many."""
+    time.sleep(_UNEASY_S)  # after a claim it looks often
+    names = [f"called-{number}" for number in range(200)]
+    asked = workers.workers[0]
+    elsewhere = [name for name in names if workers.owner(name) is not asked][:20]
+    began = time.monotonic()
+    with Wire(asked.host, asked.port) as wire:
+        for name in elsewhere:
+            assert wire.metadata(name).topics[0].error_code == 0
+    assert time.monotonic() - began < 20 * _ENDS_PERIOD_S / 3

@@ -19,6 +19,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver
 from kproxy.log.room import DiskRoom
 from kproxy.log.shared import SharedLog
+from kproxy.metadata.levels import Level
 from kproxy.owning import rebuild as rebuilding
 from kproxy.progress import Progress
 from kproxy.shard import Shard
@@ -101,7 +102,7 @@ def test_two_workers_appending_to_one_shard_agree_byte_for_byte(
                     taken.add(place)
 
     async def main() -> None:
-        links = [DataLink(site, CONFIG), DataLink(site, CONFIG)]
+        links = [DataLink(site, CONFIG, Level()), DataLink(site, CONFIG, Level())]
         with opened(tmp_path / "a", links[0]) as one, opened(tmp_path / "b", links[1]) as two:
             async with anyio.create_task_group() as tasks:
                 for link, shard in zip(links, (one, two), strict=True):
@@ -220,7 +221,7 @@ def test_a_rebuild_while_the_owner_trims_begins_again(kafka: Kafka, tmp_path: Pa
             moved: list[int] = []
 
             async def main() -> None:
-                link = DataLink(site, CONFIG)
+                link = DataLink(site, CONFIG, Level())
                 means: Any = SimpleNamespace(
                     upstream=site, link=link, config=CONFIG, progress=Progress(), now_ms=lambda: 0
                 )
@@ -257,3 +258,22 @@ def test_rows_ahead_of_the_log_are_refused(kafka: Kafka, tmp_path: Path) -> None
         with Wire(again.host, again.port) as wire:
             assert wire.produce("q", batch(b"v")).error_code in (3, 6, 7)
         time.sleep(0.1)
+
+
+def test_what_is_appended_to_anothers_log_is_settled_when_it_is_durable(kafka: Kafka) -> None:
+    """Nobody follows the log here, and nobody need to: the report is enough."""
+    site = upstream(kafka, "landing")
+    too_large = Envelope(Kind.APPEND, body=bytes(CONFIG.data_message_bytes_max + 1))
+
+    async def main() -> None:
+        link = DataLink(site, CONFIG, Level())
+        first = await link.land(0, [Envelope(Kind.CLAIM), Envelope(Kind.CLAIM)]).wait()
+        assert [(o.code, o.number) for o in first] == [(Code.NONE, 0), (Code.NONE, 1)]
+        then = await link.land(0, [too_large, Envelope(Kind.CLAIM)]).wait()
+        assert [(o.code, o.number) for o in then] == [(Code.MESSAGE_TOO_LARGE, -1), (Code.NONE, 2)]
+        assert await link.end(0) == 3
+        await link.close()
+
+    anyio.run(main)
+    calls = [row for chunk in read_whole(site, site.queues) for row in chunk]
+    assert calls[-1] == (b"k" + bytes(4), (3).to_bytes(8, "big"))
