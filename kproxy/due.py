@@ -2,9 +2,9 @@
 
 from itertools import islice
 
-import anyio
 from anyio.lowlevel import checkpoint
 
+from kproxy.pulse import pulse
 from kproxy.shard import Shard
 
 
@@ -20,7 +20,7 @@ class Looks:
 
     async def run(self) -> None:
         while True:
-            await anyio.sleep(self._period_s)
+            await pulse(self._period_s)
             while self._shard.serving and await self.look():
                 await checkpoint()
 

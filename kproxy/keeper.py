@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-import anyio
 import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
@@ -19,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from kproxy.config import Config
 from kproxy.errors import KafkaError
 from kproxy.protocol.batch import read_header
+from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
@@ -85,7 +85,7 @@ class Keeper:
 
     async def run(self) -> None:
         while True:
-            await anyio.sleep(self._period_s)
+            await pulse(self._period_s)
             await self.round()
 
     async def round(self) -> None:

@@ -21,6 +21,7 @@ from kproxy.connection import Connection
 from kproxy.embedded import embedded
 from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.owning.member import joined
+from kproxy.pulse import pulse
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import LogFailed
 from kproxy.worker import Worker
@@ -161,7 +162,7 @@ class Server:
 
     async def _expire_now_and_then(self) -> None:
         while True:
-            await anyio.sleep(_EXPIRE_PERIOD_S)
+            await pulse(_EXPIRE_PERIOD_S)
             now = time.monotonic()
             for connection in tuple(self._connections):
                 connection.expire(now)

@@ -7,10 +7,10 @@ retention is looked at once a day anyway.
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-import anyio
 from anyio.lowlevel import checkpoint
 
 from kproxy.keeper import sweep_commits
+from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
@@ -38,7 +38,7 @@ class Aftermath:
 
     async def run(self) -> None:
         while True:
-            await anyio.sleep(_PERIOD_S)
+            await pulse(_PERIOD_S)
             gone, self._gone = sorted(self._gone), set()
             changed, self._changed = list(self._changed.values()), {}
             for shard in self._serving():

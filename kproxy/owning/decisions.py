@@ -19,6 +19,7 @@ from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.owning.queues import QueueCache, announced, announcement, outcome_key
+from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
@@ -124,7 +125,7 @@ class Decisions:
     async def expire(self) -> None:
         """Answer what was never decided with an error that clients retry."""
         while True:
-            await anyio.sleep(_AGAIN_S)
+            await pulse(_AGAIN_S)
             now = anyio.current_time()
             late = [counter for counter, (_, until) in self._waiting.items() if until < now]
             for counter in late:

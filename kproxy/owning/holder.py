@@ -15,6 +15,7 @@ from kproxy.log.shared import SharedLog
 from kproxy.owning.publishing import Publisher
 from kproxy.owning.rebuild import NotRebuilt, rebuild, wipe
 from kproxy.owning.site import Site
+from kproxy.pulse import pulse
 from kproxy.retention import Retention
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
@@ -236,7 +237,7 @@ class Holder:
         """Say that someone else writes to the data topic, once a second at most."""
         said = self._foreign
         while True:
-            await anyio.sleep(_PERIOD_S)
+            await pulse(_PERIOD_S)
             if self._foreign != said:
                 said = self._foreign
                 _log.warning(

@@ -26,6 +26,7 @@ from kproxy.owning.site import Site
 from kproxy.owning.upgrading import ClusterUpgrades
 from kproxy.progress import Progress
 from kproxy.protocol.answers import Broker
+from kproxy.pulse import pulse
 from kproxy.upstream.following import Follower, Record
 from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.membership import Membership
@@ -189,7 +190,7 @@ class Member:
         kv, most = self.cache.kv, self.config.rows_flush_bytes // _CATALOGUE_SHARE
         flushed_at = time.monotonic()
         while True:
-            await anyio.sleep(_FLUSH_LOOK_S)
+            await pulse(_FLUSH_LOOK_S)
             if kv.unflushed_bytes() > most or time.monotonic() - flushed_at > _FLUSH_S:
                 kv.begin_flush()
                 await to_thread.run_sync(kv.finish_flush)

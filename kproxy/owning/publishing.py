@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.errors import KafkaError
+from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.published import NotPublished, RowsWriter
@@ -38,7 +39,7 @@ class Publisher:
     async def run(self) -> None:
         try:
             while True:
-                await anyio.sleep(min(_PERIOD_S, self._period_s))
+                await pulse(min(_PERIOD_S, self._period_s))
                 if self._due():
                     await self.publish()
         finally:
