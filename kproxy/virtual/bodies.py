@@ -23,15 +23,15 @@ class OffsetCommit(NamedTuple):
     """One offset of a COMMIT. `deny`: one before the committed one is refused."""
 
     queue_id: QueueId
-    index: int
+    partition: int
     offset: int
     leader_epoch: int
     metadata: str
     deny: bool
 
     @property
-    def partition(self) -> PartitionKey:
-        return self.queue_id, self.index
+    def key(self) -> PartitionKey:
+        return self.queue_id, self.partition
 
 
 class Commit(NamedTuple):
@@ -49,9 +49,9 @@ class Commit(NamedTuple):
         parts = [bytes([_FORM]), _text(self.group), _text(self.member)]
         parts.append(_COMMIT.pack(self.epoch, len(self.offsets)))
         pack = _OFFSET.pack
-        for queue_id, index, offset, leader_epoch, metadata, deny in self.offsets:
+        for queue_id, partition, offset, leader_epoch, metadata, deny in self.offsets:
             data = metadata.encode()
-            parts += (pack(queue_id, index, offset, leader_epoch, deny, len(data)), data)
+            parts += (pack(queue_id, partition, offset, leader_epoch, deny, len(data)), data)
         return b"".join(parts)
 
     def _json(self) -> bytes:
@@ -76,11 +76,11 @@ def decode_commit(body: bytes) -> Commit:
     offsets = []
     unpack, size = _OFFSET.unpack_from, _OFFSET.size
     for _ in range(count):
-        queue_id, index, offset, leader_epoch, deny, length = unpack(body, at)
+        queue_id, partition, offset, leader_epoch, deny, length = unpack(body, at)
         at += size
         metadata = body[at : at + length].decode() if length else ""
         at += length
-        offsets.append(OffsetCommit(queue_id, index, offset, leader_epoch, metadata, deny))
+        offsets.append(OffsetCommit(queue_id, partition, offset, leader_epoch, metadata, deny))
     return Commit(group, member, epoch, offsets)
 
 
@@ -92,10 +92,10 @@ def _commit_of(values: dict[str, Any]) -> Commit:
         values.get("epoch", -1),
         [
             OffsetCommit(
-                QueueId(bytes.fromhex(queue_hex)), index, offset, leader_epoch, metadata,
+                QueueId(bytes.fromhex(queue_hex)), partition, offset, leader_epoch, metadata,
                 bool(more and more[0]),
             )
-            for queue_hex, index, offset, leader_epoch, metadata, *more in values["offsets"]
+            for queue_hex, partition, offset, leader_epoch, metadata, *more in values["offsets"]
         ],
     )  # fmt: skip
 

@@ -99,7 +99,7 @@ class GroupFold:
         return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
 
     def _commit_one(self, group: str, head: Head | None, asked: OffsetCommit, time_ms: int) -> Code:
-        key = asked.partition
+        key = asked.key
         if self._alone and self._state.partition(key) is None:
             return Code.UNKNOWN_TOPIC_ID
         # Who commits without being a member to a group that is used by members is resetting it.
