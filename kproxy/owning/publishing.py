@@ -20,7 +20,7 @@ from kproxy.virtual.published import Capture
 _log = structlog.get_logger()
 
 _SLICE = 300
-_PERIOD_S = 0.5
+_PERIOD_S = 1.0
 _IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
 
 
