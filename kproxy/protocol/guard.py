@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
 
@@ -25,6 +25,12 @@ class Walk:
         self.cuts: list[tuple[int, int, bytes]] = []
         self.elements_left = elements_max
 
+    def take(self, count: int) -> None:
+        """Count elements, or tagged fields. Raises Malformed: there are too many."""
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise Malformed("the request has more elements than request_elements_max")
+
 
 Walker = Callable[[bytes, int, int, Walk], int]
 """walker(data, position, end, walk) -> next position. Raises Malformed."""
@@ -36,25 +42,41 @@ _FIXED_BYTES = {
 }  # fmt: skip
 
 
-def admit(schema: Any, data: bytes, position: int, elements_max: int) -> tuple[bytes, int]:
-    """Return (bytes, position) that kio may decode as `schema`. Raises Malformed."""
+class Admitted(NamedTuple):
+    """The bytes that kio may decode, from `position` to `end`, and how many elements they hold."""
+
+    data: bytes
+    position: int
+    end: int
+    elements: int
+
+
+def admit(schema: Any, data: bytes, position: int, elements_max: int) -> Admitted:
+    """Walk over a body that is to be decoded as `schema`. Raises Malformed."""
     walk = Walk(elements_max)
-    _struct_walker(schema)(data, position, len(data), walk)
+    end = _struct_walker(schema)(data, position, len(data), walk)
+    elements = elements_max - walk.elements_left
     if not walk.cuts:
-        return data, position
+        return Admitted(data, position, end, elements)
     pieces: list[bytes] = []
+    behind = len(data) - end
     for start, end, replacement in walk.cuts:
         pieces += (data[position:start], replacement)
         position = end
     pieces.append(data[position:])
-    return b"".join(pieces), 0
+    whole = b"".join(pieces)
+    return Admitted(whole, 0, len(whole) - behind, elements)
 
 
-def skip_tags(data: bytes, position: int, end: int) -> int:
-    """Walk over a tagged-field section of which no field is of interest. Raises Malformed."""
+def skip_tags(data: bytes, position: int, end: int, elements_max: int) -> tuple[int, int]:
+    """Walk over a tagged-field section of which no field is of interest.
+
+    Returns (next position, how many elements may follow). Raises Malformed.
+    """
     if position < end and data[position] == 0:
-        return position + 1
-    return _tags_walker({})(data, position, end, Walk(0))
+        return position + 1, elements_max
+    walk = Walk(elements_max)
+    return _tags_walker({})(data, position, end, walk), walk.elements_left
 
 
 @cache
@@ -202,9 +224,7 @@ def _array_walker(field: Field[Any], flexible: bool) -> Walker:
             raise Malformed(f"an array has {count} elements")
         if count * least > end - position:
             raise Malformed(f"an array of {count} elements is longer than the request")
-        walk.elements_left -= count
-        if walk.elements_left < 0:
-            raise Malformed("the request has more elements than request_elements_max")
+        walk.take(count)
         if fixed:
             return position + count * fixed
         for _ in range(count):
@@ -222,6 +242,7 @@ def _tags_walker(known: dict[int, Walker]) -> Walker:
         count, position = read_uvarint(data, position, end)
         if count * 2 > end - position:
             raise Malformed(f"{count} tagged fields are longer than the request")
+        walk.take(count)
         kept: list[bytes] = []
         for _ in range(count):
             field_start = position
@@ -231,7 +252,10 @@ def _tags_walker(known: dict[int, Walker]) -> Walker:
                 raise Malformed("a tagged field is longer than the request")
             if (walker := known.get(tag)) is not None:
                 nested = Walk(walk.elements_left)
-                walker(data, position, position + size, nested)
+                # kio goes by the value and never by the size: where they differ it would read
+                # on from another byte than this walk.
+                if walker(data, position, position + size, nested) != position + size:
+                    raise Malformed("a tagged field is longer than its value")
                 walk.elements_left = nested.elements_left
                 if nested.cuts:
                     raise Malformed("an unknown tagged field inside a tagged field")

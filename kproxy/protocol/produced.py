@@ -66,12 +66,12 @@ def _decode(data: bytes, at: int, version: int, elements_max: int) -> ProduceReq
             partitions.append((index, None if length < 0 else data[at : at + length]))
             at += max(length, 0)
             if flexible:
-                at = skip_tags(data, at, end)
+                at, elements_max = skip_tags(data, at, end, elements_max)
         topics.append(Topic(topic if by_id else topic.decode(), partitions))
         if flexible:
-            at = skip_tags(data, at, end)
+            at, elements_max = skip_tags(data, at, end, elements_max)
     if flexible:
-        skip_tags(data, at, end)
+        skip_tags(data, at, end, elements_max)
     return ProduceRequest(transactional_id, acks, topics)
 
 
