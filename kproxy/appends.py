@@ -11,7 +11,7 @@ from kproxy.virtual.outcome import Outcome
 
 
 class Appends:
-    """`add` all, `send` once, then `outcomes` in the order in which they were added."""
+    """`add` all, `send` them, at once or in parts; `outcomes` are in the order of adding."""
 
     def __init__(self) -> None:
         self._by_shard: dict[Shard, tuple[list[Envelope], list[int]]] = {}
@@ -27,6 +27,7 @@ class Appends:
     def send(self) -> None:
         for shard, (envelopes, slots) in self._by_shard.items():
             self._tickets.append((shard.append(envelopes), slots))
+        self._by_shard.clear()
 
     def then(self, callback: Callable[[], None]) -> None:
         """Call back when all of it is durable and applied, or refused: now, if it is."""

@@ -122,7 +122,9 @@ class Config(BaseModel):
     )
     frame_bytes_max: Bytes = Field(ByteSize(100 * MIB), description="largest request accepted")
     request_elements_max: PositiveInt = Field(
-        1_000_000, description="topics, partitions and the like in one request"
+        250_000,
+        description="topics, partitions and the like in one request: a consumer of 100,000 queues"
+        " of one partition names 200,000",
     )
     request_bytes_buffered_max: Bytes = Field(
         ByteSize(512 * MIB), description="requests held in memory, over all connections"

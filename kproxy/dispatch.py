@@ -4,10 +4,14 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 2 are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from anyio import Event
+from anyio.lowlevel import checkpoint
+
+from kproxy import large
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import Answer
 from kproxy.handlers import (
@@ -29,12 +33,14 @@ from kproxy.handlers import (
 )
 from kproxy.protocol.codec import (
     RequestHeader,
-    decode_body,
+    admit_body,
+    decode_admitted,
     decode_header,
     encode,
     response_prefix,
 )
-from kproxy.protocol.produced import decode_produce
+from kproxy.protocol.guard import TooMany
+from kproxy.protocol.produced import Topic, decode_produce
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Request, Worker
 
@@ -110,14 +116,17 @@ class Accepted(NamedTuple):
 
     header: RequestHeader
     api: Api | None = None  # None: ApiVersions in a version too new
-    request: Request | None = None
+    frame: bytes = b""
+    host: str = ""
+    line: Line | None = None
     appending: produce.Appending | None = None
 
 
 def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
-    """Decode a request of the client at `host` and, for a Produce, append it.
+    """Take in a request of the client at `host` and, if it is a Produce, append it.
 
-    Raises Malformed: close the connection.
+    A Produce of very many parts waits for its turn, as any other request. Raises Malformed: close
+    the connection.
     """
     header = decode_header(frame)
     api = TABLE.get(header.api_key)
@@ -125,14 +134,17 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
         if header.api_key == api_versions.KEY:
             return Accepted(header)
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
-    elements_max = worker.config.request_elements_max
     if api.key == PRODUCE_KEY:
-        body = decode_produce(frame, header.body_at, header.api_version, elements_max)
-        return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
-    request = Request(
-        header=header, body=decode_body(frame, header, elements_max), host=host, line=line
-    )
-    return Accepted(header, api, request)
+        elements_max = worker.config.request_elements_max
+        at_once = min(elements_max, large.PRODUCE_ELEMENTS)
+        try:
+            body = decode_produce(frame, header.body_at, header.api_version, at_once)
+        except TooMany:
+            if at_once == elements_max:
+                raise
+        else:
+            return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
+    return Accepted(header, api, frame, host, line)
 
 
 def _too_new(header: RequestHeader) -> bytes:
@@ -147,23 +159,96 @@ def produced(accepted: Accepted) -> bytes | None:
     Raises Malformed: close the connection.
     """
     assert accepted.appending is not None
+    return _produced(accepted.header, accepted.appending)
+
+
+def _produced(header: RequestHeader, appending: produce.Appending) -> bytes | None:
     try:
-        body = accepted.appending.body()
+        body = appending.body()
     except KafkaError as error:
         raise Malformed(f"{error.code.name}: {error}") from error
-    return None if body is None else _framed(accepted.header, body)
+    return None if body is None else _framed(header, body)
 
 
-async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer:
-    """The response frame of any other request, whose turn it is."""
+async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer | None:
+    """The response frame of any other request, whose turn it is, or None where none is due.
+
+    Raises Malformed: close the connection.
+    """
     header, api = accepted.header, accepted.api
     if api is None:
         return _too_new(header)
-    assert accepted.request is not None
-    body = await api.handle(worker, accepted.request)
+    if api.key == PRODUCE_KEY:
+        return await _produced_in_parts(worker, accepted)
+    memory, frame = worker.request_memory, accepted.frame
+    many = len(frame) > large.REQUEST_BYTES
+    work = (frame, header, worker.config.request_elements_max)
+    admitted = await large.aside(admit_body, *work) if many else admit_body(*work)
+    taken = large.decoded_bytes(len(frame), admitted.elements)
+    memory.take(taken)
+    try:
+        if memory.exhausted:
+            raise Malformed("request memory is used up (request_bytes_buffered_max)")
+        if many:
+            values = await large.aside(decode_admitted, header, admitted, True)
+        else:
+            values = decode_admitted(header, admitted)
+        del admitted
+        line = accepted.line or Line()
+        request = Request(header=header, body=values, host=accepted.host, line=line)
+        body = await api.handle(worker, request)
+    finally:
+        memory.give_back(taken)
     if isinstance(body, Mapping):
-        return encode(header.api_key, header.api_version, header.correlation_id, body)
+        return await _encoded(worker, header, body)
     return body if isinstance(body, Answer) else _framed(header, body)
+
+
+async def _encoded(worker: Worker, header: RequestHeader, values: Mapping[str, Any]) -> bytes:
+    asked = (header.api_key, header.api_version, header.correlation_id)
+    if large.weight(values, large.ANSWER_WEIGHT) <= large.ANSWER_WEIGHT:
+        return encode(*asked, values)
+    most, memory = worker.config.answer_bytes_buffered_max, worker.answer_memory
+    weight = await large.aside(large.weight, values, most)
+    memory.take(weight)
+    try:
+        if weight > most or memory.exhausted:
+            raise Malformed("answer memory is used up (answer_bytes_buffered_max)")
+        return await large.aside(encode, *asked, values)
+    finally:
+        memory.give_back(weight)
+
+
+async def _produced_in_parts(worker: Worker, accepted: Accepted) -> bytes | None:
+    """Append a Produce of very many parts some at a time: what came before it is answered."""
+    header, frame = accepted.header, accepted.frame
+    elements_max = worker.config.request_elements_max
+    request = await large.aside(
+        decode_produce, frame, header.body_at, header.api_version, elements_max
+    )
+    appending = produce.Appending(worker, header.api_version, request._replace(topics=[]))
+    for some in _parts(request.topics):
+        appending.go_on(some)
+        await checkpoint()
+    done = Event()
+    appending.then(done.set)
+    await done.wait()
+    return await large.aside(_produced, header, appending)
+
+
+def _parts(topics: list[Topic]) -> Iterator[list[Topic]]:
+    """Some topics and partitions at a time; a topic of many goes on in the next part."""
+    part: list[Topic] = []
+    count = 0
+    for topic, partitions in topics:
+        for start in range(0, len(partitions) or 1, large.PRODUCE_PART):
+            some = partitions[start : start + large.PRODUCE_PART]
+            part.append(Topic(topic, some))
+            count += len(some) + 1
+            if count >= large.PRODUCE_PART:
+                yield part
+                part, count = [], 0
+    yield part
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

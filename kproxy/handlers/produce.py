@@ -5,14 +5,14 @@ partitions of the request to one ticket per shard, before this returns: so appen
 order of their connection. Left out: transactions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kproxy.appends import Appends
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
-from kproxy.protocol.produced import ProduceRequest
+from kproxy.protocol.produced import ProduceRequest, Topic
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producers import judge
@@ -39,20 +39,25 @@ class Appending:
         self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
         self._transactional = request.transactional_id is not None
+        self.go_on(request.topics)
+
+    def go_on(self, topics: Iterable[Topic]) -> None:
+        """Append what is for these topics; a large request does so in parts."""
         if self._acks not in (-1, 0, 1):
-            self._refuse_all(request, Code.INVALID_REQUIRED_ACKS)
+            self._refuse_all(topics, Code.INVALID_REQUIRED_ACKS)
             return
-        for topic, partitions in request.topics:
+        for topic, partitions in topics:
             self._take_topic(topic, partitions)
         self._appends.send()
 
-    def _refuse_all(self, request: ProduceRequest, code: Code) -> None:
-        for topic, partitions in request.topics:
+    def _refuse_all(self, topics: Iterable[Topic], code: Code) -> None:
+        for topic, partitions in topics:
             self._topics.append((topic, [Produced(index, code) for index, _ in partitions]))
 
     def _take_topic(self, topic: str | bytes, partitions: list[tuple[int, bytes | None]]) -> None:
-        answers: list[Produced] = []
-        self._topics.append((topic, answers))
+        if not self._topics or self._topics[-1][0] != topic:
+            self._topics.append((topic, []))
+        answers = self._topics[-1][1]
         queue: Queue | None
         if isinstance(topic, bytes):
             queue = self._worker.catalogue.find_id(QueueId(topic))

@@ -16,6 +16,13 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
 
 
+class TooMany(Malformed):
+    """More elements than are allowed."""
+
+    def __init__(self) -> None:
+        super().__init__("the request has more elements than request_elements_max")
+
+
 class Walk:
     """One walk: (start, end, replacement) of what is cut out, and how many elements may follow."""
 
@@ -26,10 +33,10 @@ class Walk:
         self.elements_left = elements_max
 
     def take(self, count: int) -> None:
-        """Count elements, or tagged fields. Raises Malformed: there are too many."""
+        """Count elements, or tagged fields. Raises TooMany."""
         self.elements_left -= count
         if self.elements_left < 0:
-            raise Malformed("the request has more elements than request_elements_max")
+            raise TooMany
 
 
 Walker = Callable[[bytes, int, int, Walk], int]
@@ -109,8 +116,9 @@ def _struct_walker(schema: Any) -> Walker:
     return step
 
 
-def _is_array(field: Field[Any]) -> bool:
-    return any(get_origin(part) is tuple for part in _union_parts(field.type))
+def array_type(field: Field[Any]) -> Any:
+    """The field's annotation without None where it is an array, else None."""
+    return next((part for part in _union_parts(field.type) if get_origin(part) is tuple), None)
 
 
 def _union_parts(annotation: Any) -> tuple[Any, ...]:
@@ -122,7 +130,7 @@ def _is_nullable(annotation: Any) -> bool:
 
 
 def _fixed_size(field: Field[Any]) -> int | None:
-    if _is_array(field):
+    if array_type(field) is not None:
         return None
     return _FIXED_BYTES.get(field.metadata.get("kafka_type", ""))
 
@@ -138,7 +146,7 @@ def _fixed_walker(size: int) -> Walker:
 
 
 def _field_walker(field: Field[Any], flexible: bool) -> Walker:
-    if _is_array(field):
+    if array_type(field) is not None:
         return _array_walker(field, flexible)
     nested = [part for part in _union_parts(field.type) if is_dataclass(part)]
     if nested:
@@ -164,7 +172,7 @@ def _nested_walker(schema: Any, nullable: bool) -> Walker:
     return step
 
 
-def _length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
+def length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
     """Read a length or count: fixed `width` bytes, or with width 0 a varint of length plus one."""
     if width == 0:
 
@@ -186,7 +194,7 @@ def _length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
 
 
 def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
-    read_length = _length_reader(0 if flexible else 2 if kind == "string" else 4)
+    read_length = length_reader(0 if flexible else 2 if kind == "string" else 4)
 
     def step(data: bytes, position: int, end: int, walk: Walk) -> int:
         length, position = read_length(data, position, end)
@@ -202,9 +210,8 @@ def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
 
 
 def _array_walker(field: Field[Any], flexible: bool) -> Walker:
-    read_count = _length_reader(0 if flexible else 4)
-    array_type = next(part for part in _union_parts(field.type) if get_origin(part) is tuple)
-    inner_type: Any = get_args(array_type)[0]
+    read_count = length_reader(0 if flexible else 4)
+    inner_type: Any = get_args(array_type(field))[0]
     fixed: int | None = None
     if is_dataclass(inner_type):
         schema: Any = inner_type

@@ -8,7 +8,7 @@ import struct
 from typing import NamedTuple
 
 from kproxy.protocol.answers import PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
-from kproxy.protocol.guard import skip_tags
+from kproxy.protocol.guard import TooMany, skip_tags
 from kproxy.protocol.varint import Malformed, read_uvarint
 
 _I16 = struct.Struct(">h")
@@ -32,7 +32,7 @@ class ProduceRequest(NamedTuple):
 
 
 def decode_produce(data: bytes, position: int, version: int, elements_max: int) -> ProduceRequest:
-    """Read the body that begins at `position`. Raises Malformed."""
+    """Read the body that begins at `position`. Raises Malformed, of which TooMany."""
     try:
         return _decode(data, position, version, elements_max)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -102,5 +102,5 @@ def _counted(count: int, room: int, elements_max: int) -> int:
     if not 0 <= count <= room:
         raise Malformed(f"an array of {count} elements is longer than the request")
     if count > elements_max:
-        raise Malformed("the request has more elements than request_elements_max")
+        raise TooMany
     return elements_max - count

@@ -16,6 +16,7 @@ import pytest
 from kio.serial import entity_reader
 
 from kproxy.protocol.codec import admit_body, decode_header, request_schema
+from kproxy.protocol.slices import sliced_reader
 from kproxy.protocol.varint import Malformed, uvarint
 from tests.generator import VERSIONS, Writer, mutated, request, values_of
 
@@ -40,15 +41,18 @@ def limit_memory() -> None:
 
 
 def unlike(cases: list[Case]) -> list[tuple[Case, int]]:
-    """The cases of which kio reads another number of bytes. Refusing is no difference."""
+    """The cases of which kio reads another number of bytes, or in slices another value.
+
+    Refusing is no difference.
+    """
     found = []
     for case in cases:
-        reader = entity_reader(request_schema(case.key, case.version))
+        schema = request_schema(case.key, case.version)
         try:
-            size = reader(case.data, case.position)[1]
+            value, size = entity_reader(schema)(case.data, case.position)
         except Exception:
             continue
-        if size != case.size:
+        if size != case.size or sliced_reader(schema)(case.data, case.position) != (value, size):
             found.append((case, size))
     return found
 
