@@ -27,6 +27,8 @@ from kproxy.log.local import Sync
 
 ENV_PREFIX = "KPROXY_"
 MIB = 1 << 20
+_SECRET = re.compile("passw|secret|token|credential|key")  # in a name: the value is never shown
+_SHOWN_MAX = 200
 
 
 class BadConfig(Exception):
@@ -270,4 +272,7 @@ def _one_line(error: ValidationError) -> str:
     if not first["loc"]:
         return problem
     name = "--" + str(first["loc"][0]).replace("_", "-")
-    return f"{name} {first['input']!s}: {problem}"
+    given = first["input"]
+    told = isinstance(given, str | int | float) and not _SECRET.search(name)
+    shown = f" {str(given)[:_SHOWN_MAX]}" if told else ""
+    return f"{name}{shown}: {problem}"
