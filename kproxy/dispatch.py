@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from anyio import to_thread
+
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import Answer
 from kproxy.handlers import (
@@ -27,6 +29,7 @@ from kproxy.handlers import (
     topic_partitions,
     topics,
 )
+from kproxy.memory import Making
 from kproxy.protocol.codec import (
     RequestHeader,
     decode_body,
@@ -130,7 +133,11 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
         body = decode_produce(frame, header.body_at, header.api_version, elements_max)
         return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
     request = Request(
-        header=header, body=decode_body(frame, header, elements_max), host=host, line=line
+        header=header,
+        body=decode_body(frame, header, elements_max),
+        host=host,
+        line=line,
+        making=Making(worker.answer_memory),
     )
     return Accepted(header, api, request)
 
@@ -160,10 +167,16 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
     if api is None:
         return _too_new(header)
     assert accepted.request is not None
-    body = await api.handle(worker, accepted.request)
-    if isinstance(body, Mapping):
-        return encode(header.api_key, header.api_version, header.correlation_id, body)
-    return body if isinstance(body, Answer) else _framed(header, body)
+    with accepted.request.making as making:
+        body = await api.handle(worker, accepted.request)
+        if isinstance(body, Mapping):
+            key, version = header.api_key, header.api_version
+            if making.long:
+                return await to_thread.run_sync(
+                    encode, key, version, header.correlation_id, body, limiter=worker.encoders
+                )
+            return encode(key, version, header.correlation_id, body)
+        return body if isinstance(body, Answer) else _framed(header, body)
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

@@ -1,5 +1,6 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinator import Coordinators
 from kproxy.log.base import Ticket
-from kproxy.memory import Memory
+from kproxy.memory import Making, Memory
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import Catalogue, Lookup
 from kproxy.metadata.cluster import Cluster
@@ -26,6 +27,10 @@ from kproxy.virtual.rows import Queue
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _uncounted() -> Making:
+    return Making(Memory(sys.maxsize))
 
 
 class Line:
@@ -58,6 +63,7 @@ class Request:
     body: Any
     host: str = ""  # of the client, as Kafka shows it: with a slash before it
     line: Line = field(default_factory=Line)
+    making: Making = field(default_factory=_uncounted)  # its answer
 
     @property
     def version(self) -> int:
@@ -132,6 +138,7 @@ class Worker:
         )
         self.request_memory = Memory(config.request_bytes_buffered_max)
         self.answer_memory = Memory(config.answer_bytes_buffered_max)
+        self.encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.now_ms = now_ms
         self.groups = Coordinators(routes.all, config, lookup, now_ms)
         self.stopping = False
