@@ -5,12 +5,16 @@ Of all work that has been cut, one slice is done in each turn of the loop, whoev
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from time import monotonic
+from typing import TypeVar
 
 from anyio.lowlevel import RunVar
 
 SLICE_S = 0.005
 
+Item = TypeVar("Item")
 _Line = deque[asyncio.Future[None]]
 _line: RunVar[_Line] = RunVar("kproxy_turns")
 
@@ -60,3 +64,10 @@ def _give_turn(loop: asyncio.AbstractEventLoop, line: _Line) -> None:
             break
     if line:
         loop.call_soon(_give_turn, loop, line)
+
+
+def slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of so many items; the last may be shorter."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some

@@ -4,7 +4,7 @@ A commit is judged twice: by the coordinator, which knows of rebalances under wa
 """
 
 from collections.abc import Mapping
-from itertools import batched, islice
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.memory import Making
+from kproxy.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Kind, command
@@ -312,7 +313,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             parts.append({"partition_index": index, "error_code": code})
             await request.making.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
-    for some in batched(forgotten, _OFFSETS_AT_ONCE):
+    for some in slices(forgotten, _OFFSETS_AT_ONCE):
         values = {"group": body.group_id, "partitions": some}
         outcome = await append(shard, command(Kind.FORGET, values=values))
         if outcome.code:
