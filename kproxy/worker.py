@@ -138,6 +138,7 @@ class Worker:
         )
         self.request_memory = Memory(config.request_bytes_buffered_max)
         self.answer_memory = Memory(config.answer_bytes_buffered_max)
+        self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self.encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.now_ms = now_ms
         self.groups = Coordinators(routes.all, config, lookup, now_ms)
