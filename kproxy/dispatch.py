@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anyio import to_thread
-
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import Answer
 from kproxy.handlers import (
@@ -58,13 +56,9 @@ async def _versions(worker: Worker, request: Request) -> Body:
     return await api_versions.handle(worker, request, RANGES)
 
 
-async def _never(worker: Worker, request: Request) -> Body:
-    raise AssertionError("Produce is appended, not handled")
-
-
 PRODUCE_KEY = 0
 _APIS = (
-    Api(key=PRODUCE_KEY, low=0, high=13, handle=_never),
+    Api(key=PRODUCE_KEY, low=0, high=13, handle=produce.handle),
     Api(key=1, low=4, high=17, handle=fetch.handle),
     Api(key=2, low=1, high=11, handle=list_offsets.handle),
     Api(key=3, low=0, high=13, handle=metadata.handle),
@@ -109,7 +103,7 @@ RANGES = tuple((api.key, api.low, api.high) for api in _APIS)
 
 
 class Accepted(NamedTuple):
-    """A request taken in: appended already where it is a Produce (`produced`), else `answer` it."""
+    """A request taken in: a short Produce is appended already (`produced`), else `answer` it."""
 
     header: RequestHeader
     api: Api | None = None  # None: ApiVersions in a version too new
@@ -131,10 +125,13 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
     elements_max = worker.config.request_elements_max
     if api.key == PRODUCE_KEY:
         body = decode_produce(frame, header.body_at, header.api_version, elements_max)
-        return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
+        if not produce.is_long(body):
+            return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
+    else:
+        body = decode_body(frame, header, elements_max)
     request = Request(
         header=header,
-        body=decode_body(frame, header, elements_max),
+        body=body,
         host=host,
         line=line,
         making=Making(worker.answer_memory),
@@ -170,13 +167,11 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
     with accepted.request.making as making:
         body = await api.handle(worker, accepted.request)
         if isinstance(body, Mapping):
-            key, version = header.api_key, header.api_version
-            if making.long:
-                return await to_thread.run_sync(
-                    encode, key, version, header.correlation_id, body, limiter=worker.encoders
-                )
-            return encode(key, version, header.correlation_id, body)
-        return body if isinstance(body, Answer) else _framed(header, body)
+            key, version, correlation_id = header[:3]
+            return await worker.encoded(making, encode, key, version, correlation_id, body)
+        if isinstance(body, Answer):
+            return body
+        return _framed(header, body) if body else b""  # empty: a Produce with acks=0
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

@@ -4,9 +4,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import anyio
+from anyio import to_thread
 
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
@@ -23,6 +24,9 @@ from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
+
+Args = TypeVarTuple("Args")
+Encoded = TypeVar("Encoded")
 
 
 def wall_clock_ms() -> int:
@@ -139,7 +143,7 @@ class Worker:
         self.request_memory = Memory(config.request_bytes_buffered_max)
         self.answer_memory = Memory(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
-        self.encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
+        self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.now_ms = now_ms
         self.groups = Coordinators(routes.all, config, lookup, now_ms)
         self.stopping = False
@@ -160,6 +164,14 @@ class Worker:
                 await event.wait()
         finally:
             self._long_polls.discard(event)
+
+    async def encoded(
+        self, making: Making, encode: Callable[[*Args], Encoded], *args: *Args
+    ) -> Encoded:
+        """What `encode` makes of an answer: if that is long, on another thread."""
+        if making.long:
+            return await to_thread.run_sync(encode, *args, limiter=self._encoders)
+        return encode(*args)
 
     def shard(self, name: str, partition: int = 0) -> Shard:
         """The shard that holds a queue's partition. Raises KafkaError: another worker has it."""

@@ -54,7 +54,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
             await step(_LISTED_BYTES)
         if parts:
             topics.append((topic.name, parts))
-    return list_offsets_body(request.version, topics)
+    return await worker.encoded(request.making, list_offsets_body, request.version, topics)
 
 
 def _check_epoch(part: Any) -> None:
