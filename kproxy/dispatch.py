@@ -4,12 +4,9 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 2 are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from anyio import Event
-from anyio.lowlevel import checkpoint
 
 from kproxy import large
 from kproxy.errors import Code, KafkaError
@@ -31,6 +28,7 @@ from kproxy.handlers import (
     topic_partitions,
     topics,
 )
+from kproxy.memory import Making
 from kproxy.protocol.codec import (
     RequestHeader,
     admit_body,
@@ -40,7 +38,7 @@ from kproxy.protocol.codec import (
     response_prefix,
 )
 from kproxy.protocol.guard import TooMany
-from kproxy.protocol.produced import Topic, decode_produce
+from kproxy.protocol.produced import decode_produce
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Request, Worker
 
@@ -61,13 +59,9 @@ async def _versions(worker: Worker, request: Request) -> Body:
     return await api_versions.handle(worker, request, RANGES)
 
 
-async def _never(worker: Worker, request: Request) -> Body:
-    raise AssertionError("Produce is appended, not handled")
-
-
 PRODUCE_KEY = 0
 _APIS = (
-    Api(key=PRODUCE_KEY, low=0, high=13, handle=_never),
+    Api(key=PRODUCE_KEY, low=0, high=13, handle=produce.handle),
     Api(key=1, low=4, high=17, handle=fetch.handle),
     Api(key=2, low=1, high=11, handle=list_offsets.handle),
     Api(key=3, low=0, high=13, handle=metadata.handle),
@@ -112,7 +106,7 @@ RANGES = tuple((api.key, api.low, api.high) for api in _APIS)
 
 
 class Accepted(NamedTuple):
-    """A request taken in: appended already where it is a Produce (`produced`), else `answer` it."""
+    """A request taken in: a short Produce is appended already (`produced`), else `answer` it."""
 
     header: RequestHeader
     api: Api | None = None  # None: ApiVersions in a version too new
@@ -125,8 +119,8 @@ class Accepted(NamedTuple):
 def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
     """Take in a request of the client at `host` and, if it is a Produce, append it.
 
-    A Produce of very many parts waits for its turn, as any other request. Raises Malformed: close
-    the connection.
+    A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
+    Malformed: close the connection.
     """
     header = decode_header(frame)
     api = TABLE.get(header.api_key)
@@ -143,7 +137,9 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
             if at_once == elements_max:
                 raise
         else:
-            return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
+            if not produce.is_long(body):
+                appending = produce.Appending(worker, header.api_version, body)
+                return Accepted(header, appending=appending)
     return Accepted(header, api, frame, host, line)
 
 
@@ -159,15 +155,11 @@ def produced(accepted: Accepted) -> bytes | None:
     Raises Malformed: close the connection.
     """
     assert accepted.appending is not None
-    return _produced(accepted.header, accepted.appending)
-
-
-def _produced(header: RequestHeader, appending: produce.Appending) -> bytes | None:
     try:
-        body = appending.body()
+        body = accepted.appending.body()
     except KafkaError as error:
         raise Malformed(f"{error.code.name}: {error}") from error
-    return None if body is None else _framed(header, body)
+    return None if body is None else _framed(accepted.header, body)
 
 
 async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer | None:
@@ -178,77 +170,54 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
     header, api = accepted.header, accepted.api
     if api is None:
         return _too_new(header)
-    if api.key == PRODUCE_KEY:
-        return await _produced_in_parts(worker, accepted)
-    memory, frame = worker.request_memory, accepted.frame
-    many = len(frame) > large.REQUEST_BYTES
-    work = (frame, header, worker.config.request_elements_max)
-    admitted = await large.aside(admit_body, *work) if many else admit_body(*work)
-    taken = large.decoded_bytes(len(frame), admitted.elements)
+    with Making(worker.answer_memory) as making:
+        body = await _handled(worker, api, accepted, making)
+        if isinstance(body, Mapping):
+            await _weigh(worker, making, body)
+            key, version, correlation_id = header[:3]
+            return await worker.encoded(making, encode, key, version, correlation_id, body)
+        if isinstance(body, Answer):
+            return body
+        return _framed(header, body) if body else None  # empty: a Produce with acks=0
+
+
+async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making) -> Body:
+    """What the API makes of a request, whose decoded form is counted for as long as it is there."""
+    header, frame = accepted.header, accepted.frame
+    memory, elements_max = worker.request_memory, worker.config.request_elements_max
+    admitted, taken, many = None, len(frame), len(frame) > large.REQUEST_BYTES
+    if api.key != PRODUCE_KEY:
+        check = (frame, header, elements_max)
+        admitted = await large.aside(admit_body, *check) if many else admit_body(*check)
+        taken = large.decoded_bytes(len(frame), admitted.elements)
     memory.take(taken)
     try:
         if memory.exhausted:
             raise Malformed("request memory is used up (request_bytes_buffered_max)")
-        if many:
-            values = await large.aside(decode_admitted, header, admitted, True)
+        body: Any
+        if admitted is None:
+            version = header.api_version
+            body = await large.aside(decode_produce, frame, header.body_at, version, elements_max)
+        elif many:
+            body = await large.aside(decode_admitted, header, admitted, True)
         else:
-            values = decode_admitted(header, admitted)
+            body = decode_admitted(header, admitted)
         del admitted
         line = accepted.line or Line()
-        request = Request(header=header, body=values, host=accepted.host, line=line)
-        body = await api.handle(worker, request)
+        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        return await api.handle(worker, request)
     finally:
         memory.give_back(taken)
-    if isinstance(body, Mapping):
-        return await _encoded(worker, header, body)
-    return body if isinstance(body, Answer) else _framed(header, body)
 
 
-async def _encoded(worker: Worker, header: RequestHeader, values: Mapping[str, Any]) -> bytes:
-    asked = (header.api_key, header.api_version, header.correlation_id)
-    if large.weight(values, large.ANSWER_WEIGHT) <= large.ANSWER_WEIGHT:
-        return encode(*asked, values)
-    most, memory = worker.config.answer_bytes_buffered_max, worker.answer_memory
-    weight = await large.aside(large.weight, values, most)
-    memory.take(weight)
-    try:
-        if weight > most or memory.exhausted:
-            raise Malformed("answer memory is used up (answer_bytes_buffered_max)")
-        return await large.aside(encode, *asked, values)
-    finally:
-        memory.give_back(weight)
-
-
-async def _produced_in_parts(worker: Worker, accepted: Accepted) -> bytes | None:
-    """Append a Produce of very many parts some at a time: what came before it is answered."""
-    header, frame = accepted.header, accepted.frame
-    elements_max = worker.config.request_elements_max
-    request = await large.aside(
-        decode_produce, frame, header.body_at, header.api_version, elements_max
-    )
-    appending = produce.Appending(worker, header.api_version, request._replace(topics=[]))
-    for some in _parts(request.topics):
-        appending.go_on(some)
-        await checkpoint()
-    done = Event()
-    appending.then(done.set)
-    await done.wait()
-    return await large.aside(_produced, header, appending)
-
-
-def _parts(topics: list[Topic]) -> Iterator[list[Topic]]:
-    """Some topics and partitions at a time; a topic of many goes on in the next part."""
-    part: list[Topic] = []
-    count = 0
-    for topic, partitions in topics:
-        for start in range(0, len(partitions) or 1, large.PRODUCE_PART):
-            some = partitions[start : start + large.PRODUCE_PART]
-            part.append(Topic(topic, some))
-            count += len(some) + 1
-            if count >= large.PRODUCE_PART:
-                yield part
-                part, count = [], 0
-    yield part
+async def _weigh(worker: Worker, making: Making, values: Mapping[str, Any]) -> None:
+    """Count an answer that was not counted while it was made. Raises Malformed: it is too much."""
+    if making.long:
+        return
+    weight = large.weight(values, large.ANSWER_WEIGHT)
+    if weight > large.ANSWER_WEIGHT:
+        most = worker.config.answer_bytes_buffered_max
+        await making.step(await large.aside(large.weight, values, most))
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

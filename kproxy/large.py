@@ -1,7 +1,7 @@
-"""What is too large for one turn of the loop: decoded and encoded on a thread, one at a time.
+"""What is too large for one turn of the loop: requests decoded on a thread, one at a time.
 
-kio and Python hold the interpreter, but hand it over every few milliseconds: the loop goes on, and
-what comes from others is answered meanwhile.
+Python holds the interpreter, but hands it over every few milliseconds: the loop goes on, and what
+comes from others is answered meanwhile.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,8 @@ Result = TypeVar("Result")
 
 REQUEST_BYTES = 32 << 10
 """A request up to this size is decoded where it is: 20 ms of the smallest elements."""
-PRODUCE_ELEMENTS = 2_500
-"""A Produce up to this many topics and partitions is appended where it is."""
-PRODUCE_PART = 500
-"""Topics and partitions that a larger one appends in one turn."""
+PRODUCE_ELEMENTS = 1000
+"""A Produce up to this many topics and partitions is decoded where it is."""
 ANSWER_WEIGHT = 512 << 10
 """An answer up to this weight is encoded where it is: 10 ms of parts of a few fields."""
 

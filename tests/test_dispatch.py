@@ -129,9 +129,30 @@ def test_what_an_answer_takes_is_counted_while_it_is_made(monkeypatch: pytest.Mo
 
     run(ask)
     assert used[0] > 200 * MANY
-    with pytest.raises(Malformed, match="answer memory"):
+    with pytest.raises(Malformed, match="answer_bytes_buffered_max"):
         run(lambda: ask(answer_bytes_buffered_max=MANY * 100))
     assert len(used) == 1
+
+
+def test_an_answer_that_nobody_counted_is_counted_before_it_is_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_the_loop = threads_of(monkeypatch, "encode")
+    parts = [{"partition_id": i, "error_code": 0, "error_message": "no"} for i in range(MANY)]
+    result = {"topic": "q", "partition_result": parts}
+
+    async def handle(worker: Worker, request: Any) -> dict[str, Any]:
+        return {"error_code": 0, "replica_election_results": [result]}
+
+    async def ask(**settings: Any) -> None:
+        worker = memory_worker(**settings)
+        api = dispatch.Api(key=43, low=0, high=2, handle=handle)
+        await answer(worker, taken(worker, 43, 2, election_of(1))._replace(api=api))
+
+    run(ask)
+    assert on_the_loop == [False]
+    with pytest.raises(Malformed, match="answer_bytes_buffered_max"):
+        run(lambda: ask(answer_bytes_buffered_max=MANY * 100))
 
 
 def test_an_answer_larger_than_a_frame_can_be_is_not_begun() -> None:
@@ -176,7 +197,7 @@ def test_a_produce_of_very_many_parts_is_appended_in_parts(queues: int, partitio
         shard.append = noted  # type: ignore[method-assign]
         response = await answer(worker, accepted)
         assert isinstance(response, bytes)
-        assert max(sizes) <= 2 * large.PRODUCE_PART
+        assert max(sizes) <= 500
         return decode_response(0, 9, response[4:])[1].responses
 
     topics = run(ask)
