@@ -244,3 +244,93 @@ def mutated(rng: random.Random, data: bytes, first: int = 8) -> bytes:
             number = rng.choice((b"\xff\xff\xff\xff\x07", b"\x7f\xff\xff\xff", b"\xff" * 4))
             out[at : at + len(number)] = number
     return bytes(out)
+
+
+# -- requests
+
+
+class Made(NamedTuple):
+    """A request without its length, and how it came about."""
+
+    kind: str
+    frame: bytes
+
+    @property
+    def key(self) -> int:
+        return int.from_bytes(self.frame[:2], "big", signed=True)
+
+    def __str__(self) -> str:
+        version = int.from_bytes(self.frame[2:4], "big", signed=True)
+        shown = self.frame[:2000].hex() + ("…" if len(self.frame) > 2000 else "")
+        return f"{self.kind} key {self.key} version {version}, {len(self.frame)} bytes: {shown}"
+
+
+def sensible(schema: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """Values of which those of known names are what they should be; one element in each array."""
+    values: dict[str, Any] = {}
+    for field in fields(schema):
+        kept, _ = parts_of(field.type)
+        if get_origin(kept) is tuple:
+            inner, _ = parts_of(get_args(kept)[0])
+            kind = field.metadata.get("kafka_type", "")
+            plain = known.get(field.name, "" if kind == "string" else 0)
+            values[field.name] = [sensible(inner, known) if is_dataclass(inner) else plain]
+        elif field.metadata.get("tag") is None and field.name in known:
+            values[field.name] = known[field.name]
+        elif is_dataclass(kept):
+            values[field.name] = sensible(kept, known)
+    return values
+
+
+def array_paths(schema: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Where a request has arrays, by the names of their fields."""
+    found = []
+    for field in fields(schema):
+        kept, _ = parts_of(field.type)
+        if get_origin(kept) is tuple:
+            path = (*above, field.name)
+            inner, _ = parts_of(get_args(kept)[0])
+            found += [path, *(array_paths(inner, path) if is_dataclass(inner) else ())]
+    return found
+
+
+def repeated(values: dict[str, Any], path: tuple[str, ...], count: int) -> dict[str, Any]:
+    """The same values with the element at `path` many times."""
+    first = values[path[0]][0]
+    if len(path) == 1:
+        return {**values, path[0]: Repeated(first, count)}
+    return {**values, path[0]: [repeated(first, path[1:], count)]}
+
+
+def elements_of(values: Any) -> int:
+    """How many elements a guard counts."""
+    if isinstance(values, Repeated):
+        return values.count * (1 + elements_of(values.element))
+    if isinstance(values, dict):
+        return sum(elements_of(value) for value in values.values())
+    if isinstance(values, list | tuple):
+        return len(values) + sum(elements_of(value) for value in values)
+    return 0
+
+
+def made(seed: str, known: dict[str, Any], ids: list[UUID], huge: int, odds: float) -> Made:
+    """One request. A share of `odds` of them is huge: up to so many elements."""
+    rng = random.Random(seed)
+    key, version = rng.choice(VERSIONS)
+    schema = request_schema(key, version)
+    paths = array_paths(schema)
+    if paths and rng.random() < 0.2 + odds:
+        path, is_huge = rng.choice(paths), rng.random() < odds / (0.2 + odds)
+        values = sensible(schema, known)
+        per = max(1, elements_of(repeated(values, path, 1)))
+        count = int(huge ** rng.uniform(0.7, 1)) // per if is_huge else rng.randrange(2, 300)
+        frame = request(key, version, repeated(values, path, count))
+        return Made("huge" if is_huge else "repeated", frame)
+    values = values_of(rng, schema, ids) if rng.random() < 0.6 else sensible(schema, known)
+    kind = rng.choice(("valid", "valid", "truncated", "mutated", "mutated", "straying"))
+    if kind == "straying":
+        return Made(kind, request(key, version, values, Writer(rng, rng.choice((0.02, 0.1)))))
+    frame = request(key, version, values)
+    if kind == "truncated":
+        frame = frame[: rng.randrange(8, len(frame) + 1)]
+    return Made(kind, mutated(rng, frame) if kind == "mutated" else frame)
