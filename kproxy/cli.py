@@ -72,7 +72,7 @@ def _config_file(command: Callable[..., Any]) -> Callable[..., Any]:
 def _collect_less() -> None:
     """Rows and requests die by their counts: looking for cycles in them cost a fifth of a fold."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
+    gc.set_threshold(20_000, 5, 400)
 
 
 def _loaded(config_file: Path | None, flags: dict[str, Any]) -> Config:

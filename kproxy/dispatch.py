@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from anyio import move_on_after
+
 from kproxy import large
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import Answer
@@ -182,32 +184,41 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
 
 
 async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making) -> Body:
-    """What the API makes of a request, whose decoded form is counted for as long as it is there."""
+    """What the API makes of a request."""
     header, frame = accepted.header, accepted.frame
-    memory, elements_max = worker.request_memory, worker.config.request_elements_max
-    admitted, taken, many = None, len(frame), len(frame) > large.REQUEST_BYTES
+    check = (frame, header, worker.config.request_elements_max)
+    line = accepted.line or Line()
+    if api.key != PRODUCE_KEY and len(frame) <= large.REQUEST_BYTES:
+        body = decode_admitted(header, admit_body(*check))
+        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        return await api.handle(worker, request)
+    memory, taken = worker.decoded_memory, len(frame)
     if api.key != PRODUCE_KEY:
-        check = (frame, header, elements_max)
-        admitted = await large.aside(admit_body, *check) if many else admit_body(*check)
+        admitted = await large.aside(admit_body, *check)
         taken = large.decoded_bytes(len(frame), admitted.elements)
+    await _wait_for_room(worker)
     memory.take(taken)
     try:
-        if memory.exhausted:
-            raise Malformed("request memory is used up (request_bytes_buffered_max)")
-        body: Any
-        if admitted is None:
-            version = header.api_version
-            body = await large.aside(decode_produce, frame, header.body_at, version, elements_max)
-        elif many:
-            body = await large.aside(decode_admitted, header, admitted, True)
+        if api.key == PRODUCE_KEY:
+            where = (header.body_at, header.api_version, worker.config.request_elements_max)
+            body = await large.aside(decode_produce, frame, *where)
         else:
-            body = decode_admitted(header, admitted)
-        del admitted
-        line = accepted.line or Line()
+            body = await large.aside(decode_admitted, header, admitted, True)
+            del admitted
         request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        del body
         return await api.handle(worker, request)
     finally:
         memory.give_back(taken)
+
+
+async def _wait_for_room(worker: Worker) -> None:
+    """Until there is memory for one more large request. Raises Malformed: not for long."""
+    memory = worker.decoded_memory
+    with move_on_after(worker.config.receive_stalled_ms_max / 1000):
+        await memory.wait_for_room()
+    if not memory.has_room:
+        raise Malformed("large requests take more memory than request_bytes_buffered_max")
 
 
 async def _weigh(worker: Worker, making: Making, values: Mapping[str, Any]) -> None:

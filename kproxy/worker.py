@@ -141,6 +141,7 @@ class Worker:
             config.fetch_sessions_max, config.fetch_session_partitions_max
         )
         self.request_memory = Memory(config.request_bytes_buffered_max)
+        self.decoded_memory = Memory(config.request_bytes_buffered_max)  # of large requests
         self.answer_memory = Memory(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers

@@ -60,7 +60,7 @@ def test_a_large_request_is_decoded_off_the_loop(
         assert isinstance(frame, bytes)
         parts = decode_response(43, 2, frame[4:])[1].replica_election_results[0].partition_result
         assert [part.partition_id for part in parts] == list(range(count))
-        assert worker.request_memory.used == worker.answer_memory.used == 0
+        assert worker.decoded_memory.used == worker.answer_memory.used == 0
 
     run(ask)
     assert calls == ([on_the_loop], [on_the_loop])
@@ -89,26 +89,46 @@ def test_others_are_answered_while_a_large_request_is_decoded_and_answered() -> 
     assert run(ask) > 20
 
 
-def test_what_a_decoded_request_takes_is_counted_while_it_is_answered() -> None:
-    async def ask(**settings: Any) -> int:
-        worker = memory_worker(**settings)
+def test_what_a_large_request_takes_is_counted_while_it_is_answered() -> None:
+    async def ask() -> int:
+        worker = memory_worker()
         used = 0
 
         async def handle(worker: Worker, request: Any) -> dict[str, Any]:
             nonlocal used
-            used = worker.request_memory.used
+            used = worker.decoded_memory.used
             return {"error_code": 0, "replica_election_results": ()}
 
-        accepted = taken(worker, 43, 2, election_of(MANY))
-        assert accepted.api is not None
         api = dispatch.Api(key=43, low=0, high=2, handle=handle)
-        await answer(worker, accepted._replace(api=api))
-        assert worker.request_memory.used == 0
+        await answer(worker, taken(worker, 43, 2, election_of(MANY))._replace(api=api))
+        assert worker.decoded_memory.used == 0
         return used
 
     assert run(ask) > 100 * MANY
-    with pytest.raises(Malformed, match="request memory"):
-        run(lambda: ask(request_bytes_buffered_max=10_000))
+
+
+def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
+    async def ask(seconds: float) -> list[str]:
+        worker = memory_worker(receive_stalled_ms_max=300, request_bytes_buffered_max=1000)
+        done: list[str] = []
+
+        async def one(name: str, count: int) -> None:
+            await answer(worker, taken(worker, 43, 2, election_of(count)))
+            done.append(name)
+
+        worker.decoded_memory.take(2000)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one, "large", MANY)
+            await anyio.sleep(0.01)
+            await one("small", 10)
+            await anyio.sleep(seconds)
+            worker.decoded_memory.give_back(2000)
+        return done
+
+    assert run(lambda: ask(0.0)) == ["small", "large"]
+    with pytest.raises(ExceptionGroup) as found:
+        run(lambda: ask(1.0))
+    assert found.group_contains(Malformed, match="request_bytes_buffered_max")
 
 
 def test_what_an_answer_takes_is_counted_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
