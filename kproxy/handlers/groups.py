@@ -1,9 +1,7 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from anyio.lowlevel import checkpoint
 
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
@@ -16,14 +14,24 @@ from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.group_rows import Head
 from kproxy.worker import Request, Worker
 
-_SLICE = 500
+_GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
 _TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer"}
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeGroupsResponse: classic groups with their members."""
-    return {"groups": [_described(worker, request, name) for name in request.body.groups]}
+    groups = []
+    for name in request.body.groups:
+        answer = _described(worker, request, name)
+        groups.append(answer)
+        await request.making.step(_GROUP_BYTES + _size(answer["members"]))
+    return {"groups": groups}
+
+
+def _size(members: Sequence[dict[str, Any]]) -> int:
+    data = sum(len(m["member_metadata"]) + len(m["member_assignment"]) for m in members)
+    return len(members) * _MEMBER_BYTES + 2 * data
 
 
 def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
@@ -84,14 +92,14 @@ async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
     groups = []
     for shard in worker.routes.all():
-        for number, listed in enumerate(_listed(worker.groups.of(shard))):
-            if number % _SLICE == _SLICE - 1:
-                await checkpoint()
+        for listed in _listed(worker.groups.of(shard)):
+            await request.making.step()
             if states and listed["group_state"].lower() not in states:
                 continue
             if types and listed["group_type"].lower() not in types:
                 continue
             groups.append(listed)
+            await request.making.step(_LISTED_BYTES)
     return {"error_code": Code.NONE, "groups": groups}
 
 
@@ -128,6 +136,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError as error:
             code = error.code
         results.append({"group_id": group_id, "error_code": code})
+        await request.making.step(_LISTED_BYTES)
     return {"results": results}
 
 
