@@ -154,12 +154,12 @@ async def _deleted(worker: Worker, group_id: str) -> Code:
     try:
         with CancelScope(shield=True):  # what is begun is done
             code = await _thinned_out(worker, coordinator, group_id)
-            if code:
-                return code
-            envelope = command(Kind.DELETE_GROUP, values={"group": group_id})
-            return (await append(coordinator.shard, envelope)).code
+            if not code:
+                envelope = command(Kind.DELETE_GROUP, values={"group": group_id})
+                code = (await append(coordinator.shard, envelope)).code
     finally:
         worker.groups_going.discard(group_id)
+    return code
 
 
 async def _thinned_out(worker: Worker, coordinator: Coordinator, group_id: str) -> Code:
