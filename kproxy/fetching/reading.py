@@ -35,11 +35,12 @@ class Found(NamedTuple):
     log_start: int
     batches: Sequence[tuple[int, Batch]]
     size: int
+    segments: Segments | None = None  # that the batches lie in
 
     @property
     def stored(self) -> "Stored":
-        assert self.followed.shard is not None
-        return Stored(self.batches, self.followed.shard.segments)
+        assert self.segments is not None
+        return Stored(self.batches, self.segments)
 
     @property
     def held_back(self) -> bool:
@@ -88,7 +89,8 @@ def look(followed: Followed, budget: Budget) -> Found:
                 budget.bytes_left = 0
         elif not budget.first and budget.bytes_left <= followed.max_bytes:
             budget.bytes_left = 0  # full, but for less than one batch
-    return Found(followed, Code.NONE, high_watermark, log_start, batches, size)
+    segments = followed.shard.segments
+    return Found(followed, Code.NONE, high_watermark, log_start, batches, size, segments)
 
 
 class Stored(NamedTuple):

@@ -244,26 +244,28 @@ async def _pieces(
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.told = (part.high_watermark, part.log_start)
-    pieces: list[bytes | Stored] = [answers.fetch_head(version, 0, session_id, len(by_topic))]
-    total = len(pieces[0])
+    pieces: list[bytes | Stored] = []
+    total = 0
+    texts = [answers.fetch_head(version, 0, session_id, len(by_topic))]
     tail = answers.fetch_tail(version)
     for topic, parts in by_topic.items():
-        head = answers.fetch_topic_head(version, topic, len(parts))
-        pieces.append(head)
-        total += len(head) + len(tail)
+        texts.append(answers.fetch_topic_head(version, topic, len(parts)))
         for part in parts:
             none_aborted = read_committed or part.followed.key is None
-            head = answers.fetch_partition_head(version, none_aborted, _fetched(part))
-            pieces.append(head)
+            texts.append(answers.fetch_partition_head(version, none_aborted, _fetched(part)))
             if part.size:
-                pieces.append(part.stored)
-            pieces.append(tail)
-            total += len(head) + part.size + len(tail)
+                text = b"".join(texts)
+                pieces += text, part.stored
+                total += len(text) + part.size
+                texts = []
+            texts.append(tail)
             if len(found) > _PARTS_AT_ONCE:
                 await making.step(_PART_BYTES)
-        pieces.append(tail)
-    pieces.append(tail)
-    total += len(tail)
+        texts.append(tail)
+    texts.append(tail)
+    text = b"".join(texts)
+    pieces.append(text)
+    total += len(text)
     prefix = response_prefix(_KEY, version, request.header.correlation_id, total)
     return [prefix, *pieces]
 
