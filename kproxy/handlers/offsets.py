@@ -15,7 +15,8 @@ from kproxy.memory import Making
 from kproxy.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.bodies import Commit, OffsetCommit
+from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
@@ -109,8 +110,10 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
                 answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
             else:
                 epoch = getattr(part, "committed_leader_epoch", -1)
-                row = [queue.queue_id.hex(), index, part.committed_offset, epoch, metadata, deny]
-                await commits.add(answer, row, len(metadata))
+                offset = OffsetCommit(
+                    queue.queue_id, index, part.committed_offset, epoch, metadata, deny
+                )
+                await commits.add(answer, offset)
         topics.append(_labelled(topic, by_id, parts))
     await commits.append()
     return {"topics": topics}
@@ -124,16 +127,17 @@ class _Commits:
 
     def __init__(self, worker: Worker, body: Any, absent: Code) -> None:
         self._worker, self._body, self._absent = worker, body, absent
-        self._offsets: list[list[Any]] = []
+        self._offsets: list[OffsetCommit] = []
         self._slots: list[dict[str, Any]] = []
         self._metadata_size = 0
 
-    async def add(self, answer: dict[str, Any], row: list[Any], metadata_size: int) -> None:
+    async def add(self, answer: dict[str, Any], offset: OffsetCommit) -> None:
+        metadata_size = len(offset.metadata)
         full = self._metadata_size + metadata_size > _METADATA_AT_ONCE
         if full or len(self._slots) == _OFFSETS_AT_ONCE:
             await self.append()
         self._slots.append(answer)
-        self._offsets.append(row)
+        self._offsets.append(offset)
         self._metadata_size += metadata_size
 
     async def append(self) -> None:
@@ -147,13 +151,11 @@ class _Commits:
 
     async def _codes(self) -> tuple[Code, ...]:
         worker, body = self._worker, self._body
-        values = {
-            "group": body.group_id,
-            "member": body.member_id,
-            "epoch": body.generation_id_or_member_epoch,
-            "offsets": self._offsets,
-        }
-        envelope = command(Kind.COMMIT, time_ms=worker.now_ms(), values=values)
+        epoch = body.generation_id_or_member_epoch
+        commit = Commit(body.group_id, body.member_id, epoch, self._offsets)
+        envelope = Envelope(
+            Kind.COMMIT, time_ms=worker.now_ms(), body=commit.encode(worker.level.value)
+        )
         try:
             outcome = await append(worker.coordinated(body.group_id), envelope)
         except KafkaError as error:

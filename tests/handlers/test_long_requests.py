@@ -62,14 +62,14 @@ async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -
     accepted = accept(worker, frame, "", Line())
     assert accepted.appending is None
 
-    async def answered() -> bytes:
+    async def answered() -> bytes | bytearray:
         answer = await respond(worker, accepted)
-        return b"".join(await chunks_of(answer)) if isinstance(answer, Answer) else bytes(answer)
+        return b"".join(await chunks_of(answer)) if isinstance(answer, Answer) else answer or b""
 
     answer, held = await held_by(answered())
     assert held < HELD_S
     assert worker.answer_memory.used == 0
-    return decode_response(key, version, answer[4:])[1] if answer else None
+    return decode_response(key, version, bytes(answer[4:]))[1] if answer else None
 
 
 def run(test: Callable[[Worker], Awaitable[None]], **settings: Any) -> None:
