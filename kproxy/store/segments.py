@@ -17,6 +17,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from kproxy.store import files
+from kproxy.store.synced import Synced
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Place
@@ -41,16 +42,23 @@ class LogFailed(Exception):
 class Segments:
     """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, marked: bool = False) -> None:
+        """`marked`: this is the log itself; a file beside it says how far it is on disk."""
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+        self.mark = Synced(directory) if marked else None
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._pins: dict[int, int] = {}
         self._doomed: set[int] = set()
         self._sizes: dict[int, int] = {}  # of segments that are not written any more
         self.ids = sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}"))
+        self.failed = False  # what is on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
 
     def path(self, segment: int) -> Path:
         return self._directory / f"{segment:020d}{SUFFIX}"
@@ -78,6 +86,10 @@ class Segments:
         self._keep(segment, fd)
         self.active, self.end = segment, 0
 
+    def force(self, segment: int) -> None:
+        """Force what a segment that is not written now holds to disk. Raises OSError."""
+        os.fsync(self._fd(segment))
+
     def resume(self, segment: int, end: int) -> None:
         """Go on writing a segment at `end`; what lies behind it is cut off."""
         fd = self._fd(segment)
@@ -87,9 +99,12 @@ class Segments:
         self.active, self.end = segment, end
 
     def frame(
-        self, first_log_offset: int, batch: list[Envelope]
+        self, first_log_offset: int, batch: list[Envelope], synced: int | None = None
     ) -> tuple[list[bytes], list[Place], int]:
-        """(buffers to write, a place for each envelope, bytes in all) at the current end."""
+        """(buffers to write, a place for each envelope, bytes in all) at the current end.
+
+        `synced`: the log offset before which all is on disk, where nobody counts envelopes.
+        """
         buffers: list[bytes] = []
         places: list[Place] = []
         position, segment = self.end, self.active
@@ -106,7 +121,7 @@ class Segments:
                 envelope.number,
                 envelope.time_ms,
                 envelope.writer,
-                envelope.counter,
+                envelope.counter if synced is None else synced,
             )
             crc = crc32c(body, crc32c(head))
             buffers.append(_LENGTH_CRC.pack(len(head) + len(body), crc) + head)
@@ -132,6 +147,7 @@ class Segments:
 
         Raises OSError, and then the file is as it was before; or LogFailed.
         """
+        self._refuse_failed()
         fd, position = self._fd(self.active), self.end
         try:
             position = files.write_all(fd, buffers, position)
@@ -143,19 +159,29 @@ class Segments:
                 os.ftruncate(fd, self.end)
                 os.fsync(fd)
             except OSError:
+                self.failed = True
                 raise LogFailed(f"a write failed and could not be undone: {error}") from error
             raise
         self.end = position
 
     def sync(self) -> None:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""
+        self._refuse_failed()
         try:
-            self._sync()
+            files.sync_data(self._fd(self.active))
         except OSError as error:
+            self.failed = True
             raise LogFailed(f"the log could not be forced to disk: {error}") from error
 
-    def _sync(self) -> None:
-        files.sync_data(self._fd(self.active))
+    def is_synced(self, through: int, segment: int, position: int) -> None:
+        """All before this log offset, and place, is on disk by now."""
+        if self.mark is not None:
+            self.mark.note(through, segment, position)
+
+    def _refuse_failed(self) -> None:
+        """Asked once more, the system would say that all is well."""
+        if self.failed:
+            raise LogFailed("the log could not be forced to disk before")
 
     # -- reading
 
@@ -244,6 +270,8 @@ class Segments:
 
     def close(self) -> None:
         """Close all files. A reader that has one pinned finishes."""
+        if self.mark is not None:
+            self.mark.close()
         for segment in list(self._fds):
             if segment in self._pins:
                 self._doomed.add(segment)
