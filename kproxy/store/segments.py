@@ -1,12 +1,10 @@
 """Append-only segment files: the embedded log, and where every batch's bytes are read from.
 
-A segment is named by its first log offset. It is a run of frames: length (uint32, of what follows
-the CRC), CRC-32C (uint32, of the same), log offset (uint64), envelope. A frame is never changed. A
-tail that does not check out is what a crash left of an unfinished commit, and is cut off; anything
-else that does not check out is damage, and refused.
+A segment is named by its first log offset. It is a run of frames (`store.frames`). A frame is
+never changed. A tail that does not check out is what a crash left of an unfinished commit, and is
+cut off; anything else that does not check out is damage, and refused (`store.tail` tells which).
 """
 
-import mmap
 import os
 import struct
 from collections import OrderedDict
@@ -17,14 +15,12 @@ from pathlib import Path
 from crc32c import crc32c
 
 from kproxy.store import files
+from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Place
 
-_FRAME = struct.Struct(">IIQ")
-_CRC_FROM = 8
-_BODY_AT = _FRAME.size + envelopes.HEAD_BYTES
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
 _LENGTH_CRC = struct.Struct(">II")
 _OPEN_FILES_MAX = 512
@@ -125,10 +121,10 @@ class Segments:
             )
             crc = crc32c(body, crc32c(head))
             buffers.append(_LENGTH_CRC.pack(len(head) + len(body), crc) + head)
-            places.append(Place(segment, position + _BODY_AT, len(body)))
+            places.append(Place(segment, position + BODY_AT, len(body)))
             if body:
                 buffers.append(body)
-            position += _BODY_AT + len(body)
+            position += BODY_AT + len(body)
             log_offset += 1
         return buffers, places, position - self.end
 
@@ -230,31 +226,21 @@ class Segments:
                     if segment in self._doomed:
                         self._close(segment)
 
-    def replay(self, segment: int, position: int) -> Iterator[tuple[int, Envelope, Place, int]]:
+    def replay(self, segment: int, position: int) -> Iterator[Frame]:
         """(log offset, envelope, place, position behind it) for each sound frame from `position`.
 
         Stops at the first frame that is not sound: the caller knows whether that may be.
         """
-        with self.path(segment).open("rb") as file:
-            size = min(os.fstat(file.fileno()).st_size, self.size(segment))
-            if size <= position:
-                return
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            try:
-                while position + _BODY_AT <= size:
-                    length, crc, log_offset = _FRAME.unpack_from(data, position)
-                    after = position + _CRC_FROM + length
-                    if length < _BODY_AT - _CRC_FROM or after > size:
-                        return
-                    content = data[position + _CRC_FROM : after]
-                    if crc32c(content) != crc:
-                        return
-                    envelope = envelopes.decode(content, 8)
-                    place = Place(segment, position + _BODY_AT, len(envelope.body))
-                    yield log_offset, envelope, place, after
-                    position = after
-            finally:
-                data.close()
+        with self.reader(segment) as reader:
+            yield from reader.frames(position)
+
+    def reader(self, segment: int) -> FrameReader:
+        """Reads a segment's frames as of now; to be closed."""
+        return FrameReader(self.path(segment), segment, self.size(segment))
+
+    def read_ahead(self, segment: int, position: int, size: int) -> None:
+        """Bring some of a segment into the page cache. Blocks."""
+        os.pread(self._fd(segment), size, position)
 
     def drop(self, segment: int) -> int:
         """Delete a segment; returns the bytes given back. A reader that has it pinned finishes."""

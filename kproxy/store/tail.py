@@ -13,14 +13,13 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from kproxy.store.frames import BODY_AT, CRC_FROM
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import COPIED, Kind
 
 _START = struct.Struct(">IIQB")  # length, CRC, log offset, kind
-_CRC_FROM = 8
-_HEAD_BYTES = 16 + envelopes.HEAD_BYTES
 _COUNTER = struct.Struct(">Q")
-_COUNTER_AT = _HEAD_BYTES - _COUNTER.size
+_COUNTER_AT = BODY_AT - _COUNTER.size
 _BATCH_LENGTH = struct.Struct(">I")
 _BATCH_LENGTH_AT = 8  # of what follows, in a record batch
 _READ_AGAIN = 3  # times the bytes there are
@@ -45,13 +44,13 @@ class _Tail:
         budget = _READ_AGAIN * (size - position)
         tries = 1000 + int((size - position) * _TRIES_PER_BYTE)
         pattern = self._pattern(size - position)
-        while position + _HEAD_BYTES <= size and budget > 0 and tries > 0:
+        while position + BODY_AT <= size and budget > 0 and tries > 0:
             length, crc, log_offset, kind = _START.unpack_from(data, position)
-            after = position + _CRC_FROM + length
+            after = position + CRC_FROM + length
             tries -= 1
-            if length >= _HEAD_BYTES - _CRC_FROM and after <= size and log_offset > self._lost:
+            if length >= BODY_AT - CRC_FROM and after <= size and log_offset > self._lost:
                 budget -= length
-                if crc32c(data[position + _CRC_FROM : after]) == crc:
+                if crc32c(data[position + CRC_FROM : after]) == crc:
                     (forced,) = _COUNTER.unpack_from(data, position + _COUNTER_AT)
                     if self._lost < forced <= log_offset:
                         return position
@@ -63,20 +62,20 @@ class _Tail:
             found = pattern.search(data, position + 9)
             if found is None:
                 return None
-            position, known = found.start() - _CRC_FROM, False
+            position, known = found.start() - CRC_FROM, False
         return None
 
     def _spans(self, position: int, length: int, kind: int) -> bool:
         """Whether the record batch inside says the same of a frame's length."""
-        at = position + _HEAD_BYTES + _BATCH_LENGTH_AT + (COPIED.size if kind == Kind.COPY else 0)
+        at = position + BODY_AT + _BATCH_LENGTH_AT + (COPIED.size if kind == Kind.COPY else 0)
         if kind not in (Kind.APPEND, Kind.COPY) or at + _BATCH_LENGTH.size > self._size:
             return False
         (inside,) = _BATCH_LENGTH.unpack_from(self._data, at)
-        return bool(at + _BATCH_LENGTH.size + inside == position + _CRC_FROM + length)
+        return bool(at + _BATCH_LENGTH.size + inside == position + CRC_FROM + length)
 
     def _pattern(self, size: int) -> re.Pattern[bytes]:
         """What a frame of this log has from its log offset to its envelope's form."""
-        highest = self._lost + size // _HEAD_BYTES + 1
+        highest = self._lost + size // BODY_AT + 1
         starts = {offset.to_bytes(8, "big")[:-_LOW_BYTES] for offset in (self._lost + 1, highest)}
         start = b"|".join(map(re.escape, sorted(starts)))
         form = re.escape(bytes([envelopes.FORM]))

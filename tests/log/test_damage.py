@@ -29,13 +29,6 @@ from tests.wire import batch
 Files = dict[str, bytes]
 
 
-class Rows(DictKv):
-    """Rows that are lost with their process."""
-
-    def unflushed_bytes(self) -> int:
-        return 0
-
-
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is forced to disk: there is no power cut here."""
@@ -55,7 +48,7 @@ def recovered(directory: Path) -> int:
             commit_bytes_max=1 << 20, room=room,
         )  # fmt: skip
 
-    kv: Any = Rows()
+    kv: Any = DictKv()
     shard = Shard(
         shard=ShardId(0), shards=1, kv=kv, segments=segments, room=room, config=settings, log=log,
         shared=False,
