@@ -90,6 +90,7 @@ class RocksKv:
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(f"the rows in {path} do not open: {error}") from error
         self._errors = 0
+        self._abandoned = False
         self._behind: dict[bytes, bytes | None] = {}
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
@@ -167,8 +168,18 @@ class RocksKv:
     def _number(self, name: str) -> int:
         return self._db.property_int_value(f"rocksdb.{name}") or 0
 
+    def abandon(self) -> None:
+        """Put nothing on disk any more, not even at a close: the log is not where the rows are.
+
+        RocksDB would at its end, so it is never ended; the process is about to.
+        """
+        self._behind = {}
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._db))
+        self._abandoned = True
+
     def close(self) -> None:
-        self._db.close()
+        if not self._abandoned:
+            self._db.close()
 
 
 class Checkpoint(NamedTuple):

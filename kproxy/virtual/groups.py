@@ -130,7 +130,8 @@ class GroupFold:
     def expire(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """EXPIRE: offsets that were old when looked at, if they still are what was looked at.
 
-        Whether any are left is not looked at here: those of dead queues are swept without the log.
+        Whether any are left is not looked at here: earlier kproxies swept those of dead queues
+        without the log.
         A group that was found without any is `spent`, and goes if it is found so once more.
         """
         values = envelope.values()

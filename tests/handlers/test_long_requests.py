@@ -18,6 +18,7 @@ from kproxy.fetching.reading import Answer
 from kproxy.handlers import offsets
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
+from kproxy.virtual.bodies import decode_commit
 from kproxy.virtual.envelope import Kind
 from kproxy.worker import Line, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
@@ -205,7 +206,7 @@ def test_a_commit_of_many_offsets_is_many_commands_and_the_last_one_holds() -> N
         codes = [part.error_code for part in answer.topics[0].partitions]
         assert codes == [0] * 30_000 + [3]
         commits = [e for e in shard_of(worker).log if e.kind == Kind.COMMIT]
-        sizes = [len(envelope.values()["offsets"]) for envelope in commits]
+        sizes = [len(decode_commit(envelope.body).offsets) for envelope in commits]
         assert (sum(sizes), max(sizes)) == (30_000, 500)
         asked = {"name": "q", "partition_indexes": [0, 1, 2]}
         read = await call(worker, 9, 7, {

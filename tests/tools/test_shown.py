@@ -17,7 +17,7 @@ SHOWN = (
 
 
 def run(monkeypatch: pytest.MonkeyPatch, found: Any, *arguments: str) -> Result:
-    monkeypatch.setattr(commands, "_asked", lambda address, ask: found)
+    monkeypatch.setattr(commands, "asked", lambda address, ask: found)
     done = CliRunner().invoke(cli.cli, list(arguments))
     assert done.exit_code == 0, done.output
     return done
