@@ -4,6 +4,7 @@ Both are given what each member may have and has; both are deterministic.
 """
 
 from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -75,25 +76,69 @@ def _each_its_own(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> d
             if kept and (queue, index) not in taken:
                 has[member].add((queue, index))
                 taken.add((queue, index))
+    loads = _Loads(has, readers)
     parts = _all_parts(frozenset(readers), sizes)
     for part in sorted(parts, key=lambda part: (len(readers[part[0]]), part)):
         if part not in taken:
-            has[min(readers[part[0]], key=lambda m: (len(has[m]), m))].add(part)
-    _level(has, readers)
+            loads.give(loads.least(part[0]), part)
+    _level(loads)
     return {member: frozenset(parts) for member, parts in has.items()}
 
 
-def _level(has: dict[str, set[PartitionKey]], readers: Mapping[QueueId, list[str]]) -> None:
+class _Loads:
+    """Who has what, and of the readers of each queue who has least: by heaps that are put right
+    when they are looked at. Queues with the same readers share one."""
+
+    def __init__(
+        self, has: dict[str, set[PartitionKey]], readers: Mapping[QueueId, list[str]]
+    ) -> None:
+        self.has = has
+        heaps: dict[tuple[str, ...], list[tuple[int, str]]] = {}
+        self._heaps: dict[QueueId, list[tuple[int, str]]] = {}
+        self._of_member: dict[str, list[list[tuple[int, str]]]] = {member: [] for member in has}
+        for queue, members in readers.items():
+            alike = tuple(members)
+            if alike not in heaps:
+                heap = heaps[alike] = [(len(has[member]), member) for member in members]
+                heapify(heap)
+                for member in members:
+                    self._of_member[member].append(heap)
+            self._heaps[queue] = heaps[alike]
+
+    def least(self, queue: QueueId) -> str:
+        """The reader of a queue that has the fewest partitions, the first by name of several."""
+        heap, has = self._heaps[queue], self.has
+        while True:
+            load, member = heap[0]
+            now = len(has[member])
+            if load == now:
+                return member
+            if load < now:
+                heapreplace(heap, (now, member))
+            else:
+                heappop(heap)  # it lost some since, and stands further up as well
+
+    def give(self, member: str, part: PartitionKey) -> None:
+        self.has[member].add(part)
+
+    def move(self, part: PartitionKey, from_: str, to: str) -> None:
+        self.has[from_].discard(part)
+        self.has[to].add(part)
+        for heap in self._of_member[from_]:
+            heappush(heap, (len(self.has[from_]), from_))
+
+
+def _level(loads: _Loads) -> None:
     """Move partitions from who has more to who has less, while that evens anything out."""
+    has = loads.has
     moved = True
     while moved:
         moved = False
         for member in sorted(has, key=lambda m: (-len(has[m]), m)):
             for part in sorted(has[member]):
-                to = min(readers[part[0]], key=lambda m: (len(has[m]), m))
+                to = loads.least(part[0])
                 if len(has[to]) + 1 < len(has[member]):
-                    has[member].discard(part)
-                    has[to].add(part)
+                    loads.move(part, member, to)
                     moved = True
 
 

@@ -116,8 +116,8 @@ class ClassicGroup(Rebalancing):
         """A member id for someone to join with."""
         member_id = f"{client_id}-{uuid.uuid4()}"
         self._pending.add(member_id)
-        self._home.timers.at(
-            self._home.now() + session_s, lambda now: self._expire_pending(member_id)
+        self.alarms.set(
+            member_id, self._home.now() + session_s, lambda now: self._expire_pending(member_id)
         )
         return member_id
 
@@ -133,6 +133,7 @@ class ClassicGroup(Rebalancing):
         if member_id not in self._pending:
             return False
         self._pending.discard(member_id)
+        self.alarms.cancel(member_id)
         self._maybe_complete()
         if self.idle:
             self._home.forget(self)
@@ -146,6 +147,7 @@ class ClassicGroup(Rebalancing):
         if not self.members:
             self.protocol_type = protocol_type
         self._pending.discard(member.id)
+        self.alarms.cancel(member.id)
         member.new = True
         self._newly_joined = True
         waiting: Promise[dict[str, Any]] = Promise()
@@ -247,6 +249,7 @@ class ClassicGroup(Rebalancing):
     def end(self, code: Code) -> None:
         """This coordinator knows nothing any more: whoever waits is told to look again."""
         self.state = State.DEAD
+        self.alarms.end()
         for member in self.members.values():
             member.answer_join(join_answer(code, member.id))
             member.answer_sync(sync_answer(code))

@@ -17,7 +17,7 @@ from kproxy.groups.assignors import ASSIGNORS, Parts, Wish
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress, restored
 from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.reconciling import reconcile
-from kproxy.groups.timers import Timers
+from kproxy.groups.timers import Alarms, Timers
 from kproxy.virtual.group_rows import NO_VERSION, Head
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -31,6 +31,9 @@ class State(StrEnum):
     RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
+
+
+_SESSION, _REVOKE = "session", "revoke"
 
 
 class Home(Protocol):
@@ -58,6 +61,7 @@ class ConsumerGroup:
     def __init__(self, group_id: str, home: Home) -> None:
         self.id = group_id
         self._home = home
+        self.alarms = Alarms(home.timers)
         self.members: dict[str, ConsumerMember] = {}
         self.epoch = self.target_epoch = 1  # as Kafka counts
         self.assign_again_at = 0.0
@@ -136,6 +140,8 @@ class ConsumerGroup:
 
     def take_out(self, member_id: str) -> ConsumerMember:
         member = self.members.pop(member_id)
+        self.alarms.cancel((_SESSION, member_id))
+        self.alarms.cancel((_REVOKE, member_id))
         self.changed.discard(member_id)
         self.gone.add(member_id)
         return member
@@ -164,7 +170,9 @@ class ConsumerGroup:
 
     def _watch(self, member: ConsumerMember) -> None:
         member_id = member.id
-        self._home.timers.at(member.deadline, lambda now: self._expire(member_id, now))
+        self.alarms.set(
+            (_SESSION, member_id), member.deadline, lambda now: self._expire(member_id, now)
+        )
 
     def _expire(self, member_id: str, now: float) -> float | None:
         member = self.members.get(member_id)
@@ -189,7 +197,7 @@ class ConsumerGroup:
                 if there is not None and there.revoke_by == by and not self.ended:
                     self._home.fence_soon(self, member_id)
 
-            self._home.timers.at(by, due)
+            self.alarms.set((_REVOKE, member_id), by, due)
 
     def of_instance(self, instance: str) -> ConsumerMember | None:
         return next((m for m in self.members.values() if m.instance == instance), None)
@@ -273,6 +281,7 @@ class ConsumerGroup:
 
     def end(self, code: Code) -> None:
         self.ended = True
+        self.alarms.end()
 
 
 def by_queue(parts: Iterable[PartitionKey]) -> dict[QueueId, list[int]]:

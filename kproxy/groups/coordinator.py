@@ -34,7 +34,7 @@ from kproxy.virtual.rows import Queue
 _log = structlog.get_logger()
 
 _TICK_S = 0.05
-_LOOK_S = 0.25
+_SHARDS_S = 0.25
 _LOOK_S = 1.0
 _SLICE = 200
 
@@ -198,6 +198,7 @@ class Coordinator:
     def forget(self, group: Group) -> None:
         if self.groups.get(group.id) is group:
             del self.groups[group.id]
+            group.alarms.end()
 
     # -- consumer groups
 
@@ -383,7 +384,7 @@ class Coordinators:
         while True:
             self._sooner = anyio.Event()
             due = min((c.timers.next for c in self._by_shard.values()), default=math.inf)
-            until = max(ran_at + _TICK_S, min(due, ran_at + _LOOK_S))
+            until = max(ran_at + _TICK_S, min(due, ran_at + _SHARDS_S))
             with anyio.move_on_after(until - anyio.current_time()) as scope:
                 await self._sooner.wait()
             if scope.cancel_called:

@@ -8,8 +8,10 @@ from anyio import Lock
 from kproxy.errors import Code
 from kproxy.groups.answers import State, join_answer, sync_answer
 from kproxy.groups.member import Member
-from kproxy.groups.timers import Timers
+from kproxy.groups.timers import Alarms, Timers
 from kproxy.virtual.group_rows import NO_VERSION
+
+_ROUND = "round"
 
 
 class Home(Protocol):
@@ -38,6 +40,7 @@ class Rebalancing:
     def __init__(self, group_id: str, home: Home) -> None:
         self.id = group_id
         self._home = home
+        self.alarms = Alarms(home.timers)
         self.state = State.EMPTY
         self.members: dict[str, Member] = {}
         self._instances: dict[str, str] = {}
@@ -62,7 +65,7 @@ class Rebalancing:
             self._watch(member)
 
     def _watch(self, member: Member) -> None:
-        self._home.timers.at(member.deadline, lambda now: self._expire(member, now))
+        self.alarms.set(member, member.deadline, lambda now: self._expire(member, now))
 
     def _expire(self, member: Member, now: float) -> float | None:
         if self.members.get(member.id) is not member or self.state == State.DEAD:
@@ -85,6 +88,7 @@ class Rebalancing:
 
     def _drop(self, member_id: str) -> None:
         member = self.members.pop(member_id)
+        self.alarms.cancel(member)
         if member.instance is not None:
             self._instances.pop(member.instance, None)
         self._unsynced.discard(member_id)
@@ -135,7 +139,7 @@ class Rebalancing:
             else:
                 self._complete()
 
-        self._home.timers.at(self._home.now() + delay_s, due)
+        self.alarms.set(_ROUND, self._home.now() + delay_s, due)
 
     def _complete_by(self, seconds: float) -> None:
         round_ = self._round
@@ -144,7 +148,7 @@ class Rebalancing:
             if (self._round, self.state) == (round_, State.PREPARING):
                 self._complete()
 
-        self._home.timers.at(self._home.now() + seconds, due)
+        self.alarms.set(_ROUND, self._home.now() + seconds, due)
 
     def _maybe_complete(self) -> None:
         if self.state != State.PREPARING or self._initial or self._pending:
@@ -167,6 +171,7 @@ class Rebalancing:
         self.generation += 1
         if not self.members:
             self.state, self.protocol, self.leader = State.EMPTY, None, None
+            self.alarms.cancel(_ROUND)
             self._home.soon(self)
             return
         self.protocol = self.vote()
@@ -198,7 +203,7 @@ class Rebalancing:
                     self._drop(member_id)
                 self._prepare()
 
-        self._home.timers.at(self._home.now() + seconds, due)
+        self.alarms.set(_ROUND, self._home.now() + seconds, due)
 
     def current(self, member_id: str) -> dict[str, Any]:
         """The JoinGroup answer with the current generation."""

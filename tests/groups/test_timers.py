@@ -1,0 +1,78 @@
+"""Timers: what is over lets go of what it held, however far away its time was."""
+
+import gc
+import weakref
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kproxy.groups.timers import Alarms, Timers
+
+FAR = 2.0**31 / 1000
+
+
+class Group:
+    """What a timer would keep in memory."""
+
+    def __init__(self, timers: Timers) -> None:
+        self.alarms = Alarms(timers)
+
+    def hold(self) -> Callable[[float], None]:
+        return lambda now: self.alarms.end()
+
+
+def test_groups_that_are_gone_leave_nothing_behind() -> None:
+    timers = Timers()
+    alive = []
+    for _ in range(1000):
+        group = Group(timers)
+        for _ in range(5):
+            group.alarms.set("round", FAR, group.hold())
+        group.alarms.set("member", FAR, group.hold())
+        group.alarms.end()
+        alive.append(weakref.ref(group))
+    del group
+    gc.collect()
+    assert not [one for one in alive if one() is not None]
+    assert len(timers) < 200
+
+
+def test_what_is_over_does_not_count_as_taken_back() -> None:
+    timers = Timers()
+    called = []
+    timer = timers.at(1.0, called.append)  # type: ignore[arg-type]
+    timers.run_due(2.0)
+    timers.cancel(timer)
+    timers.at(3.0, called.append)  # type: ignore[arg-type]
+    timers.run_due(4.0)
+    assert called == [2.0, 4.0]
+    assert len(timers) == 0
+
+
+def test_who_waits_is_told_of_what_is_due_before_all_else() -> None:
+    told = []
+    timers = Timers(lambda: told.append(timers.next))
+    for when in (5.0, 7.0, 3.0, 4.0):
+        timers.at(when, lambda now: None)
+    assert told == [5.0, 3.0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=40))
+def test_of_each_key_the_last_one_holds(steps: list[tuple[str, int, bool]]) -> None:
+    timers = Timers()
+    alarms = Alarms(timers)
+    wanted: dict[str, int] = {}
+    rung: list[tuple[str, int]] = []
+    for key, when, taken_back in steps:
+        if taken_back:
+            alarms.cancel(key)
+            wanted.pop(key, None)
+        else:
+            alarms.set(key, when, lambda now, it=(key, when): rung.append(it))  # type: ignore[misc]
+            wanted[key] = when
+    for now in range(10):
+        timers.run_due(now)
+    assert sorted(rung) == sorted(wanted.items())
+    assert len(timers) == 0
+    alarms.end()
