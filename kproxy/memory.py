@@ -64,7 +64,7 @@ class Making(Pace):
         self._made = self._held = 0
 
     def __enter__(self) -> "Making":
-        super().__init__()  # the slice begins now
+        self.begin()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -25,6 +25,10 @@ class Pace:
     __slots__ = ("_until",)
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """What is done from now on counts: what was waited for until now did not hold the loop."""
         self._until = monotonic() + SLICE_S
 
     @property
@@ -39,7 +43,7 @@ class Pace:
     async def rest(self) -> None:
         """Let others have their turn."""
         await _turn()
-        self._until = monotonic() + SLICE_S
+        self.begin()
 
 
 async def _turn() -> None:

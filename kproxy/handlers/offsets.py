@@ -174,6 +174,8 @@ def _here(worker: Worker, group: str) -> Code:
     """Why this worker cannot answer for a group, if it cannot."""
     if group_is_too_long(group):
         return Code.INVALID_GROUP_ID
+    if group in worker.groups_going:
+        return Code.COORDINATOR_LOAD_IN_PROGRESS
     try:
         worker.coordinated(group)
     except KafkaError as error:
