@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
         frame = await answer(self._worker, self._line[0].accepted)
         if isinstance(frame, Answer):
             await self._send_read(frame)
-        elif frame is not None:
+        elif frame:
             await self._send(frame)
         self._check_here()
         self._serial -= 1

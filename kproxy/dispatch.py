@@ -166,8 +166,8 @@ def produced(accepted: Accepted) -> bytes | None:
     return None if body is None else _framed(accepted.header, body)
 
 
-async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer | None:
-    """The response frame of any other request, whose turn it is, or None where none is due.
+async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer:
+    """The response frame of any other request, whose turn it is; empty where none is due.
 
     Raises Malformed: close the connection.
     """
@@ -182,7 +182,7 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
             return await worker.encoded(making, encode, key, version, correlation_id, body)
         if isinstance(body, Answer):
             return body
-        return _framed(header, body) if body else None  # empty: a Produce with acks=0
+        return _framed(header, body) if body else b""  # a Produce with acks=0
 
 
 async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making) -> Body:

@@ -125,6 +125,7 @@ class Sender:
         self._server = server
         self._behind = encode_request(18, 0, 1, {})
         self._socket: socket.socket | None = None
+        self.answered = 0
         self.probe = Probe(server)
         self.probe.start()
 
@@ -149,6 +150,7 @@ class Sender:
             self._socket.settimeout(0.05 if waits else 60)
             self._socket.sendall(struct.pack(">i", len(one.frame)) + one.frame + self._behind)
             self._until_answered(self._socket)
+            self.answered += 1
         except TimeoutError:
             assert waits, f"no answer to {one}"
             self._drop()
@@ -269,7 +271,7 @@ def test_two_hundred_thousand_requests(target: tuple[Served, Sender, list[UUID]]
 
 def many(target: tuple[Served, Sender, list[UUID]], part: str, count: int, odds: float) -> None:
     server, sender, ids = target
-    before = server.rss()
+    before, answered = server.rss(), sender.answered
     known = {**KNOWN, "name": "fuzz-a", "topic": "fuzz-a", "topic_name": "fuzz-a"}
     for number in range(count):
         seed = f"{SEED}-{part}-{number}"
@@ -277,6 +279,7 @@ def many(target: tuple[Served, Sender, list[UUID]], part: str, count: int, odds:
         sender.judge(one._replace(kind=f"seed {seed}, {one.kind}"))
         if number % 100 == 99:
             assert server.rss() - before < RSS_GROWTH_MAX, f"at seed {seed}"
+    assert sender.answered - answered > count / 3  # the others are refused
 
 
 def test_what_was_generated_can_be_recovered(

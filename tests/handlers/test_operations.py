@@ -1,0 +1,25 @@
+"""What operators' tools ask of a worker."""
+
+from pathlib import Path
+
+import anyio
+
+from kproxy.dispatch import accept, answer
+from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.worker import Line
+from tests.fakes import memory_worker
+
+
+def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
+    """Of its path, the last part is enough to tell one worker's from another's."""
+    directory = tmp_path / "worker-3"
+    directory.mkdir()
+
+    async def ask() -> bytes:
+        worker = memory_worker(data_dir=directory)
+        frame = encode_request(35, 4, 1, {"topics": None})[4:]
+        return bytes(await answer(worker, accept(worker, frame, "", Line())))  # type: ignore[arg-type]
+
+    _, body = decode_response(35, 4, anyio.run(ask)[4:])
+    assert [result.log_dir for result in body.results] == ["worker-3"]
+    assert body.results[0].total_bytes > 0
