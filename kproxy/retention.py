@@ -24,7 +24,7 @@ from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
-_SLICE = 200
+_SLICE = 100  # partitions looked at in one turn of the loop: a binary search each
 
 
 class Retention(Looks):

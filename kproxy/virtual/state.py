@@ -30,6 +30,7 @@ class Kv(Protocol):
         """Put all, or with None delete, at once."""
         ...
 
+
 _EMPTY = Partition().encode()
 
 
