@@ -115,6 +115,7 @@ class Keeper:
             return
         await shard.log.sync()  # most of it, while commits go on
         shard.log.sync_rest()  # from here to the next line nothing is applied
+        shard.refuse_failed()
         through = shard.applied_through
         shard.kv.begin_flush()
         await to_thread.run_sync(shard.kv.finish_flush)
@@ -167,6 +168,7 @@ class Keeper:
                     )
             self._shard.commit({key: None})
             swept = True
+            await checkpoint()
         return swept
 
     async def _sweep_queue(self, queue_id: QueueId) -> bool:

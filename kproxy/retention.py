@@ -24,7 +24,7 @@ from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
-_SLICE = 200
+_SLICE = 100  # partitions looked at in one turn of the loop: a binary search each
 
 
 class Retention(Looks):
@@ -59,9 +59,32 @@ class Retention(Looks):
                 self._again()
                 return False
             _log.debug("trimmed", partitions=len(trims))
+            self._file_those_left(trims, now, filed)
         if filed:
             self._shard.commit(filed)
         return more
+
+    def _file_those_left(
+        self, trims: list[Envelope], now: int, filed: dict[bytes, bytes | None]
+    ) -> None:
+        """File partitions that were to be empty and are not: a record was in line before the TRIM.
+
+        The fold files a partition at its first record, and this was not the first.
+        """
+        for trim in trims:
+            partition = (trim.queue_id, trim.partition)
+            row = self._shard.state.partition(partition)
+            if row is None or row.log_start == row.next_offset:
+                continue
+            turn_key = rows.turn_key(*partition)
+            if turn_key in filed and filed[turn_key] is None:
+                self._file(partition, now + self._check_ms, filed)
+
+    def _file(
+        self, partition: PartitionKey, again_ms: int, filed: dict[bytes, bytes | None]
+    ) -> None:
+        filed[rows.turn_key(*partition)] = again_ms.to_bytes(8, "big")
+        filed[rows.due_key(again_ms, *partition)] = b""
 
     def _look_at(
         self, key: bytes, now: int, trims: list[Envelope], filed: dict[bytes, bytes | None]
@@ -79,14 +102,10 @@ class Retention(Looks):
         if again_ms is None:
             filed[turn_key] = None
         else:
-            filed[turn_key] = again_ms.to_bytes(8, "big")
-            filed[rows.due_key(again_ms, *partition)] = b""
+            self._file(partition, again_ms, filed)
 
     def _judge(self, partition: PartitionKey, now: int, trims: list[Envelope]) -> int | None:
-        """When to look at a partition again; None: when it has records again.
-
-        The fold files a partition whose records are the first, and only that.
-        """
+        """When to look at a partition again; None: when it has records again."""
         row = self._shard.state.partition(partition)
         if row is None or row.log_start == row.next_offset:
             return None
@@ -97,7 +116,7 @@ class Retention(Looks):
         if start > row.log_start:
             trims.append(command(Kind.TRIM, *partition, number=start, time_ms=now))
         if oldest is None:
-            return now + self._check_ms  # for what is in line before the TRIM
+            return None
         return configs.look_at_ms(queue.configs, oldest.max_time_through_ms, now, self._check_ms)
 
     def _kept_from(

@@ -76,7 +76,7 @@ class Shard:
         self, first: int, batch: list[Envelope], places: list[Place], end: tuple[int, int]
     ) -> list[Outcome]:
         """Apply a batch and write what it changes, in several pieces where that is much."""
-        self._refuse_failed()
+        self.refuse_failed()
         try:
             outcomes = self._apply(first, batch, places)
             self._write(self._checkpoint(first + len(batch), end, batch[-1] if batch else None))
@@ -100,7 +100,7 @@ class Shard:
                     self._write(self._checkpoint(log_offset + 1, _behind(place), envelope))
         return outcomes
 
-    def _refuse_failed(self) -> None:
+    def refuse_failed(self) -> None:
         """An envelope was applied by half, or its rows are lost: only a restart mends that."""
         if self._failed is not None:
             raise RowsFailed(f"the shard failed before: {self._failed}") from self._failed
@@ -114,7 +114,7 @@ class Shard:
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         """Write housekeeping's changes, which no answer depends on, in one piece."""
-        self._refuse_failed()
+        self.refuse_failed()
         for key, value in changes.items():
             self.state.put(key, value)
         try:

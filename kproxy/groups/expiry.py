@@ -7,9 +7,12 @@ where the group or the offset has changed since it was looked at. Groups are fou
 under the oldest time that can have run out.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from itertools import islice
 
 import structlog
+from anyio.lowlevel import checkpoint
 
 from kproxy.appends import append_all
 from kproxy.config import Config
@@ -21,11 +24,13 @@ from kproxy.shard import Shard
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.rows import Committed
 
 _log = structlog.get_logger()
 
 _SLICE = 100
-_OFFSETS_MAX = 10_000  # expired by one command
+_OFFSETS_MAX = 2000  # expired by one command: some ten milliseconds of the loop
+_PAUSE = 500
 
 Find = Callable[[str], ClassicGroup | ConsumerGroup | None]
 
@@ -42,26 +47,28 @@ class Expiry(Looks):
         self._lookup = lookup
         self._now_ms = now_ms
         self._find = find
+        self._begun: dict[str, bytes] = {}  # groups with more than one command expires
 
     async def look(self) -> bool:
         """Look at some groups that are due; whether there may be more."""
         before_ms = self._now_ms() - self._retention_ms
         due, more = self._due(group_rows.look_key(before_ms, ""))
-        stale: dict[bytes, bytes | None] = {}
-        judged = []
-        for key in due:
-            filed_ms, group = group_rows.look_of(key)
-            data = self._shard.state.get(group_rows.group_key(group))
-            head = None if data is None else decode_head(data)
-            if head is None or max(0, head.look_ms) != filed_ms:
-                stale[key] = None  # of an earlier row, left by a rebuild
-            else:
-                judged.append(self._judge(group, head, before_ms))
-        if stale:
-            self._shard.commit(stale)
+        found = self._sort_out(due)
+        judged: list[Envelope] = []
+        offsets = 0
+        for key, group, head in found:
+            if offsets >= _OFFSETS_MAX:
+                self._from, more = key, True
+                break
+            envelope, count = await self._judge(group, head, before_ms)
+            judged.append(envelope)
+            offsets += count
+        if not self._shard.serving:
+            return False
         if judged:
             outcomes = await append_all((self._shard, envelope) for envelope in judged)
             if any(outcome.code for outcome in outcomes):
+                self._begun.clear()
                 self._again()
                 return False  # they changed meanwhile, or the log is full: another time
             _log.debug("offsets_expired", shard=self._shard.shard, groups=len(judged))
@@ -70,33 +77,65 @@ class Expiry(Looks):
             return True
         return more
 
-    def _judge(self, group: str, head: Head, before_ms: int) -> Envelope:
-        """What of a group has run out, and when to look again."""
+    def _sort_out(self, due: list[bytes]) -> list[tuple[bytes, str, Head]]:
+        """(key, group, its head) of what is due; rows that an earlier state left are removed."""
+        stale: dict[bytes, bytes | None] = {}
+        found = []
+        for key in due:
+            filed_ms, group = group_rows.look_of(key)
+            data = self._shard.state.get(group_rows.group_key(group))
+            head = None if data is None else decode_head(data)
+            if head is None or max(0, head.look_ms) != filed_ms:
+                stale[key] = None  # of an earlier row, left by a rebuild
+            else:
+                found.append((key, group, head))
+        if stale:
+            self._shard.commit(stale)
+        return found
+
+    async def _judge(self, group: str, head: Head, before_ms: int) -> tuple[Envelope, int]:
+        """What of a group has run out and when to look again, and how many offsets that are."""
         members = self._find(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
-        expired, again_ms, left = [], self._now_ms(), False
-        for key, value in self._shard.kv.scan(*rows.offset_range(group)):
-            queue_id, index = rows.partition_of_offset(key)
-            committed = rows.decode_committed(value)
-            queue = self._lookup.find_id(queue_id)
-            if queue is not None and (used is None or queue.name in used):
-                left = True
-                continue
-            since_ms = committed.time_ms
-            if not head.members:
-                since_ms = max(since_ms, empty_since_ms)
-            if queue is not None and since_ms >= before_ms:
-                again_ms, left = min(again_ms, since_ms), True
-                continue
-            expired.append([queue_id.hex(), index, committed.time_ms])
-            if len(expired) == _OFFSETS_MAX:
-                left = True  # there may be more
-                again_ms = head.look_ms
-                break
+        expired: list[list[str | int]] = []
+        again_ms, left = self._now_ms(), False
+        async with aclosing(self._offsets(group)) as offsets:
+            async for key, committed in offsets:
+                queue_id, index = rows.partition_of_offset(key)
+                queue = self._lookup.find_id(queue_id)
+                if queue is not None and (used is None or queue.name in used):
+                    left = True
+                    continue
+                since_ms = committed.time_ms
+                if not head.members:
+                    since_ms = max(since_ms, empty_since_ms)
+                if queue is not None and since_ms >= before_ms:
+                    again_ms, left = min(again_ms, since_ms), True
+                    continue
+                expired.append([queue_id.hex(), index, committed.time_ms])
+                if len(expired) == _OFFSETS_MAX:
+                    self._begun[group] = key + b"\0"
+                    break
+        if group in self._begun:
+            left = True  # there may be more
+            again_ms = head.look_ms
+            if len(expired) < _OFFSETS_MAX:
+                del self._begun[group]  # once more from the first
         if not left and not head.members:
             again_ms = head.look_ms  # once more, then it goes
         values = {
             "group": group, "after": head.version, "offsets": expired, "nothing_left": not left,
         }  # fmt: skip
-        return command(Kind.EXPIRE, number=again_ms, values=values)
+        return command(Kind.EXPIRE, number=again_ms, values=values), len(expired)
+
+    async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
+        """A group's offsets, from where the last look at it ended; others run in between."""
+        start, end = rows.offset_range(group)
+        start = self._begun.get(group, start)  # RocksDB would step over what was deleted
+        shard = self._shard
+        while shard.serving and (found := list(islice(shard.kv.scan(start, end), _PAUSE))):
+            for key, value in found:
+                yield key, rows.decode_committed(value)
+            start = found[-1][0] + b"\0"
+            await checkpoint()

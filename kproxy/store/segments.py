@@ -7,6 +7,7 @@ cut off; anything else that does not check out is damage, and refused (`store.ta
 
 import os
 import struct
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ class Segments:
         self._doomed: set[int] = set()
         self._sizes: dict[int, int] = {}  # of segments that are not written any more
         self.ids = sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}"))
+        self._syncing = threading.Lock()
         self.failed = False  # what is on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
@@ -162,12 +164,13 @@ class Segments:
 
     def sync(self) -> None:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""
-        self._refuse_failed()
-        try:
-            files.sync_data(self._fd(self.active))
-        except OSError as error:
-            self.failed = True
-            raise LogFailed(f"the log could not be forced to disk: {error}") from error
+        with self._syncing:  # of two at once the system would tell only one
+            self._refuse_failed()
+            try:
+                files.sync_data(self._fd(self.active))
+            except OSError as error:
+                self.failed = True
+                raise LogFailed(f"the log could not be forced to disk: {error}") from error
 
     def is_synced(self, through: int, segment: int, position: int) -> None:
         """All before this log offset, and place, is on disk by now."""

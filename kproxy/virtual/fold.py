@@ -15,7 +15,7 @@ from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.groups import GroupFold
 from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Batch, Partition, Queue, Term
+from kproxy.virtual.rows import Batch, Queue, Term
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
@@ -164,10 +164,6 @@ class Fold:
         home, shards = shard_of(name, self._shards), self._shards
         return [i for i in partitions if (home + i) % shards == self._shard]
 
-    def _add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
-        for index in indices:
-            self.state.put_partition((queue_id, index), Partition())
-
     def _put_queue(self, log_offset: int, queue: Queue) -> Outcome:
         """Note a new or changed queue; other shards that hold parts of it are to be told."""
         if queue.wanted > queue.partitions:
@@ -197,7 +193,7 @@ class Fold:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
         wanted: int = values["partitions"]
         mine = self._mine(name, range(wanted))
-        self._add_partitions(envelope.queue_id, mine)
+        self.state.add_partitions(envelope.queue_id, mine)
         queue = Queue(
             name=name,
             queue_id=envelope.queue_id,
@@ -221,7 +217,7 @@ class Fold:
                 queue=queue,
             )
         added = self._mine(queue.name, range(queue.wanted, wanted))
-        self._add_partitions(queue.queue_id, added)
+        self.state.add_partitions(queue.queue_id, added)
         whole = queue.partitions == queue.wanted and len(added) == wanted - queue.wanted
         grown = replace(
             queue,
@@ -282,7 +278,7 @@ class Fold:
         name: str = values["name"]
         partitions: int = values["partitions"]
         if partitions:
-            self._add_partitions(queue_id, self._mine(name, range(known, partitions)))
+            self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
         else:
             for index in self._mine(name, range(known)):
                 self.state.drop_partition((queue_id, index))

@@ -31,6 +31,9 @@ class Kv(Protocol):
         ...
 
 
+_EMPTY = Partition().encode()
+
+
 class State:
     """Rows by key. `drain` gives the changes since the last one, to be written in one piece."""
 
@@ -80,6 +83,13 @@ class State:
         self.touched.add(key)
         if self._partitions.get(key) is not row:
             self._cache(self._partitions, key, row)
+
+    def add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
+        """Empty ones, maybe thousands: they are not cached before anybody asks for them."""
+        changes, touch, empty = self._changes, self.touched.add, _EMPTY
+        for index in indices:
+            changes[rows.partition_key(queue_id, index)] = empty
+            touch((queue_id, index))
 
     def drop_partition(self, key: PartitionKey) -> None:
         self._dirty_partitions.pop(key, None)

@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
-from kproxy.groups.expiry import Expiry
+from kproxy.groups.expiry import _OFFSETS_MAX, Expiry
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.retention import Retention
 from kproxy.virtual import rows
@@ -53,7 +54,10 @@ class Stage:
                   "values": {}, "rows": {f"m{i}": row for i in range(count)}}  # fmt: skip
         return int(self.shard.apply(command(Kind.GROUP, time_ms=self.now, values=values)).number)
 
-    def expire(self, subscribed: frozenset[str] | None = frozenset()) -> None:
+    def expire(self, subscribed: frozenset[str] | None = frozenset()) -> int:
+        """Returns how often others could run meanwhile."""
+        turns = 0
+
         class Group:
             def subscribed(self) -> frozenset[str] | None:
                 return subscribed
@@ -61,12 +65,22 @@ class Stage:
         def find(group: str) -> Any:
             return Group()
 
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await checkpoint()
+
         async def look() -> None:
             expiry = Expiry(self.shard, self.worker.config, self.lookup, lambda: self.now, find)
-            while await expiry.look():
-                pass
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(count)
+                while await expiry.look():
+                    pass
+                tasks.cancel_scope.cancel()
 
         anyio.run(look)
+        return turns
 
     def group_is_there(self, group: str) -> bool:
         return self.shard.kv.get(group_key(group)) is not None
@@ -151,11 +165,14 @@ def test_a_group_that_commits_again_before_it_goes_stays() -> None:
     expiry = Expiry(
         stage.shard, stage.worker.config, stage.lookup, lambda: stage.now, lambda g: None
     )
-    data = stage.shard.kv.get(group_key("g"))
-    looked.append(expiry._judge("g", decode_head(data), stage.now - WEEK))
+
+    async def judge() -> None:
+        head = decode_head(stage.shard.kv.get(group_key("g")))
+        looked.append((await expiry._judge("g", head, stage.now - WEEK))[0])
+
+    anyio.run(judge)
     assert not stage.shard.apply(looked[0]).code
-    data = stage.shard.kv.get(group_key("g"))
-    looked.append(expiry._judge("g", decode_head(data), stage.now - WEEK))
+    anyio.run(judge)
     stage.commit("g", 5)
     assert stage.shard.apply(looked[1]).code
     assert stage.group_is_there("g")
@@ -293,3 +310,29 @@ def test_what_was_looked_at_is_not_stepped_over_again() -> None:
     assert looks[1] > rows.due_key(0, b"", 0)
     assert looks == sorted(set(looks))
     assert not [filed for filed in due(stage) if filed[0] <= stage.now]
+
+
+def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> None:
+    stage = Stage()
+    count = 2 * _OFFSETS_MAX + 500
+    stage.ids["wide"] = QueueId(b"wide".ljust(16, b"."))
+    values = {"name": "wide", "partitions": count, "configs": {}}
+    stage.shard.apply(command(Kind.CREATE, stage.ids["wide"], values=values))
+    items = [[stage.ids["wide"].hex(), index, 1, -1, "", False] for index in range(count)]
+    stage.shard.apply(
+        command(Kind.COMMIT, time_ms=stage.now, values={"group": "g", "offsets": items})
+    )
+    stage.now += WEEK // 2
+    stage.commit("g", 1, "other")
+    stage.now += WEEK // 2 + 1
+    appended = len(stage.shard.log)
+    turns = stage.expire()
+    expired = [len(one.values()["offsets"]) for one in stage.shard.log[appended:]]
+    assert sum(expired) == count
+    assert max(expired) <= _OFFSETS_MAX
+    assert turns >= count / 500
+    assert stage.offset("g", "other") == 1
+    assert stage.looks() == 1
+    stage.now += WEEK
+    stage.expire()
+    assert not stage.group_is_there("g")
