@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
-from anyio import Lock
+from anyio import CapacityLimiter, Lock, to_thread
 
 from kproxy.errors import Code
 from kproxy.groups.assignors import ASSIGNORS, Parts, Wish
@@ -33,6 +33,7 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
+_ASSIGNED_AT_ONCE = 1000  # members and partitions: some ten milliseconds, where wishes differ
 _SESSION, _REVOKE = "session", "revoke"
 
 
@@ -44,6 +45,11 @@ class Home(Protocol):
     def now(self) -> float: ...
     def fence_soon(self, group: "ConsumerGroup", member_id: str) -> None:
         """Take a member out that was not heard of, or did not give up in time."""
+        ...
+
+    @property
+    def assigning(self) -> CapacityLimiter:
+        """How many targets are made on threads at a time."""
         ...
 
     @property
@@ -235,8 +241,9 @@ class ConsumerGroup:
         """Whether a new target is due, and the last one not too fresh."""
         return self.target_epoch < self.epoch and self._home.now() >= self.assign_again_at
 
-    def assign(self, queues: Mapping[str, Queue]) -> None:
-        """Make a target for the group's epoch."""
+    async def assign(self, queues: Mapping[str, Queue]) -> None:
+        """Make a target for the group's epoch: a large one on a thread."""
+        epoch = self.epoch
         sizes = {queue.queue_id: queue.partitions for queue in queues.values()}
         ids_of: dict[frozenset[str], frozenset[QueueId]] = {}
         wishes = {}
@@ -246,11 +253,16 @@ class ConsumerGroup:
                 ids_of[names] = frozenset(queues[n].queue_id for n in names if n in queues)
             wishes[member.id] = Wish(ids_of[names], member.target, member.instance or member.id)
         self.assignor = self.choose_assignor()
-        for member_id, parts in ASSIGNORS[self.assignor](wishes, sizes).items():
+        assign = ASSIGNORS[self.assignor]
+        if len(wishes) + sum(sizes.values()) <= _ASSIGNED_AT_ONCE:
+            targets = assign(wishes, sizes)
+        else:
+            targets = await to_thread.run_sync(assign, wishes, sizes, limiter=self._home.assigning)
+        for member_id, parts in targets.items():
             if self.members[member_id].target != parts:
                 self.members[member_id].target = parts
                 self.changed.add(member_id)
-        self.target_epoch = self.epoch
+        self.target_epoch = epoch
         self.assign_again_at = self._home.now() + self._home.assignment_interval_s
 
     def reconcile(self, member: ConsumerMember, owned: Parts | None) -> None:

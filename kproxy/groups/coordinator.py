@@ -25,6 +25,7 @@ from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.regex import compiled
 from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import Lookup
+from kproxy.pace import Pace, slices
 from kproxy.shard import Shard
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Kind, command
@@ -37,6 +38,7 @@ _TICK_S = 0.05
 _SHARDS_S = 0.25
 _LOOK_S = 1.0
 _SLICE = 200
+_PATTERNS_AT_ONCE = 100
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -51,8 +53,10 @@ class Coordinator:
         lookup: Lookup,
         now_ms: Callable[[], int],
         sooner: Callable[[], None],
+        assigning: anyio.CapacityLimiter,
     ) -> None:
         """`sooner`: called when a timer is due before all others."""
+        self.assigning = assigning
         self.shard = shard
         self.term = shard.term
         self.config = config
@@ -226,12 +230,14 @@ class Coordinator:
             group.resolved = {}
             return
         patterns = [(compiled(regex), names) for regex, names in found.items()]
-        for number, queue in enumerate(self.lookup.all()):
-            for pattern, names in patterns:
-                if queue.partitions and pattern.fullmatch(queue.name):
-                    names.add(queue.name)
-            if number % _SLICE == _SLICE - 1:
-                await checkpoint()
+        lots, pace = list(slices(patterns, _PATTERNS_AT_ONCE)), Pace()
+        for queue in self.lookup.all():
+            if queue.partitions:
+                for lot in lots:
+                    for pattern, names in lot:
+                        if pattern.fullmatch(queue.name):
+                            names.add(queue.name)
+                    await pace.step()
         group.resolved = {regex: frozenset(names) for regex, names in found.items()}
 
     def queues_of(self, group: ConsumerGroup) -> dict[str, Queue]:
@@ -333,6 +339,7 @@ class Coordinators:
         self._now_ms = now_ms
         self._by_shard: dict[int, Coordinator] = {}
         self._sooner = anyio.Event()
+        self._assigning = anyio.CapacityLimiter(1)
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def of(self, shard: Shard) -> Coordinator:
@@ -341,7 +348,9 @@ class Coordinators:
         if known is None or known.shard is not shard or known.term != shard.term:
             if known is not None:
                 self._drop(known)
-            known = Coordinator(shard, self._config, self._lookup, self._now_ms, self._set_sooner)
+            known = Coordinator(
+                shard, self._config, self._lookup, self._now_ms, self._set_sooner, self._assigning
+            )
             self._by_shard[shard.shard] = known
             self._set_sooner()
         return known

@@ -125,7 +125,7 @@ class _Heartbeat:
         if subscribed or bump:
             group.epoch += 1
         if group.may_assign():
-            group.assign(self.coordinator.queues_of(group))
+            await group.assign(self.coordinator.queues_of(group))
         group.reconcile(member, self.owned)
         said_all = body.topic_partitions is not None and (
             body.subscribed_topic_names is not None

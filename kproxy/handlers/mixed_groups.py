@@ -49,7 +49,7 @@ async def join(
         if await coordinator.look_at_queues(group, now=changed) or changed:
             group.epoch += 1
         if group.may_assign():
-            group.assign(coordinator.queues_of(group))
+            await group.assign(coordinator.queues_of(group))
         owned = parts_named(wanted.owned, coordinator.lookup)
         # Before version 1 of the subscription members give up all they have before they join.
         group.reconcile(member, owned)
