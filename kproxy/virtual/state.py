@@ -87,9 +87,14 @@ class State:
     def add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
         """Empty ones, maybe thousands: they are not cached before anybody asks for them."""
         changes, touch, empty = self._changes, self.touched.add, _EMPTY
+        cached, dirty = self._partitions, self._dirty_partitions
         for index in indices:
-            changes[rows.partition_key(queue_id, index)] = empty
-            touch((queue_id, index))
+            key = (queue_id, index)
+            changes[rows.partition_key(*key)] = empty
+            touch(key)
+            if key in cached or key in dirty:  # what an id stood for before is gone
+                cached.pop(key, None)
+                dirty.pop(key, None)
 
     def drop_partition(self, key: PartitionKey) -> None:
         self._dirty_partitions.pop(key, None)
