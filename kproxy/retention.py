@@ -10,6 +10,7 @@ nobody heard of is late, not lost.
 from collections.abc import Callable
 
 import structlog
+from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.due import Looks
@@ -24,7 +25,8 @@ from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
-_SLICE = 100  # partitions looked at in one turn of the loop: a binary search each
+_SLICE = 200
+_PAUSE = 50  # partitions looked at in one turn of the loop: a binary search each
 
 
 class Retention(Looks):
@@ -42,15 +44,17 @@ class Retention(Looks):
         """Look at some partitions that are due; whether there may be more."""
         now = self._now_ms()
         due, more = self._due(rows.due_key(now, *_LAST))
+        # A setting that changes meanwhile files its partitions under 0 again: that stays.
+        changed: dict[bytes, bytes | None] = {key: None for key in due if not rows.due_of(key)[0]}
+        if changed:
+            self._shard.commit(changed)
         trims: list[Envelope] = []
         filed: dict[bytes, bytes | None] = {}
-        for key in due:
+        for number, key in enumerate(due, 1):
             self._look_at(key, now, trims, filed)
+            if number % _PAUSE == 0:
+                await checkpoint()
         if trims:
-            # A setting that changes while we wait files its partitions under 0 again: that stays.
-            changed = {key: filed.pop(key) for key in due if not rows.due_of(key)[0]}
-            if changed:
-                self._shard.commit(changed)
             try:
                 await self._shard.append(trims).wait()
             except KafkaError as error:
@@ -89,8 +93,9 @@ class Retention(Looks):
     def _look_at(
         self, key: bytes, now: int, trims: list[Envelope], filed: dict[bytes, bytes | None]
     ) -> None:
-        filed[key] = None
         filed_ms, partition = rows.due_of(key)
+        if filed_ms:
+            filed[key] = None
         if partition[1] == SPREAD_INDEX:
             trims.append(command(Kind.FORGET_SPREAD, partition[0]))
             return
