@@ -78,10 +78,10 @@ class MemorySegments:
 class MemoryShard:
     """Stands in for `kproxy.shard.Shard`."""
 
-    def __init__(self, shard: int = 0, shards: int = 1) -> None:
+    def __init__(self, shard: int = 0, shards: int = 1, *, shared: bool = False) -> None:
         self.kv = DictKv()
         self.state = State(self.kv, 1000)
-        self.fold = Fold(self.state, ShardId(shard), shards)
+        self.fold = Fold(self.state, ShardId(shard), shards, shared=shared)
         self.watchers = Watchers()
         self.segments = MemorySegments()
         self.log: list[Envelope] = []

@@ -98,10 +98,12 @@ class Announcer:
                 if not serves(shard, term):
                     return
                 name = row[1:].decode()
-                if not self._cache.heard(name):
-                    self.say_again(shard, name)
-                elif shard.state.get(row) == mark:
+                if shard.state.get(row) != mark:
+                    continue  # it was said meanwhile
+                if self._cache.heard(name):
                     shard.state.put(row, None)
+                else:
+                    self.say_again(shard, name)
         async for found in slices(self._cache.kv, b"d", b"e"):
             for row, _ in found:
                 name = row[1:].decode()
