@@ -6,8 +6,9 @@ MVN := mvn -q -B
 
 .PHONY: run test test-long check format clean kafka-libs spark-jars spark bench bench-quick
 
+# On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
-	$(BIN)/kproxy serve --listen 127.0.0.1:9092 --data-dir ./data
+	$(BIN)/kproxy serve
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars static

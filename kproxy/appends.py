@@ -9,9 +9,11 @@ from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 
+TICKET_MAX = 500  # envelopes
+
 
 class Appends:
-    """`add` all, `send` once, then `outcomes` in the order in which they were added."""
+    """`add` and `send`, also more than once, then `outcomes` in the order they were added in."""
 
     def __init__(self) -> None:
         self._by_shard: dict[Shard, tuple[list[Envelope], list[int]]] = {}
@@ -25,8 +27,12 @@ class Appends:
         self._count += 1
 
     def send(self) -> None:
+        """Put what was added in line, in tickets that are applied in one turn of the loop each."""
         for shard, (envelopes, slots) in self._by_shard.items():
-            self._tickets.append((shard.append(envelopes), slots))
+            for at in range(0, len(slots), TICKET_MAX):
+                some = slice(at, at + TICKET_MAX)
+                self._tickets.append((shard.append(envelopes[some]), slots[some]))
+        self._by_shard.clear()
 
     def then(self, callback: Callable[[], None]) -> None:
         """Call back when all of it is durable and applied, or refused: now, if it is."""

@@ -14,8 +14,9 @@ from kproxy.config import BadConfig, Config, load
 from kproxy.errors import CannotStart, first_of
 from kproxy.locating import health, locate
 from kproxy.logs import configure
+from kproxy.printable import printable
 from kproxy.server import serve
-from kproxy.supervisor import Supervisor
+from kproxy.supervisor import Supervisor, instructed
 from kproxy.tools.commands import COMMANDS
 from kproxy.tools.upgrade import upgrade_command
 
@@ -72,7 +73,7 @@ def _config_file(command: Callable[..., Any]) -> Callable[..., Any]:
 def _collect_less() -> None:
     """Rows and requests die by their counts: looking for cycles in them cost a fifth of a fold."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
+    gc.set_threshold(20_000, 5, 400)
 
 
 def _loaded(config_file: Path | None, flags: dict[str, Any]) -> Config:
@@ -89,13 +90,13 @@ def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> N
     Every setting may also be given as KPROXY_… in the environment (KPROXY_DATA_DIR) or in the
     file; flags win over the environment, and that over the file.
     """
-    config = _loaded(config_file, flags)
+    config, together = instructed() if supervised else (_loaded(config_file, flags), [])
     configure(config.log_level, config.log_format, config.listen if supervised else None)
     _collect_less()
     if config.workers > 1:
-        anyio.run(Supervisor(config, sys.argv[1:]).run, backend_options=_LOOP)
+        anyio.run(Supervisor(config).run, backend_options=_LOOP)
     else:
-        anyio.run(serve, config, supervised, backend_options=_LOOP)
+        anyio.run(serve, config, supervised, together, backend_options=_LOOP)
 
 
 @cli.command(name="locate")
@@ -105,7 +106,7 @@ def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> N
 @_config_file
 def locate_command(queue: str, partition: int, config_file: Path | None, **flags: Any) -> None:
     """Print a queue's shard, the node that serves it, and that node's address."""
-    click.echo(locate(_loaded(config_file, flags), queue, partition))
+    click.echo(printable(locate(_loaded(config_file, flags), queue, partition)))
 
 
 for _command in (*COMMANDS, upgrade_command):
@@ -119,7 +120,7 @@ def health_command(config_file: Path | None, **flags: Any) -> None:
     """Ask the kproxy at the listen address whether it serves; exit status 0 if so."""
     config = _loaded(config_file, flags)
     host, port = config.listen_address
-    click.echo(health("localhost" if host in ("0.0.0.0", "::") else host, port))
+    click.echo(printable(health("localhost" if host in ("0.0.0.0", "::") else host, port)))
 
 
 def main() -> None:
@@ -145,5 +146,5 @@ def main() -> None:
 
 
 def _fail(message: str, status: int) -> None:
-    click.echo(f"kproxy: {message}", err=True)
+    click.echo(f"kproxy: {printable(message)}", err=True)
     sys.exit(status)

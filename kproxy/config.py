@@ -27,6 +27,8 @@ from kproxy.log.local import Sync
 
 ENV_PREFIX = "KPROXY_"
 MIB = 1 << 20
+_SECRET = re.compile("passw|secret|token|credential|key")  # in a name: the value is never shown
+_SHOWN_MAX = 200
 
 
 class BadConfig(Exception):
@@ -122,7 +124,9 @@ class Config(BaseModel):
     )
     frame_bytes_max: Bytes = Field(ByteSize(100 * MIB), description="largest request accepted")
     request_elements_max: PositiveInt = Field(
-        1_000_000, description="topics, partitions and the like in one request"
+        250_000,
+        description="topics, partitions and the like in one request: a consumer of 100,000 queues"
+        " of one partition names 200,000",
     )
     request_bytes_buffered_max: Bytes = Field(
         ByteSize(512 * MIB), description="requests held in memory, over all connections"
@@ -268,4 +272,7 @@ def _one_line(error: ValidationError) -> str:
     if not first["loc"]:
         return problem
     name = "--" + str(first["loc"][0]).replace("_", "-")
-    return f"{name} {first['input']!s}: {problem}"
+    given = first["input"]
+    told = isinstance(given, str | int | float) and not _SECRET.search(name)
+    shown = f" {str(given)[:_SHOWN_MAX]}" if told else ""
+    return f"{name}{shown}: {problem}"

@@ -10,6 +10,7 @@ for offsets behind each Fetch, and with Kafka waits half a second for each.
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Protocol, cast
 
 import anyio
@@ -159,8 +160,9 @@ class Connection(asyncio.Protocol):
 
     def expire(self, now: float) -> None:
         """Called every so often: end a silent connection, or one that does not read."""
-        if self._sending_since is not None:
-            if (now - self._sending_since) * 1000 > self._config.send_stalled_ms_max:
+        since = self.active_at if self._closed else self._sending_since
+        if since is not None:
+            if (now - since) * 1000 > self._config.send_stalled_ms_max:
                 _log.warning("client_does_not_read", peer=self._peer)
                 self.abort()
         elif self._unfinished and not self._line:
@@ -277,30 +279,33 @@ class Connection(asyncio.Protocol):
             self._take_all()
 
     def _answer_done(self) -> None:
-        line = self._line
-        frames = []
-        while line and self._drained is None:
-            first = line[0]
-            if not first.done:
-                break
-            frame = produced(first.accepted)
-            if frame is not None:
-                frames.append(frame)
-            self._answered()
-        if frames:
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
-        if line and self._drained is None:
-            first = line[0]
+        self._write_done()
+        if self._line and self._drained is None:
+            first = self._line[0]
             if first.accepted.appending is None and not first.begun:
                 first.begun = True
                 self._turn.set()
+
+    def _write_done(self) -> None:
+        """What is done is answered, also where the next one ends the connection."""
+        line = self._line
+        frames = []
+        try:
+            while line and self._drained is None and line[0].done:
+                frame = produced(line[0].accepted)
+                if frame is not None:
+                    frames.append(frame)
+                self._answered()
+        finally:
+            if frames:
+                self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     async def _answer_first(self) -> None:
         self._check_here()
         frame = await answer(self._worker, self._line[0].accepted)
         if isinstance(frame, Answer):
             await self._send_read(frame)
-        else:
+        elif frame is not None:
             await self._send(frame)
         self._check_here()
         self._serial -= 1
@@ -349,9 +354,19 @@ class Connection(asyncio.Protocol):
     # -- the boundary
 
     def _fail(self, error: Exception) -> None:
-        """A peer's fault ends its connection with one log line, one of ours with a trace."""
+        """A peer's fault ends its connection with one log line, one of ours with a trace.
+
+        What was written by then is sent, unless the client does not read.
+        """
         if not isinstance(error, Malformed):
             _log.exception("request_failed", peer=self._peer)
         elif not self._closed:
             _log.warning("request_refused", peer=self._peer, reason=str(error))
-        self.abort()
+        with suppress(Exception):
+            self._write_done()
+        if self._drained is None:
+            self._closed = True
+            self.active_at = time.monotonic()
+            self._transport.close()
+        else:
+            self.abort()

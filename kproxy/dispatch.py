@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from anyio import move_on_after
+
+from kproxy import large
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import Answer
 from kproxy.handlers import (
@@ -28,13 +31,16 @@ from kproxy.handlers import (
     topic_partitions,
     topics,
 )
+from kproxy.memory import Making
 from kproxy.protocol.codec import (
     RequestHeader,
-    decode_body,
+    admit_body,
+    decode_admitted,
     decode_header,
     encode,
     response_prefix,
 )
+from kproxy.protocol.guard import TooMany
 from kproxy.protocol.produced import decode_produce
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Request, Worker
@@ -56,13 +62,9 @@ async def _versions(worker: Worker, request: Request) -> Body:
     return await api_versions.handle(worker, request, RANGES)
 
 
-async def _never(worker: Worker, request: Request) -> Body:
-    raise AssertionError("Produce is appended, not handled")
-
-
 PRODUCE_KEY = 0
 _APIS = (
-    Api(key=PRODUCE_KEY, low=0, high=13, handle=_never),
+    Api(key=PRODUCE_KEY, low=0, high=13, handle=produce.handle),
     Api(key=1, low=4, high=17, handle=fetch.handle),
     Api(key=2, low=1, high=11, handle=list_offsets.handle),
     Api(key=3, low=0, high=13, handle=metadata.handle),
@@ -108,18 +110,21 @@ RANGES = tuple((api.key, api.low, api.high) for api in _APIS)
 
 
 class Accepted(NamedTuple):
-    """A request taken in: appended already where it is a Produce (`produced`), else `answer` it."""
+    """A request taken in: a short Produce is appended already (`produced`), else `answer` it."""
 
     header: RequestHeader
     api: Api | None = None  # None: ApiVersions in a version too new
-    request: Request | None = None
+    frame: bytes = b""
+    host: str = ""
+    line: Line | None = None
     appending: produce.Appending | None = None
 
 
 def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
-    """Decode a request of the client at `host` and, for a Produce, append it.
+    """Take in a request of the client at `host` and, if it is a Produce, append it.
 
-    Raises Malformed: close the connection.
+    A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
+    Malformed: close the connection.
     """
     header = decode_header(frame)
     api = TABLE.get(header.api_key)
@@ -127,14 +132,19 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
         if header.api_key == api_versions.KEY:
             return Accepted(header)
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
-    elements_max = worker.config.request_elements_max
     if api.key == PRODUCE_KEY:
-        body = decode_produce(frame, header.body_at, header.api_version, elements_max)
-        return Accepted(header, appending=produce.Appending(worker, header.api_version, body))
-    request = Request(
-        header=header, body=decode_body(frame, header, elements_max), host=host, line=line
-    )
-    return Accepted(header, api, request)
+        elements_max = worker.config.request_elements_max
+        at_once = min(elements_max, large.PRODUCE_ELEMENTS)
+        try:
+            body = decode_produce(frame, header.body_at, header.api_version, at_once)
+        except TooMany:
+            if at_once == elements_max:
+                raise
+        else:
+            if not produce.is_long(body):
+                appending = produce.Appending(worker, header.api_version, body)
+                return Accepted(header, appending=appending)
+    return Accepted(header, api, frame, host, line)
 
 
 def _too_new(header: RequestHeader) -> bytes:
@@ -156,16 +166,71 @@ def produced(accepted: Accepted) -> bytes | None:
     return None if body is None else _framed(accepted.header, body)
 
 
-async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer:
-    """The response frame of any other request, whose turn it is."""
+async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer | None:
+    """The response frame of any other request, whose turn it is, or None where none is due.
+
+    Raises Malformed: close the connection.
+    """
     header, api = accepted.header, accepted.api
     if api is None:
         return _too_new(header)
-    assert accepted.request is not None
-    body = await api.handle(worker, accepted.request)
-    if isinstance(body, Mapping):
-        return encode(header.api_key, header.api_version, header.correlation_id, body)
-    return body if isinstance(body, Answer) else _framed(header, body)
+    with Making(worker.answer_memory) as making:
+        body = await _handled(worker, api, accepted, making)
+        if isinstance(body, Mapping):
+            await _weigh(worker, making, body)
+            key, version, correlation_id = header[:3]
+            return await worker.encoded(making, encode, key, version, correlation_id, body)
+        if isinstance(body, Answer):
+            return body
+        return _framed(header, body) if body else None  # empty: a Produce with acks=0
+
+
+async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making) -> Body:
+    """What the API makes of a request."""
+    header, frame = accepted.header, accepted.frame
+    check = (frame, header, worker.config.request_elements_max)
+    line = accepted.line or Line()
+    if api.key != PRODUCE_KEY and len(frame) <= large.REQUEST_BYTES:
+        body = decode_admitted(header, admit_body(*check))
+        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        return await api.handle(worker, request)
+    memory, taken = worker.decoded_memory, len(frame)
+    if api.key != PRODUCE_KEY:
+        admitted = await large.aside(admit_body, *check)
+        taken = large.decoded_bytes(len(frame), admitted.elements)
+    await _wait_for_room(worker)
+    memory.take(taken)
+    try:
+        if api.key == PRODUCE_KEY:
+            where = (header.body_at, header.api_version, worker.config.request_elements_max)
+            body = await large.aside(decode_produce, frame, *where)
+        else:
+            body = await large.aside(decode_admitted, header, admitted, True)
+            del admitted
+        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        del body
+        return await api.handle(worker, request)
+    finally:
+        memory.give_back(taken)
+
+
+async def _wait_for_room(worker: Worker) -> None:
+    """Until there is memory for one more large request. Raises Malformed: not for long."""
+    memory = worker.decoded_memory
+    with move_on_after(worker.config.receive_stalled_ms_max / 1000):
+        await memory.wait_for_room()
+    if not memory.has_room:
+        raise Malformed("large requests take more memory than request_bytes_buffered_max")
+
+
+async def _weigh(worker: Worker, making: Making, values: Mapping[str, Any]) -> None:
+    """Count an answer that was not counted while it was made. Raises Malformed: it is too much."""
+    if making.long:
+        return
+    weight = large.weight(values, large.ANSWER_WEIGHT)
+    if weight > large.ANSWER_WEIGHT:
+        most = worker.config.answer_bytes_buffered_max
+        await making.step(await large.aside(large.weight, values, most))
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

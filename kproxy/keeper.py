@@ -8,7 +8,7 @@ the log first. All work is cut into slices, so that live traffic goes between th
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 import structlog
@@ -16,20 +16,17 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
+from kproxy.copying import Copier
 from kproxy.errors import KafkaError
-from kproxy.protocol.batch import read_header
 from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.fold import copied_place
-from kproxy.virtual.outcome import Place
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
 _SLICE = 500
-_COPY_BYTES = 1 << 20
 _WORTH_FREEING_BYTES = 1 << 20
 _FLUSH_SPARE_BYTES = 1 << 20
 _PARTITION_END = (1 << 32) - 1
@@ -37,36 +34,36 @@ _OFFSET_END = (1 << 64) - 1
 
 
 async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
-    """Remove the offsets that groups have committed on a queue that is gone."""
+    """Forget, through the log, what groups have committed on a queue that is gone.
 
-    def offset_of(key: bytes, value: bytes) -> Iterator[bytes]:
-        yield rows.offset_key(key[21:].decode(), *rows.partition_of(key))
-
-    await _sweep_rows(shard, b"r" + queue_id, b"r" + queue_id + b"\xff" * 5, offset_of)
-
-
-def _nothing(key: bytes, value: bytes) -> Iterable[bytes]:
-    return ()
-
-
-async def _sweep_rows(
-    shard: Shard,
-    start: bytes,
-    end: bytes,
-    beside: Callable[[bytes, bytes], Iterable[bytes]] = _nothing,
-) -> None:
-    """Delete rows from `start` to before `end`, and with each the rows that `beside` names.
-
-    What `beside` changes of the state is in the same write as the deletion.
+    That it is gone is for the caller to know. Ends early where the shard is not served here, or its
+    log takes no more.
     """
-    while slice_ := list(islice(shard.kv.scan(start, end), _SLICE)):
-        changes: dict[bytes, bytes | None] = {}
-        for key, value in slice_:
-            changes[key] = None
-            changes |= dict.fromkeys(beside(key, value))
-        shard.commit(changes)
-        start = slice_[-1][0] + b"\0"  # RocksDB would step over what was deleted
+    start, end = _tracked(queue_id)
+    while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
+        groups: dict[str, list[list[str | int]]] = {}
+        for key, _ in found:
+            index = rows.partition_of(key)[1]
+            groups.setdefault(rows.group_of_tracked(key), []).append([queue_id.hex(), index])
+        try:
+            outcomes = await shard.append(
+                [
+                    command(Kind.FORGET, values={"group": group, "partitions": partitions})
+                    for group, partitions in groups.items()
+                ]
+            ).wait()
+        except KafkaError as error:
+            _log.warning("offsets_not_swept", shard=shard.shard, reason=error.message)
+            return
+        if any(outcome.code for outcome in outcomes):
+            return
+        start = found[-1][0] + b"\0"  # RocksDB would step over what was deleted
         await checkpoint()
+
+
+def _tracked(queue_id: QueueId) -> tuple[bytes, bytes]:
+    """Where the rows lie that say who has committed on a queue."""
+    return b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
 
 
 class Keeper:
@@ -154,18 +151,13 @@ class Keeper:
     async def _sweep(self) -> bool:
         """Work through the notes that deletions and trims left."""
         swept = False
-        for key, note in list(islice(self._shard.kv.scan(b"x", b"z"), _SLICE)):
+        first = b"x" if self._shard.serving else b"y"  # offsets go through the log
+        for key, note in list(islice(self._shard.kv.scan(first, b"z"), _SLICE)):
             queue_hex, partition = json.loads(note)
             queue_id = QueueId(bytes.fromhex(queue_hex))
             if partition == -1:
-                await self._sweep_batches(
-                    rows.batch_key(queue_id, 0, 0),
-                    rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END),
-                )
-                start, _ = rows.producers_range(queue_id, 0)
-                _, end = rows.producers_range(queue_id, _PARTITION_END)
-                await _sweep_rows(self._shard, start, end)
-                await sweep_commits(self._shard, queue_id)
+                if not await self._sweep_queue(queue_id):
+                    break
             else:
                 row = self._state.partition((queue_id, partition))
                 if row is not None:
@@ -177,13 +169,42 @@ class Keeper:
             swept = True
         return swept
 
-    async def _sweep_batches(self, start: bytes, end: bytes) -> None:
-        def count(key: bytes, value: bytes) -> Iterable[bytes]:
-            self._state.count_dead(rows.decode_batch(value))
-            return ()
+    async def _sweep_queue(self, queue_id: QueueId) -> bool:
+        """Remove what a deleted queue left behind; whether all of it is gone."""
+        if self._state.queue_by_id(queue_id) is not None:
+            return True  # it is there: nothing was left behind
+        await self._sweep_batches(
+            rows.batch_key(queue_id, 0, 0), rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END)
+        )
+        start, _ = rows.producers_range(queue_id, 0)
+        _, end = rows.producers_range(queue_id, _PARTITION_END)
+        await self._sweep_rows(start, end)
+        await sweep_commits(self._shard, queue_id)
+        return next(self._shard.kv.scan(*_tracked(queue_id)), None) is None
 
+    async def _sweep_batches(self, start: bytes, end: bytes) -> None:
         # One write for the rows and the counts: a crash between would count bytes off twice.
-        await _sweep_rows(self._shard, start, end, count)
+        await self._sweep_rows(
+            start, end, lambda value: self._state.count_dead(rows.decode_batch(value))
+        )
+
+    async def _sweep_rows(
+        self, start: bytes, end: bytes, told: Callable[[bytes], None] | None = None
+    ) -> None:
+        """Delete rows from `start` to before `end`, each as `told` has been told of its value.
+
+        What that changes of the state is in the same write as the deletion.
+        """
+        kv = self._shard.kv
+        while slice_ := list(islice(kv.scan(start, end), _SLICE)):
+            if told is not None:
+                for _, value in slice_:
+                    told(value)
+            self._shard.commit({key: None for key, _ in slice_})
+            if kv.unflushed_bytes() > self._flush_bytes:
+                await self.flush()
+            start = slice_[-1][0] + b"\0"  # RocksDB would step over what was deleted
+            await checkpoint()
 
     # -- copying forward
 
@@ -192,9 +213,10 @@ class Keeper:
         for segment in self._to_copy():
             live = self._state.live_bytes(segment)
             if live and segment not in self._uncopied:
-                copied = await self._copy_segment(segment)
-                _log.info("segment_copied_forward", segment=segment, bytes=copied)
-                if not copied:
+                copier = Copier(self._shard, segment)
+                await copier.run()
+                _log.info("segment_copied_forward", segment=segment, bytes=copier.copied)
+                if not copier.copied:
                     self._uncopied.add(segment)
                     _log.error("segment_not_freed", segment=segment, live_bytes=live)
                 return
@@ -206,50 +228,3 @@ class Keeper:
         size = sum(map(self._shard.segments.size, ids))
         live = sum(map(self._state.live_bytes, ids))
         return sorted(self._sealed())[:1] if size > _WORTH_FREEING_BYTES and live * 2 < size else []
-
-    async def _copy_segment(self, segment: int) -> int:
-        copied, pending, pending_bytes = 0, [], 0
-        for log_offset, envelope, place, _ in self._shard.segments.replay(segment, 0):
-            if envelope.kind not in (Kind.APPEND, Kind.COPY):
-                continue
-            key: PartitionKey = (envelope.queue_id, envelope.partition)
-            copy = self._copy_of(key, envelope, log_offset, place)
-            if copy is None:
-                continue
-            pending.append(copy)
-            pending_bytes += len(copy.body)
-            if pending_bytes >= _COPY_BYTES:
-                if not await self._append(pending):
-                    return copied
-                copied, pending, pending_bytes = copied + pending_bytes, [], 0
-        if pending and await self._append(pending):
-            copied += pending_bytes
-        return copied
-
-    async def _append(self, pending: list[Envelope]) -> bool:
-        try:
-            await self._shard.append(pending).wait()
-        except KafkaError as error:
-            _log.warning("copy_forward_refused", reason=error.message)
-            return False
-        return True
-
-    def _copy_of(
-        self, key: PartitionKey, envelope: Envelope, log_offset: int, place: Place
-    ) -> Envelope | None:
-        """A COPY of the batch at this place, or None where it is dead or lies elsewhere by now."""
-        row = self._state.partition(key)
-        if row is None:
-            return None
-        records = envelope.body
-        if envelope.kind == Kind.COPY:
-            place, records = copied_place(place), records[COPIED.size :]
-            last = envelope.number + read_header(records).last_offset_delta
-            batch = self._state.batch_at(key, last)
-        else:
-            found = self._state.first_batch(key, lambda b: b.log_offset >= log_offset)
-            last, batch = found if found is not None else (-1, None)
-        if batch is None or last < row.log_start or batch[:2] != place[:2]:
-            return None
-        head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
-        return Envelope(Kind.COPY, *key, number=last - batch.last_delta, body=head + records)

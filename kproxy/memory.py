@@ -4,6 +4,11 @@ from collections.abc import Callable
 
 import anyio
 
+from kproxy.pace import Pace
+from kproxy.protocol.varint import Malformed
+
+_NOTED_BYTES = 256 << 10
+
 
 class Memory:
     """Bytes that requests, or answers, of all connections hold.
@@ -13,7 +18,7 @@ class Memory:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._waiting: list[Callable[[], None]] = []
         self.used = 0
 
@@ -22,11 +27,11 @@ class Memory:
 
     @property
     def exhausted(self) -> bool:
-        return self.used > 2 * self._bytes_max
+        return self.used > 2 * self.bytes_max
 
     @property
     def has_room(self) -> bool:
-        return self.used <= self._bytes_max
+        return self.used <= self.bytes_max
 
     def give_back(self, count: int) -> None:
         self.used -= count
@@ -42,3 +47,49 @@ class Memory:
             room = anyio.Event()
             self.when_room(room.set)
             await room.wait()
+
+
+class Making(Pace):
+    """An answer while it is made: in slices, and its bytes counted before it is whole.
+
+    `step` with each part of it. A short answer is counted only when it is sent; a long one waits
+    until there is room for more, and ends its connection where it would take all there is.
+    """
+
+    __slots__ = ("_held", "_made", "_memory")
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+        self._made = self._held = 0
+
+    def __enter__(self) -> "Making":
+        self.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._held:
+            self._memory.give_back(self._held)
+        self._made = self._held = 0
+
+    @property
+    def long(self) -> bool:
+        """Whether what was made is worth another thread's while."""
+        return self._held > 0
+
+    async def step(self, size: int = 0) -> None:
+        """One more part was made, about so many bytes. Raises Malformed: they are too many."""
+        self._made += size
+        if self._made >= _NOTED_BYTES:
+            await self._note()
+        await super().step()
+
+    async def _note(self) -> None:
+        memory = self._memory
+        if not self._held:
+            await memory.wait_for_room()
+        memory.take(self._made)
+        self._held += self._made
+        self._made = 0
+        if memory.exhausted or self._held > memory.bytes_max:
+            raise Malformed("the answer takes more memory than answer_bytes_buffered_max allows")

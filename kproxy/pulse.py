@@ -1,16 +1,35 @@
 """One pulse for all that is done now and then.
 
 A process that wakes up is paid for each time: caches are cold, the kernel is asked. Work of many
-shards that is due every second is therefore due in the same turn of the loop.
+shards that is due every second is therefore due in the same turn of the loop, by one timer.
 """
 
+import asyncio
+from weakref import WeakKeyDictionary
+
 import anyio
+
+_beats: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, anyio.Event]] = WeakKeyDictionary()
 
 
 async def pulse(period_s: float) -> None:
     """Sleep until the loop's clock is at a multiple of `period_s`, at least half of it from now.
 
-    Whoever sleeps for the same period, or a multiple of it, wakes in the same turn.
+    Whoever sleeps for the same period wakes in the same turn.
     """
-    now = anyio.current_time()
-    await anyio.sleep_until((now / period_s + 1.5) // 1 * period_s)
+    loop = asyncio.get_running_loop()
+    enough = loop.time() + period_s / 2
+    coming = _beats.setdefault(loop, {})
+    while True:
+        beat = coming.get(period_s)
+        if beat is None:
+            beat = coming[period_s] = anyio.Event()
+            at = (loop.time() // period_s + 1) * period_s
+            loop.call_at(at, _beat, coming, period_s)
+        await beat.wait()
+        if loop.time() >= enough:
+            return
+
+
+def _beat(coming: dict[float, anyio.Event], period_s: float) -> None:
+    coming.pop(period_s).set()

@@ -47,10 +47,15 @@ class Retention(Looks):
         for key in due:
             self._look_at(key, now, trims, filed)
         if trims:
+            # A setting that changes while we wait files its partitions under 0 again: that stays.
+            changed = {key: filed.pop(key) for key in due if not rows.due_of(key)[0]}
+            if changed:
+                self._shard.commit(changed)
             try:
                 await self._shard.append(trims).wait()
             except KafkaError as error:
                 _log.warning("not_trimmed", partitions=len(trims), reason=error.message)
+                self._shard.commit(dict.fromkeys(changed, b""))
                 self._again()
                 return False
             _log.debug("trimmed", partitions=len(trims))
@@ -78,7 +83,10 @@ class Retention(Looks):
             filed[rows.due_key(again_ms, *partition)] = b""
 
     def _judge(self, partition: PartitionKey, now: int, trims: list[Envelope]) -> int | None:
-        """When to look at a partition again; None: when it has records again."""
+        """When to look at a partition again; None: when it has records again.
+
+        The fold files a partition whose records are the first, and only that.
+        """
         row = self._shard.state.partition(partition)
         if row is None or row.log_start == row.next_offset:
             return None
@@ -89,7 +97,7 @@ class Retention(Looks):
         if start > row.log_start:
             trims.append(command(Kind.TRIM, *partition, number=start, time_ms=now))
         if oldest is None:
-            return None
+            return now + self._check_ms  # for what is in line before the TRIM
         return configs.look_at_ms(queue.configs, oldest.max_time_through_ms, now, self._check_ms)
 
     def _kept_from(

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,6 +30,8 @@ _log = structlog.get_logger()
 
 _EXPIRE_PERIOD_S = 1.0
 _BACKLOG = 1024
+_TOGETHER_S = 10.0
+_LOOK_S = 0.05
 
 
 @contextmanager
@@ -53,10 +55,14 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 class Server:
-    """One worker behind one listener."""
+    """One worker behind one listener.
 
-    def __init__(self, config: Config) -> None:
+    `together`: the addresses of the workers that were started with it.
+    """
+
+    def __init__(self, config: Config, together: Iterable[tuple[str, int]] = ()) -> None:
         self._config = config
+        self._together = frozenset(together)
         self._connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
         self._stop = anyio.Event()
@@ -111,6 +117,7 @@ class Server:
         self, listener: Listener[SocketStream], worker: Worker, task_status: TaskStatus[int]
     ) -> None:
         config, me = self._config, worker.cluster.me
+        await self._wait_for_others(worker)
         async with anyio.create_task_group() as connections:
             self._tasks = connections
             accepting = await self._accept(listener, worker)
@@ -126,6 +133,17 @@ class Server:
                 server.close()
             worker.stop()
             await self._drain()
+
+    async def _wait_for_others(self, worker: Worker) -> None:
+        """Answer nobody until all that were started together serve, or have had their time.
+
+        Who is told of one node only may keep that answer, and know no other for minutes.
+        """
+        with anyio.move_on_after(_TOGETHER_S):
+            while not self._stop.is_set():
+                if self._together <= {(node.host, node.port) for node in worker.cluster.brokers}:
+                    return
+                await anyio.sleep(_LOOK_S)
 
     async def _accept(
         self, listener: Listener[SocketStream], worker: Worker
@@ -192,9 +210,11 @@ def _stop_at_eof(stop: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
 
-async def serve(config: Config, supervised: bool = False) -> None:
+async def serve(
+    config: Config, supervised: bool = False, together: Iterable[tuple[str, int]] = ()
+) -> None:
     """Serve until SIGTERM or SIGINT, or the supervisor's end. Raises CannotStart."""
-    server = Server(config)
+    server = Server(config, together)
     if supervised:
         _stop_at_eof(server.stop)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

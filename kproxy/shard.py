@@ -12,8 +12,9 @@ from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.local import LocalLog
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.levels import Level
+from kproxy.store import synced, tail
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
-from kproxy.store.segments import DamagedLog, Segments
+from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome, Place
@@ -26,6 +27,7 @@ from kproxy.watch import Watchers
 _log = structlog.get_logger()
 
 _REPLAY_BATCH = 500
+_CHANGED_MAX = 4000  # rows that wait for a write
 _ROWS_CACHED_MIN = 500
 
 
@@ -46,6 +48,7 @@ class Shard:
         level: Level | None = None,
     ) -> None:
         self.shard = shard
+        self._shared = shared
         self.kv = kv
         self.segments = segments
         self.room = room
@@ -53,6 +56,7 @@ class Shard:
         cached = max(
             config.rows_cached_max // shards, min(_ROWS_CACHED_MIN, config.rows_cached_max)
         )
+        self._flush_bytes = config.rows_flush_bytes // shards
         self.state = State(kv, cached)
         self.watchers = Watchers()
         self.fold = Fold(self.state, shard, shards, shared=shared)
@@ -60,6 +64,7 @@ class Shard:
         # Of the rows, and of those on disk.
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
+        self._failed: Exception | None = None
         self.term = 0  # log offset of the claim it is served by
         self.capture: Capture | None = None
         self.tasks: TaskGroup | None = None
@@ -73,7 +78,19 @@ class Shard:
     def _deliver(
         self, first: int, batch: list[Envelope], places: list[Place], end: tuple[int, int]
     ) -> list[Outcome]:
-        apply = self.fold.apply
+        """Apply a batch and write what it changes, in several pieces where that is much."""
+        self._refuse_failed()
+        try:
+            outcomes = self._apply(first, batch, places)
+            self._write(self._checkpoint(first + len(batch), end, batch[-1] if batch else None))
+        except Exception as error:
+            self._failed = error
+            raise
+        self.watchers.wake(self.state.take_touched())
+        return outcomes
+
+    def _apply(self, first: int, batch: list[Envelope], places: list[Place]) -> list[Outcome]:
+        apply, state = self.fold.apply, self.state
         outcomes = []
         for log_offset, envelope, place in zip(
             range(first, first + len(batch)), batch, places, strict=True
@@ -82,9 +99,14 @@ class Shard:
             outcomes.append(outcome)
             if envelope.kind != Kind.APPEND:
                 self.on_command(log_offset, envelope, outcome)
-        self._write(self._checkpoint(first + len(batch), end, batch[-1] if batch else None))
-        self.watchers.wake(self.state.take_touched())
+                if state.changed > _CHANGED_MAX:
+                    self._write(self._checkpoint(log_offset + 1, _behind(place), envelope))
         return outcomes
+
+    def _refuse_failed(self) -> None:
+        """An envelope was applied by half, or its rows are lost: only a restart mends that."""
+        if self._failed is not None:
+            raise RowsFailed(f"the shard failed before: {self._failed}") from self._failed
 
     def _checkpoint(
         self, next_offset: int, end: tuple[int, int], last: Envelope | None
@@ -95,9 +117,14 @@ class Shard:
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         """Write housekeeping's changes, which no answer depends on, in one piece."""
+        self._refuse_failed()
         for key, value in changes.items():
             self.state.put(key, value)
-        self._write(self.applied_through)
+        try:
+            self._write(self.applied_through)
+        except Exception as error:
+            self._failed = error
+            raise
 
     def _write(self, checkpoint: Checkpoint) -> None:
         self.applied_through = checkpoint
@@ -128,6 +155,7 @@ class Shard:
                 f"{segments.path(segment).name} ends before position {position}, which was synced"
             )
         self.applied_through = self.durable_through = checkpoint
+        segments.force(max(segments.ids))  # for rows are made from it, and put on disk
         while True:
             self._replay(segment, position)
             next_offset, _, position = self.applied_through[:3]
@@ -139,17 +167,47 @@ class Shard:
         for other in [other for other in segments.ids if other > segment]:
             if segments.size(other):
                 raise DamagedLog(
-                    f"{segments.path(segment).name} is damaged at position {position}:"
-                    f" {segments.path(other).name} comes after it"
+                    f"{segments.path(segment).name} is damaged at position {position}, log offset"
+                    f" {next_offset}: {segments.path(other).name} comes after it;{_HELP}"
                 )
             segments.drop(other)
-        torn = segments.size(segment) - position
-        if torn:
-            _log.warning("log_tail_cut", segment=segment, bytes=torn)
+        if not self._shared:
+            self._refuse_loss(segment, position, next_offset)
+        self._cut_tail(segment, position)
         segments.resume(segment, position)
+        segments.is_synced(next_offset, segment, position)
         self.log.next_offset = next_offset
         self.state.take_touched()
         return next_offset - first
+
+    def _refuse_loss(self, segment: int, position: int, next_offset: int) -> None:
+        """Raises DamagedLog where what is not there, or not sound, was on disk."""
+        path = self.segments.path(segment)
+        proof = tail.proof_of_damage(path, position, next_offset)
+        if proof is not None:
+            raise DamagedLog(
+                f"{path} is damaged at position {position}, log offset {next_offset}: what was"
+                f" written behind it, at {proof}, says that it was on disk;{_HELP}, or cut the file"
+                f" there (truncate -s {position}) and delete {synced.NAME} beside it, and"
+                " lose what came after"
+            )
+        mark = synced.read(self.segments.directory)
+        if mark is not None and mark.through > next_offset:
+            raise DamagedLog(
+                f"{path} is damaged or cut at position {position}: the log ends at log offset"
+                f" {next_offset}, but was on disk up to {mark.through}"
+                f" ({self.segments.path(mark.segment).name}, position {mark.position});{_HELP},"
+                f" or delete {synced.NAME} beside it, and lose what came after"
+            )
+
+    def _cut_tail(self, segment: int, position: int) -> None:
+        torn = self.segments.size(segment) - position
+        if torn:
+            kept = None
+            if not self._shared:
+                path = self.segments.path(segment)
+                kept = tail.keep(path, position, self.room.free_bytes())
+            _log.warning("log_tail_cut", segment=segment, bytes=torn, kept=kept and str(kept))
 
     def _replay(self, segment: int, position: int) -> None:
         next_offset, pending = self.applied_through.next_offset, 0
@@ -163,9 +221,12 @@ class Shard:
             self.fold.apply(log_offset, envelope, place)
             next_offset, position, last = next_offset + 1, after, envelope
             pending += 1
-            if pending == _REPLAY_BATCH:
+            if pending == _REPLAY_BATCH or self.state.changed > _CHANGED_MAX:
                 self._write(self._checkpoint(next_offset, (segment, position), last))
                 pending = 0
+                if self.kv.unflushed_bytes() > self._flush_bytes:
+                    self.kv.flush()
+                    self.durable_through = self.applied_through
         if pending:
             self._write(self._checkpoint(next_offset, (segment, position), last))
 
@@ -193,19 +254,45 @@ class Shard:
         self._write(self._checkpoint(next_offset, end, last))
 
     def close(self) -> None:
-        """Flush the rows and close the files; the log must have been closed before."""
+        """Flush the rows and close the files; the log must have been closed before.
+
+        Rows go to disk only behind the log: where that failed they are given up.
+        """
         try:
-            self.kv.flush()
+            if not self._shared or self.segments.failed:
+                self.segments.sync()
+            if self._failed is None:
+                self.kv.flush()
         except RowsFailed as error:
             _log.error("rows_not_flushed", reason=str(error))  # the log has them
+        except LogFailed as error:
+            _log.error("rows_given_up", reason=str(error))
+            self._give_up_rows()
         self.kv.close()
         self.segments.close()
+
+    def _give_up_rows(self) -> None:
+        if not self._shared:
+            self.kv.abandon()
+            return
+        try:
+            self.kv.last_write({CHECKPOINT_KEY: None})  # no copy any more: it is made again
+        except RowsFailed as error:
+            _log.error("rows_not_flushed", reason=str(error))
+
+
+def _behind(place: Place) -> tuple[int, int]:
+    """Where the next frame begins: a body ends its frame."""
+    return place.segment, place.position + place.length
 
 
 def _identity(envelope: Envelope) -> tuple[int, int, int]:
     """Writer, counter, CRC-32C of the body; embedded there is no writer, and nobody asks."""
     writer = envelope.writer
     return writer, envelope.counter, crc32c(envelope.body) if writer else 0
+
+
+_HELP = " restore the data directory from a backup"
 
 
 def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
@@ -219,7 +306,6 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
         return LocalLog(
             segments,
             deliver,
-            next_offset=0,
             sync=config.sync_policy,
             segment_bytes=config.segment_bytes,
             commit_bytes_max=config.commit_bytes_max,
@@ -227,7 +313,7 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
         )
 
     directory.mkdir(parents=True, exist_ok=True)
-    segments = Segments(directory / "log")
+    segments = Segments(directory / "log", marked=True)
     room = DiskRoom(directory, config.disk_free_bytes_min)
     shard = Shard(
         shard=ShardId(0),
@@ -240,7 +326,12 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
         shared=False,
         level=level,
     )
-    recovered = shard.recover()
+    try:
+        recovered = shard.recover()
+    except BaseException:
+        shard.kv.close()
+        segments.close()
+        raise
     if recovered:
         _log.info("log_recovered", envelopes=recovered)
     return shard

@@ -1,21 +1,24 @@
 """`--workers N`: one process per worker, each on a port and a directory of its own.
 
-Workers do not know each other but through the cluster. One that dies is started again; one that
+Workers know each other through the cluster; what starts together is announced together. One that
+dies is started again; one that
 refuses to start ends them all, for the others would refuse as well. Each worker's standard input is
 a pipe from here: where the supervisor is killed, they see its end and stop.
 """
 
+import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 import structlog
 from anyio.abc import Process
 
 from kproxy.config import Config
-from kproxy.errors import CannotGoOn
+from kproxy.errors import CannotGoOn, CannotStart
 
 _log = structlog.get_logger()
 
@@ -23,27 +26,45 @@ _AGAIN_S = 0.5
 _AGAIN_S_MAX = 10.0
 _STEADY_S = 10.0  # who lives so long had started well
 SUPERVISED = "--supervised"
+COMMAND = (sys.executable, "-m", "kproxy", "serve", SUPERVISED)
+
+Address = tuple[str, int]
 
 
-def worker_arguments(config: Config, index: int) -> list[str]:
-    """What sets worker `index` off from the first one."""
+def instructions(config: Config, index: int) -> bytes:
+    """What worker `index` reads from its standard input: a line, as command lines are seen by all.
+
+    Its settings, and the addresses of all workers.
+    """
     host, port = config.listen_address
     name, advertised = config.advertised_address
-    return [
-        "--workers", "1",
-        "--listen", f"{host}:{port + index}",
-        "--advertise", f"{name}:{(advertised or port) + index}",
-        "--data-dir", str(config.data_dir / f"worker-{index}"),
-        SUPERVISED,
-    ]  # fmt: skip
+    first = advertised or port
+    settings = config.model_dump(mode="json") | {
+        "workers": 1,
+        "listen": f"{host}:{port + index}",
+        "advertise": f"{name}:{first + index}",
+        "data_dir": str(config.data_dir / f"worker-{index}"),
+    }
+    together = [(name, first + number) for number in range(config.workers)]
+    return json.dumps({"settings": settings, "together": together}).encode() + b"\n"
+
+
+def instructed() -> tuple[Config, list[Address]]:
+    """This worker's settings, and the addresses of all workers, from standard input."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (more := os.read(0, 1 << 16)):
+            raise CannotStart("the supervisor has gone")
+        line += more
+    values = json.loads(line)
+    return Config(**values["settings"]), [(host, port) for host, port in values["together"]]
 
 
 class Supervisor:
     """Keeps the workers of one machine running until told to stop."""
 
-    def __init__(self, config: Config, arguments: Sequence[str]) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._command = [sys.executable, "-m", "kproxy", *arguments]
         self._processes: dict[int, Process] = {}
         self._stopping = False
         self._refused: int | None = None
@@ -87,10 +108,10 @@ class Supervisor:
             wait_s = _AGAIN_S if steady else min(2 * wait_s, _AGAIN_S_MAX)
 
     async def _run_once(self, index: int) -> int:
-        process = await anyio.open_process(
-            [*self._command, *worker_arguments(self._config, index)],
-            stdin=subprocess.PIPE, stdout=None, stderr=None,
-        )  # fmt: skip
+        process = await anyio.open_process(COMMAND, stdin=subprocess.PIPE, stdout=None, stderr=None)
         self._processes[index] = process
+        assert process.stdin is not None
+        with suppress(anyio.BrokenResourceError, OSError):  # its status says why it ended
+            await process.stdin.send(instructions(self._config, index))
         _log.info("worker_started", worker=index, pid=process.pid)
         return await process.wait()

@@ -1,18 +1,20 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import anyio
+from anyio import to_thread
 
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinator import Coordinators
 from kproxy.log.base import Ticket
-from kproxy.memory import Memory
+from kproxy.memory import Making, Memory
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import Catalogue, Lookup
 from kproxy.metadata.cluster import Cluster
@@ -23,9 +25,16 @@ from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
 
+Args = TypeVarTuple("Args")
+Encoded = TypeVar("Encoded")
+
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _uncounted() -> Making:
+    return Making(Memory(sys.maxsize))
 
 
 class Line:
@@ -58,6 +67,7 @@ class Request:
     body: Any
     host: str = ""  # of the client, as Kafka shows it: with a slash before it
     line: Line = field(default_factory=Line)
+    making: Making = field(default_factory=_uncounted)  # its answer
 
     @property
     def version(self) -> int:
@@ -133,9 +143,13 @@ class Worker:
             config.fetch_sessions_max, config.fetch_session_partitions_max
         )
         self.request_memory = Memory(config.request_bytes_buffered_max)
+        self.decoded_memory = Memory(config.request_bytes_buffered_max)  # of large requests
         self.answer_memory = Memory(config.answer_bytes_buffered_max)
+        self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
+        self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.now_ms = now_ms
         self.groups = Coordinators(routes.all, config, lookup, now_ms)
+        self.groups_going: set[str] = set()  # being deleted in several steps
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
 
@@ -154,6 +168,14 @@ class Worker:
                 await event.wait()
         finally:
             self._long_polls.discard(event)
+
+    async def encoded(
+        self, making: Making, encode: Callable[[*Args], Encoded], *args: *Args
+    ) -> Encoded:
+        """What `encode` makes of an answer: if that is long, on another thread."""
+        if making.long:
+            return await to_thread.run_sync(encode, *args, limiter=self._encoders)
+        return encode(*args)
 
     def shard(self, name: str, partition: int = 0) -> Shard:
         """The shard that holds a queue's partition. Raises KafkaError: another worker has it."""

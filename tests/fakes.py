@@ -45,6 +45,9 @@ class DictKv:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter([(k, self.rows[k]) for k in sorted(self.rows) if start <= k < end])
 
+    def unflushed_bytes(self) -> int:
+        return 0
+
     def write(self, changes: dict[bytes, bytes | None]) -> None:
         for key, value in changes.items():
             if value is None:

@@ -1,6 +1,7 @@
 """A connection and its transport: what depends on the order within one turn of the loop."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,9 @@ from structlog.testing import capture_logs
 
 from kproxy import connection
 from kproxy.protocol.codec import encode_request
+from kproxy.protocol.frames import FrameAssembler
 from tests.fakes import memory_worker
+from tests.wire import batch, produce_values
 
 
 class House:
@@ -88,3 +91,62 @@ def test_a_request_has_its_turn_in_the_turn_the_client_leaves(new_loop: Any) -> 
     with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(leave())
     assert not lines
+
+
+async def said(request: bytes) -> bytes:
+    """All that a connection answers to these bytes, up to its end."""
+    house = House()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: connection.Connection(memory_worker(), house), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(request)
+    answers = await asyncio.wait_for(reader.read(), 5)
+    await asyncio.wait_for(house.tasks[0], 5)
+    writer.close()
+    server.close()
+    return answers
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("last", ["acks-0", "no-request"])
+def test_what_is_done_is_answered_before_a_fault_ends_the_connection(
+    new_loop: Any, last: str
+) -> None:
+    """All of it within one turn of the loop."""
+    fault = {
+        "acks-0": encode_request(0, 9, 9, produce_values("q", batch(b"v", crc=1), acks=0)),
+        "no-request": bytes([0, 0, 0, 10]) + bytes([0, 99]) + bytes(8),
+    }[last]
+    sound = b"".join(
+        encode_request(0, 9, number, produce_values("q", batch(b"v"))) for number in range(3)
+    )
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        answers = runner.run(said(sound + fault))
+    found = FrameAssembler(1 << 20).feed(answers)
+    assert [int.from_bytes(frame[:4], "big") for frame in found] == [0, 1, 2]
+
+
+def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
+    async def run() -> None:
+        house, made = House(), []
+
+        def make() -> connection.Connection:
+            made.append(connection.Connection(memory_worker(), house))
+            return made[0]
+
+        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        await house.admitted.wait()
+        one = made[0]
+        one._transport.write(bytes(60_000))
+        one._fail(connection.Malformed("no"))
+        one.active_at -= 1000
+        one.expire(time.monotonic())
+        await asyncio.wait_for(house.tasks[0], 5)
+        writer.close()
+        server.close()
+
+    with capture_logs() as lines, asyncio.Runner() as runner:
+        runner.run(run())
+    assert [line["event"] for line in lines] == ["request_refused", "client_does_not_read"]

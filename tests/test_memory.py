@@ -2,7 +2,7 @@
 
 import anyio
 
-from kproxy.memory import Memory
+from kproxy.memory import Making, Memory
 
 
 def test_everyone_who_waits_for_room_is_woken() -> None:
@@ -15,5 +15,30 @@ def test_everyone_who_waits_for_room_is_woken() -> None:
                     tasks.start_soon(memory.wait_for_room)
                 await anyio.sleep(0.01)
                 memory.give_back(5)
+
+    anyio.run(run)
+
+
+def test_a_long_answer_waits_for_room() -> None:
+    async def run() -> None:
+        memory = Memory(1 << 20)
+        memory.take(3 << 19)
+        done = []
+
+        async def make_answer() -> None:
+            with Making(memory) as making:
+                await making.step(1 << 19)
+                done.append(memory.used)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(make_answer)
+            await anyio.sleep(0.01)
+            assert not done
+            memory.give_back(1 << 20)
+            with anyio.fail_after(5):
+                while not done:
+                    await anyio.sleep(0.001)
+        assert done == [1 << 20]
+        assert memory.used == 1 << 19
 
     anyio.run(run)

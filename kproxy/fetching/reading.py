@@ -1,19 +1,25 @@
 """Planning what a fetch returns, and reading it while it is sent."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code
 from kproxy.fetching.interest import Followed
+from kproxy.memory import Memory
 from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import Batch
 
 CHUNK_BYTES = 1 << 20  # of an answer, what is read before it is sent; one batch more at most
+_READS_MAX = 1000  # batches in a chunk: some milliseconds of the loop
+_BATCHES_AT_ONCE = 1000  # of a partition, in one turn of the loop
+BATCHES_MAX = 20_000  # in an answer
+_ROW_BYTES = 400  # what a batch's row takes till it is read
 _BUFFERS_MAX = 1000  # in a run: readv takes 1,024
 _GAP_MAX = 4096  # bytes between two batches that are read along rather than skipped
 _GAP = memoryview(bytearray(_GAP_MAX))  # where they go
@@ -29,6 +35,12 @@ class Found(NamedTuple):
     log_start: int
     batches: Sequence[tuple[int, Batch]]
     size: int
+    segments: Segments | None = None  # that the batches lie in
+
+    @property
+    def stored(self) -> "Stored":
+        assert self.segments is not None
+        return Stored(self.batches, self.segments)
 
     @property
     def held_back(self) -> bool:
@@ -41,6 +53,7 @@ class Budget:
     """What is left of an answer's size; the first batch of all goes in whatever its size."""
 
     bytes_left: int
+    batches_left: int = BATCHES_MAX
     first: bool = True
 
 
@@ -66,12 +79,18 @@ def look(followed: Followed, budget: Budget) -> Found:
                 break
             batches.append((last_offset - batch.last_delta, batch))
             size += batch.length
+            if len(batches) == _BATCHES_AT_ONCE:
+                break
         if batches:
             budget.first = False
             budget.bytes_left -= size
+            budget.batches_left -= len(batches)
+            if budget.batches_left <= 0:
+                budget.bytes_left = 0
         elif not budget.first and budget.bytes_left <= followed.max_bytes:
             budget.bytes_left = 0  # full, but for less than one batch
-    return Found(followed, Code.NONE, high_watermark, log_start, batches, size)
+    segments = followed.shard.segments
+    return Found(followed, Code.NONE, high_watermark, log_start, batches, size, segments)
 
 
 class Stored(NamedTuple):
@@ -81,26 +100,59 @@ class Stored(NamedTuple):
     segments: Segments
 
 
+class Pins:
+    """Keeps what was found readable, whatever is deleted meanwhile, until `release`."""
+
+    def __init__(self) -> None:
+        self._held: dict[Segments, set[int]] = {}
+        self._stack = ExitStack()
+
+    def hold(self, stored: Iterable[Stored]) -> None:
+        wanted: dict[Segments, set[int]] = {}
+        for batches, segments in stored:
+            wanted.setdefault(segments, set()).update(batch.segment for _, batch in batches)
+        for segments, numbers in wanted.items():
+            held = self._held.setdefault(segments, set())
+            self._stack.enter_context(segments.pinned(numbers - held))
+            held |= numbers
+
+    def release(self) -> None:
+        self._stack.close()
+        self._held.clear()
+
+
 class Answer:
     """A response frame that is read in chunks, for what is in memory to be bounded.
 
-    Nothing may be awaited between finding what is stored and `pinned`, inside which `read` is for.
+    Nothing may be awaited between finding what is stored, where no `pins` hold it, and `pinned`,
+    inside which `read` is for. `memory`: of what is found, besides what is read.
     """
 
-    def __init__(self, pieces: Sequence[bytes | Stored]) -> None:
+    def __init__(
+        self,
+        pieces: Sequence[bytes | Stored],
+        pins: Pins | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         self._stored = [piece for piece in pieces if isinstance(piece, Stored)]
+        self._pins = pins or Pins()
+        self._memory = memory
+        self._size = _ROW_BYTES * sum(len(batches) for batches, _ in self._stored)
         self._chunks = _chunks(pieces)
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
         """Keep what is stored readable, whatever is deleted meanwhile."""
-        held: dict[Segments, set[int]] = {}
-        for batches, segments in self._stored:
-            held.setdefault(segments, set()).update(batch.segment for _, batch in batches)
-        with ExitStack() as pins:
-            for segments, numbers in held.items():
-                pins.enter_context(segments.pinned(numbers))
+        memory = self._memory
+        try:
+            self._pins.hold(self._stored)
+            if memory is not None:
+                memory.take(self._size)
             yield
+        finally:
+            self._pins.release()
+            if memory is not None:
+                memory.give_back(self._size)
 
     async def read(self) -> bytearray | None:
         """The next chunk; None behind the last. Raises EOFError, OSError."""
@@ -110,6 +162,8 @@ class Answer:
                 chunk[position : position + len(text)] = text
             if reads:
                 await _fill(chunk, reads)
+            if len(reads) == _READS_MAX:
+                await checkpoint()
             return chunk
         return None
 
@@ -150,7 +204,7 @@ def _chunks(
             continue
         batches, segments = piece
         for base_offset, batch in batches:
-            if size >= CHUNK_BYTES:
+            if size >= CHUNK_BYTES or len(reads) == _READS_MAX:
                 yield size, texts, reads
                 size, texts, reads = 0, [], []
             reads.append(Read(size, base_offset, batch, segments))

@@ -12,13 +12,18 @@ from kproxy.fetching.interest import Interest
 EPOCH_MAX = 0x7FFFFFFF
 _IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms
 
+Owner = tuple[str, str | None]
+"""Whose a session is: address and client id. A client that connects again goes on with it, as with
+Kafka, and nobody else can, who would have to guess the session's id as well."""
+
 
 class Session(Interest):
     """An incremental fetch session."""
 
-    def __init__(self, session_id: int, by_id: bool) -> None:
+    def __init__(self, session_id: int, owner: Owner, by_id: bool) -> None:
         super().__init__()
         self.session_id = session_id
+        self.owner = owner
         self.by_id = by_id
         self.epoch = 1
         self.used_at = time.monotonic()
@@ -34,20 +39,20 @@ class FetchSessions:
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
 
-    def open(self, by_id: bool, partitions: int) -> Session | None:
+    def open(self, owner: Owner, by_id: bool, partitions: int) -> Session | None:
         """A new session, or None where there is no room for one: the client goes on without."""
         if not self._make_room(partitions):
             return None
         session_id = secrets.randbelow(EPOCH_MAX) + 1
         while session_id in self._sessions:
             session_id = secrets.randbelow(EPOCH_MAX) + 1
-        session = self._sessions[session_id] = Session(session_id, by_id)
+        session = self._sessions[session_id] = Session(session_id, owner, by_id)
         return session
 
-    def use(self, session_id: int, epoch: int, by_id: bool) -> Session:
+    def use(self, session_id: int, owner: Owner, epoch: int, by_id: bool) -> Session:
         """The session for an incremental fetch. Raises KafkaError."""
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.owner != owner:
             raise KafkaError(Code.FETCH_SESSION_ID_NOT_FOUND)
         if session.by_id != by_id:
             raise KafkaError(Code.FETCH_SESSION_TOPIC_ID_ERROR)
@@ -62,12 +67,17 @@ class FetchSessions:
     def check_room(self, session: Session, partitions: int) -> None:
         """Where a session grows past the limit, end it: its client begins again. KafkaError."""
         if self._followed() + partitions > self._partitions_max:
-            self.close(session.session_id)
+            self._close(session)
             raise KafkaError(Code.FETCH_SESSION_ID_NOT_FOUND)
 
-    def close(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
+    def close(self, session_id: int, owner: Owner) -> None:
+        """End a session, if it is there and the owner's."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.owner == owner:
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
+        if self._sessions.pop(session.session_id, None) is not None:
             session.close()
 
     def __len__(self) -> int:
@@ -81,7 +91,7 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()))
             if oldest.busy or time.monotonic() - oldest.used_at < _IDLE_S_TO_EVICT:
                 return False
-            self.close(oldest.session_id)
+            self._close(oldest)
         return partitions <= self._partitions_max
 
     def _followed(self) -> int:

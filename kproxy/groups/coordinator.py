@@ -5,6 +5,7 @@ with members are read, so that members that never come back run out; when it is 
 is sent to look for the new coordinator.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ from kproxy.virtual.rows import Queue
 _log = structlog.get_logger()
 
 _TICK_S = 0.05
+_LOOK_S = 0.25
 _LOOK_S = 1.0
 _SLICE = 200
 
@@ -43,14 +45,20 @@ class Coordinator:
     """The groups of one shard while this worker serves it."""
 
     def __init__(
-        self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
+        self,
+        shard: Shard,
+        config: Config,
+        lookup: Lookup,
+        now_ms: Callable[[], int],
+        sooner: Callable[[], None],
     ) -> None:
+        """`sooner`: called when a timer is due before all others."""
         self.shard = shard
         self.term = shard.term
         self.config = config
         self.lookup = lookup
         self.now_ms = now_ms
-        self.timers = Timers()
+        self.timers = Timers(sooner)
         self.groups: dict[str, Group] = {}
         self._to_log: list[Group] = []
         self._to_fence: list[tuple[ConsumerGroup, str]] = []
@@ -323,6 +331,7 @@ class Coordinators:
         self._lookup = lookup
         self._now_ms = now_ms
         self._by_shard: dict[int, Coordinator] = {}
+        self._sooner = anyio.Event()
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def of(self, shard: Shard) -> Coordinator:
@@ -331,8 +340,9 @@ class Coordinators:
         if known is None or known.shard is not shard or known.term != shard.term:
             if known is not None:
                 self._drop(known)
-            known = Coordinator(shard, self._config, self._lookup, self._now_ms)
+            known = Coordinator(shard, self._config, self._lookup, self._now_ms, self._set_sooner)
             self._by_shard[shard.shard] = known
+            self._set_sooner()
         return known
 
     def _start(self, coordinator: Coordinator, tasks: TaskGroup) -> None:
@@ -368,7 +378,21 @@ class Coordinators:
                 for coordinator in list(self._by_shard.values()):
                     if coordinator.shard.shard not in served:
                         self._drop(coordinator)
-                await anyio.sleep(_TICK_S)
+                await self._until_due(now)
+
+    async def _until_due(self, ran_at: float) -> None:
+        """Wait until a timer is due, or for a look at the shards; not again at once in any case."""
+        while True:
+            self._sooner = anyio.Event()
+            due = min((c.timers.next for c in self._by_shard.values()), default=math.inf)
+            until = max(ran_at + _TICK_S, min(due, ran_at + _LOOK_S))
+            with anyio.move_on_after(until - anyio.current_time()) as scope:
+                await self._sooner.wait()
+            if scope.cancel_called:
+                return
+
+    def _set_sooner(self) -> None:
+        self._sooner.set()
 
     def stop(self) -> None:
         """Answer whoever waits: this worker ends."""

@@ -17,20 +17,22 @@ from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.rows import Queue
 from kproxy.worker import Request, Worker
 
+_ANSWER_BYTES = 600
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 async def incremental(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An IncrementalAlterConfigsResponse: settings that are not named stay."""
-    return await _altered(worker, request.body, _incremental)
+    return await _altered(worker, request, _incremental)
 
 
 async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AlterConfigsResponse: settings that are not named go back to their defaults."""
-    return await _altered(worker, request.body, _whole)
+    return await _altered(worker, request, _whole)
 
 
-async def _altered(worker: Worker, body: Any, wanted: Any) -> Mapping[str, Any]:
+async def _altered(worker: Worker, request: Request, wanted: Any) -> Mapping[str, Any]:
+    body = request.body
     times = Counter((r.resource_type, r.resource_name) for r in body.resources)
     answers, tickets, slots = [], [], []
     for resource in body.resources:
@@ -41,6 +43,7 @@ async def _altered(worker: Worker, body: Any, wanted: Any) -> Mapping[str, Any]:
             "resource_name": resource.resource_name,
         }
         answers.append(answer)
+        await request.making.step(_ANSWER_BYTES + len(resource.configs))
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
@@ -56,6 +59,7 @@ async def _altered(worker: Worker, body: Any, wanted: Any) -> Mapping[str, Any]:
     for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
         answer["error_code"] = outcome.code_by_name
         answer["error_message"] = outcome.message
+        await request.making.step()
     return {"responses": answers}
 
 

@@ -19,6 +19,7 @@ from kproxy.handlers import mixed_groups
 from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.worker import Request, Worker
 
+_MEMBER_BYTES = 600  # of an answer, about
 _KNOWN_ID_REQUIRED = 4  # JoinGroup version from which on a new member first gets an id (KIP-394)
 _NO_PROTOCOL_NAME = 7
 _PROTOCOL_SAID = 5  # SyncGroup version (KIP-559)
@@ -27,9 +28,11 @@ _BATCHED_LEAVE = 3
 
 
 def coordinator_of(worker: Worker, group: str) -> Coordinator:
-    """Raises KafkaError where the group's id is none, or another worker's."""
+    """Raises KafkaError where the id is none, the group another worker's, or being deleted."""
     if not group or group_is_too_long(group):
         raise KafkaError(Code.INVALID_GROUP_ID)
+    if group in worker.groups_going:
+        raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
     return worker.groups.of(worker.coordinated(group))
 
 
@@ -264,7 +267,10 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     if isinstance(group, ConsumerGroup):
         codes = await mixed_groups.leave(coordinator, group, leaving)
     else:
-        codes = [_left(group, member_id, instance) for member_id, instance in leaving]
+        codes = []
+        for member_id, instance in leaving:
+            codes.append(_left(group, member_id, instance))
+            await request.making.step(_MEMBER_BYTES)
     if not batched:
         return {"error_code": codes[0]}
     answers = [

@@ -20,6 +20,7 @@ from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
 
 _JOIN, _LEAVE = 0, -1
+_GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -309,7 +310,18 @@ def _check(body: Any, version: int) -> None:
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A ConsumerGroupDescribeResponse."""
-    return {"groups": [_described(worker, group) for group in request.body.group_ids]}
+    groups = []
+    for group_id in request.body.group_ids:
+        answer = _described(worker, group_id)
+        groups.append(answer)
+        await request.making.step(_GROUP_BYTES)
+        members = []
+        for member in answer["members"]:
+            members.append(_described_member(worker, member))
+            parts = len(member.assigned) + len(member.target)
+            await request.making.step(_MEMBER_BYTES + parts * _PART_BYTES)
+        answer["members"] = members
+    return {"groups": groups}
 
 
 def _described(worker: Worker, group_id: str) -> dict[str, Any]:
@@ -335,7 +347,7 @@ def _described(worker: Worker, group_id: str) -> dict[str, Any]:
             "group_epoch": group.epoch,
             "assignment_epoch": group.target_epoch,
             "assignor_name": group.assignor,
-            "members": [_described_member(worker, m) for m in group.members.values()],
+            "members": list(group.members.values()),
         }
     if group is None and head is not None and head.kind == "consumer":
         return answer | {

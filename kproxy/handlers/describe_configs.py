@@ -12,12 +12,18 @@ from kproxy.metadata.catalogue import absent
 from kproxy.metadata.configs import BOOLEAN, BROKER, INT, LONG, STRING, TOPIC
 from kproxy.worker import Request, Worker
 
+_RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are encoded
 _SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT = 1, 4, 5
 
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeConfigsResponse."""
-    return {"results": [_resource(worker, request.body, one) for one in request.body.resources]}
+    results = []
+    for resource in request.body.resources:
+        result = _resource(worker, request.body, resource)
+        results.append(result)
+        await request.making.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
+    return {"results": results}
 
 
 def _resource(worker: Worker, body: Any, resource: Any) -> dict[str, Any]:
@@ -60,7 +66,8 @@ def _resource(worker: Worker, body: Any, resource: Any) -> dict[str, Any]:
         message = "only topics and brokers have configs here"
         return result | {"error_code": Code.INVALID_REQUEST, "error_message": message}
     wanted = resource.configuration_keys
-    kept = [entry for entry in entries if wanted is None or entry["name"] in wanted]
+    names = None if wanted is None else set(wanted)
+    kept = [entry for entry in entries if names is None or entry["name"] in names]
     return result | {"configs": kept}
 
 

@@ -3,13 +3,14 @@
 Left out: followers, diverging epochs (there is one epoch), aborted transactions (there are none).
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.interest import Followed, Ident, Interest
-from kproxy.fetching.reading import Answer, Budget, Found, Stored, look
+from kproxy.fetching.reading import Answer, Budget, Found, Pins, Stored, look
 from kproxy.fetching.sessions import Session
 from kproxy.protocol import answers
 from kproxy.protocol.answers import FETCH_TOPIC_IDS, Fetched
@@ -20,6 +21,8 @@ from kproxy.worker import Request, Worker
 
 _KEY = 1
 _READ_COMMITTED = 1
+_PARTS_AT_ONCE = 500  # answered in one turn
+_PART_BYTES = 600  # about what a part of an answer takes
 
 
 async def handle(worker: Worker, request: Request) -> Answer:
@@ -29,12 +32,18 @@ async def handle(worker: Worker, request: Request) -> Answer:
         interest, session, full = _interest(worker, request, by_id)
     except KafkaError as error:
         return _refusal(request, error.code)
+    pins = Pins()
     try:
         if session is not None:
             session.busy = True
-        found = await _wait(worker, interest, request, full)
+        await _update(interest, request, by_id)
+        found = await _wait(worker, interest, request, full, pins)
         session_id = session.session_id if session is not None else 0
-        return _answer(request, found, session_id)
+        pieces = await _pieces(request, found, session_id, pins)
+        return Answer(pieces, pins, worker.answer_memory)
+    except BaseException:
+        pins.release()
+        raise
     finally:
         if session is not None:
             session.busy = False
@@ -56,26 +65,22 @@ def _interest(
     worker: Worker, request: Request, by_id: bool
 ) -> tuple[Interest, Session | None, bool]:
     """(what to look at, its session if any, whether every partition must be answered)."""
-    body = request.body
+    body, owner = request.body, (request.host, request.header.client_id)
     session_id = getattr(body, "session_id", 0)
     epoch = getattr(body, "session_epoch", -1)
     wanted = sum(len(topic.partitions) for topic in body.topics)
     if epoch > 0:
-        session = worker.sessions.use(session_id, epoch, by_id)
+        session = worker.sessions.use(session_id, owner, epoch, by_id)
         if wanted:
             worker.sessions.check_room(session, wanted)
-        _update(session, body, by_id)
         return session, session, False
     if session_id:
-        worker.sessions.close(session_id)
+        worker.sessions.close(session_id, owner)
     if epoch == 0 and wanted:
-        opened = worker.sessions.open(by_id, wanted)
+        opened = worker.sessions.open(owner, by_id, wanted)
         if opened is not None:
-            _update(opened, body, by_id)
             return opened, opened, True
-    interest = Interest()
-    _update(interest, body, by_id)
-    return interest, None, True
+    return Interest(), None, True
 
 
 def _ident(topic: Any, by_id: bool) -> str | bytes:
@@ -84,7 +89,9 @@ def _ident(topic: Any, by_id: bool) -> str | bytes:
     return bytes(16) if topic.topic_id is None else topic.topic_id.bytes
 
 
-def _update(interest: Interest, body: Any, by_id: bool) -> None:
+async def _update(interest: Interest, request: Request, by_id: bool) -> None:
+    """Note what the request says of partitions."""
+    body, making = request.body, request.making
     for topic in body.topics:
         name = _ident(topic, by_id)
         for part in topic.partitions:
@@ -96,10 +103,14 @@ def _update(interest: Interest, body: Any, by_id: bool) -> None:
             followed.max_bytes = part.partition_max_bytes
             followed.epoch = getattr(part, "current_leader_epoch", -1)
             interest.follow(followed)
+            if making.due:
+                await making.rest()
     for topic in getattr(body, "forgotten_topics_data", ()):
         name = _ident(topic, by_id)
         for index in topic.partitions:
             interest.forget((name, index))
+            if making.due:
+                await making.rest()
 
 
 def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
@@ -128,45 +139,59 @@ def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
 # -- looking, and waiting for more
 
 
-async def _wait(worker: Worker, interest: Interest, request: Request, full: bool) -> list[Found]:
+@dataclass(slots=True)
+class _Look:
+    """What one look at all that is followed has found."""
+
+    found: list[Found] = field(default_factory=list)
+    size: int = 0
+    failed: bool = False  # something of it
+    ahead: set[Shard] = field(default_factory=set)
+
+    def add(self, part: Found) -> None:
+        self.found.append(part)
+        self.size += part.size
+        if part.code:
+            self.failed = True
+            if part.code == Code.OFFSET_OUT_OF_RANGE and (shard := _ahead(part)) is not None:
+                self.ahead.add(shard)
+
+
+async def _wait(
+    worker: Worker, interest: Interest, request: Request, full: bool, pins: Pins
+) -> list[Found]:
     """Look until there are `min_bytes`, an error, more in line, or `max_wait` is over."""
     body, line = request.body, request.line
     deadline = anyio.current_time() + body.max_wait.total_seconds()
     looked_ahead = False
     while True:
-        # No await between this and the reading: what was found is not yet there to be deleted.
+        # No await between this and the reading, but where what was found is pinned before it.
         await worker.answer_memory.wait_for_room()
         changed = interest.expect_change()
-        found = _look_at_all(worker, interest, body, full)
-        if not looked_ahead and (ahead := _ahead(found)):
+        seen = await _look_at_all(worker, interest, request, full, pins)
+        if seen.ahead and not looked_ahead:
             looked_ahead = True
-            await _catch_up(ahead)
+            await _catch_up(seen.ahead)
             continue
-        enough = sum(part.size for part in found) >= body.min_bytes
-        if enough or any(part.code for part in found) or worker.stopping or line.pressed:
-            return found
+        if seen.size >= body.min_bytes or seen.failed or worker.stopping or line.pressed:
+            return seen.found
         if (left := deadline - anyio.current_time()) <= 0 or not interest.partitions:
-            return found
+            return seen.found
         interest.watch()
         line.wake(changed)
         await worker.long_poll(changed, left)
 
 
-def _ahead(found: list[Found]) -> set[Shard]:
-    """Shards of consumers that have read further than this worker knows: another one served them.
+def _ahead(part: Found) -> Shard | None:
+    """The shard of a consumer that has read further than this worker knows: another one served it.
 
     Before that is an OFFSET_OUT_OF_RANGE, the log is asked where it really ends.
     """
-    shards = set()
-    for part in found:
-        if part.code == Code.OFFSET_OUT_OF_RANGE:
-            followed = part.followed
-            assert followed.shard is not None
-            assert followed.key is not None
-            row = followed.shard.state.partition(followed.key)
-            if row is not None and followed.offset > row.next_offset:
-                shards.add(followed.shard)
-    return shards
+    followed = part.followed
+    assert followed.shard is not None
+    assert followed.key is not None
+    row = followed.shard.state.partition(followed.key)
+    return followed.shard if row is not None and followed.offset > row.next_offset else None
 
 
 async def _catch_up(shards: set[Shard]) -> None:
@@ -177,60 +202,72 @@ async def _catch_up(shards: set[Shard]) -> None:
             return  # no longer ours, or the cluster is away: what is known is the answer
 
 
-def _look_at_all(worker: Worker, interest: Interest, body: Any, full: bool) -> list[Found]:
-    budget = Budget(min(body.max_bytes, worker.config.fetch_bytes_max))
-    found = []
-    quiet = []
-    for followed in interest.partitions.values() if full else interest.dirty:
+async def _look_at_all(
+    worker: Worker, interest: Interest, request: Request, full: bool, pins: Pins
+) -> _Look:
+    making, dirty = request.making, interest.dirty
+    budget = Budget(min(request.body.max_bytes, worker.config.fetch_bytes_max))
+    seen, held = _Look(), 0
+    pins.release()
+    making.begin()
+    for followed in list(interest.partitions.values() if full else dirty):
         if not full and budget.bytes_left <= 0:
             break
         code = _locate(worker, interest, followed)
         part = Found(followed, code, -1, -1, (), 0) if code else look(followed, budget)
         news = part.code or part.size or followed.told != (part.high_watermark, part.log_start)
         if news or full:
-            found.append(part)
+            seen.add(part)
         if not (news or part.held_back):
-            quiet.append(followed)
-    for followed in quiet:
-        interest.dirty.pop(followed, None)
-    for part in found:
-        if part.size and interest.dirty.pop(part.followed, 0) is None:
-            interest.dirty[part.followed] = None  # had its turn: the others come first now
-    return found
+            dirty.pop(followed, None)
+        elif part.size and dirty.pop(followed, 0) is None:
+            dirty[followed] = None  # had its turn: the others come first now
+        if making.due:
+            pins.hold(part.stored for part in seen.found[held:] if part.size)
+            held = len(seen.found)
+            await making.rest()
+    return seen
 
 
 # -- the answer
 
 
-def _answer(request: Request, found: list[Found], session_id: int) -> Answer:
+async def _pieces(
+    request: Request, found: list[Found], session_id: int, pins: Pins
+) -> list[bytes | Stored]:
     """The response frame, whose records are read when it is sent."""
-    version = request.version
+    version, making = request.version, request.making
+    if len(found) > _PARTS_AT_ONCE:
+        pins.hold(part.stored for part in found if part.size)
     read_committed = request.body.isolation_level == _READ_COMMITTED
     by_topic: dict[str | bytes, list[Found]] = {}
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.told = (part.high_watermark, part.log_start)
-    pieces: list[bytes | Stored] = [answers.fetch_head(version, 0, session_id, len(by_topic))]
-    total = len(pieces[0])
+    pieces: list[bytes | Stored] = []
+    total = 0
+    texts = [answers.fetch_head(version, 0, session_id, len(by_topic))]
     tail = answers.fetch_tail(version)
     for topic, parts in by_topic.items():
-        head = answers.fetch_topic_head(version, topic, len(parts))
-        pieces.append(head)
-        total += len(head) + len(tail)
+        texts.append(answers.fetch_topic_head(version, topic, len(parts)))
         for part in parts:
             none_aborted = read_committed or part.followed.key is None
-            head = answers.fetch_partition_head(version, none_aborted, _fetched(part))
-            pieces.append(head)
+            texts.append(answers.fetch_partition_head(version, none_aborted, _fetched(part)))
             if part.size:
-                assert part.followed.shard is not None
-                pieces.append(Stored(part.batches, part.followed.shard.segments))
-            pieces.append(tail)
-            total += len(head) + part.size + len(tail)
-        pieces.append(tail)
-    pieces.append(tail)
-    total += len(tail)
+                text = b"".join(texts)
+                pieces += text, part.stored
+                total += len(text) + part.size
+                texts = []
+            texts.append(tail)
+            if len(found) > _PARTS_AT_ONCE:
+                await making.step(_PART_BYTES)
+        texts.append(tail)
+    texts.append(tail)
+    text = b"".join(texts)
+    pieces.append(text)
+    total += len(text)
     prefix = response_prefix(_KEY, version, request.header.correlation_id, total)
-    return Answer([prefix, *pieces])
+    return [prefix, *pieces]
 
 
 def _fetched(part: Found) -> Fetched:

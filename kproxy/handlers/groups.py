@@ -1,9 +1,10 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from anyio.lowlevel import checkpoint
+from anyio import CancelScope
 
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
@@ -12,18 +13,30 @@ from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS
+from kproxy.virtual import rows
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.group_rows import Head
 from kproxy.worker import Request, Worker
 
-_SLICE = 500
+_OFFSETS_AT_ONCE = 500
+_GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
 _TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer"}
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeGroupsResponse: classic groups with their members."""
-    return {"groups": [_described(worker, request, name) for name in request.body.groups]}
+    groups = []
+    for name in request.body.groups:
+        answer = _described(worker, request, name)
+        groups.append(answer)
+        await request.making.step(_GROUP_BYTES + _size(answer["members"]))
+    return {"groups": groups}
+
+
+def _size(members: Sequence[dict[str, Any]]) -> int:
+    data = sum(len(m["member_metadata"]) + len(m["member_assignment"]) for m in members)
+    return len(members) * _MEMBER_BYTES + 2 * data
 
 
 def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
@@ -84,14 +97,14 @@ async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
     groups = []
     for shard in worker.routes.all():
-        for number, listed in enumerate(_listed(worker.groups.of(shard))):
-            if number % _SLICE == _SLICE - 1:
-                await checkpoint()
+        for listed in _listed(worker.groups.of(shard)):
+            await request.making.step()
             if states and listed["group_state"].lower() not in states:
                 continue
             if types and listed["group_type"].lower() not in types:
                 continue
             groups.append(listed)
+            await request.making.step(_LISTED_BYTES)
     return {"error_code": Code.NONE, "groups": groups}
 
 
@@ -128,6 +141,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError as error:
             code = error.code
         results.append({"group_id": group_id, "error_code": code})
+        await request.making.step(_LISTED_BYTES)
     return {"results": results}
 
 
@@ -136,5 +150,46 @@ async def _deleted(worker: Worker, group_id: str) -> Code:
     group = coordinator.find(group_id)
     if group is not None and not group.idle:
         return Code.NON_EMPTY_GROUP
-    envelope = command(Kind.DELETE_GROUP, values={"group": group_id})
-    return (await append(coordinator.shard, envelope)).code
+    worker.groups_going.add(group_id)
+    try:
+        with CancelScope(shield=True):  # what is begun is done
+            code = await _thinned_out(worker, coordinator, group_id)
+            if not code:
+                envelope = command(Kind.DELETE_GROUP, values={"group": group_id})
+                code = (await append(coordinator.shard, envelope)).code
+    finally:
+        worker.groups_going.discard(group_id)
+    return code
+
+
+async def _thinned_out(worker: Worker, coordinator: Coordinator, group_id: str) -> Code:
+    """Let most of a group's offsets run out, some hundreds at a time: a deletion is one step.
+
+    Void, like all that runs out, for a group that has members again and an offset committed
+    meanwhile; members that come to this worker have to wait.
+    """
+    shard, head = coordinator.shard, coordinator.head(group_id)
+    if head is None or head.members:
+        return Code.NONE
+    start, end = rows.offset_range(group_id)
+    while shard.serving and not worker.stopping:
+        found = list(islice(shard.kv.scan(start, end), _OFFSETS_AT_ONCE + 1))
+        if len(found) <= _OFFSETS_AT_ONCE:
+            return Code.NONE
+        group = coordinator.find(group_id)
+        if group is not None and not group.idle:
+            return Code.NON_EMPTY_GROUP
+        start = found.pop()[0]
+        offsets = []
+        for key, value in found:
+            queue_id, index = rows.partition_of_offset(key)
+            offsets.append([queue_id.hex(), index, rows.decode_committed(value).time_ms])
+        values = {
+            "group": group_id, "after": head.version, "offsets": offsets, "nothing_left": False,
+        }  # fmt: skip
+        outcome = await append(shard, command(Kind.EXPIRE, number=head.look_ms, values=values))
+        if outcome.code == Code.NOT_COORDINATOR:
+            return Code.NON_EMPTY_GROUP  # it has changed
+        if outcome.code:
+            return outcome.code
+    return Code.COORDINATOR_NOT_AVAILABLE

@@ -4,16 +4,20 @@ By time: the index finds the batch, and only that batch's records are looked at.
 (-5, -6) does not exist here, and is answered as Kafka does without it.
 """
 
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from threading import Event
 from typing import Any
 
 from anyio import to_thread
-from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.reading import LEADER_EPOCH
+from kproxy.pace import Pace
 from kproxy.protocol.answers import Listed, list_offsets_body
-from kproxy.protocol.records import record_times
+from kproxy.protocol.records import memory_of, record_times
 from kproxy.protocol.varint import Malformed
 from kproxy.shard import Shard
 from kproxy.virtual.rows import Batch, Partition
@@ -23,18 +27,34 @@ from kproxy.worker import Request, Worker
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)
 _SLICE = 1000
+_PART_BYTES = 600  # of an answer made of dicts, about
+_RECORDS_MAX, _RECORDS_S = 1_000_000, 5.0  # looked at in one batch, and for how long
+_BREATH, _BREATH_S = 500, 0.0005  # after so many records others may have the interpreter
 _UNKNOWN = (-1, -1)
+_LISTED_BYTES = 200
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
     """A ListOffsetsResponse body; a partition's error is in its part."""
+    step = request.making.step
+    asked: Counter[tuple[str, int]] = Counter()
+    for topic in request.body.topics:
+        for part in topic.partitions:
+            asked[topic.name, part.partition_index] += 1
+            await step()
     topics = []
-    for number, topic in enumerate(request.body.topics, 1):
-        parts = [await _one(worker, topic.name, part) for part in topic.partitions]
-        topics.append((topic.name, parts))
-        if not number % _SLICE:
-            await checkpoint()
-    return list_offsets_body(request.version, topics)
+    for topic in request.body.topics:
+        parts = []
+        for part in topic.partitions:
+            times = asked.pop((topic.name, part.partition_index), 0)
+            if times > 1:  # as Kafka: none of them holds, and it is answered once
+                parts.append(Listed(part.partition_index, Code.INVALID_REQUEST))
+            elif times:
+                parts.append(await _one(worker, request.making, topic.name, part))
+            await step(_LISTED_BYTES)
+        if parts:
+            topics.append((topic.name, parts))
+    return await worker.encoded(request.making, list_offsets_body, request.version, topics)
 
 
 def _check_epoch(part: Any) -> None:
@@ -54,7 +74,7 @@ def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, P
     return shard, key, row
 
 
-async def _one(worker: Worker, name: str, part: Any) -> Listed:
+async def _one(worker: Worker, pace: Pace, name: str, part: Any) -> Listed:
     index: int = part.partition_index
     try:
         shard, key, row = _find(worker, name, index)
@@ -70,86 +90,121 @@ async def _one(worker: Worker, name: str, part: Any) -> Listed:
     elif wanted in _TIERED:
         offset = -1
     elif wanted == MAX_TIMESTAMP:
-        time_ms, offset = await _latest_time(shard, key, row)
+        time_ms, offset = await _Search(worker, pace, shard, key, row).latest_time()
     elif wanted < 0:
         return Listed(index, Code.UNSUPPORTED_VERSION)
     else:
-        time_ms, offset = await _by_time(shard, key, row, wanted)
+        time_ms, offset = await _Search(worker, pace, shard, key, row).by_time(wanted)
     epoch = LEADER_EPOCH if offset >= 0 else -1
     return Listed(index, Code.NONE, time_ms, offset, epoch)
 
 
-async def _by_time(shard: Shard, key: PartitionKey, row: Partition, wanted: int) -> tuple[int, int]:
-    """(timestamp, offset) of the first record at or after a time."""
-    start = shard.state.first_batch(key, lambda batch: batch.max_time_through_ms >= wanted)
-    if start is None:
-        return _UNKNOWN
-    offset = start[0]
-    while offset < row.next_offset:  # one step, but where older maxima were trimmed away
-        for last_offset, batch in _slice(shard, key, offset, row):
-            offset = last_offset + 1
-            if batch.max_time_ms >= wanted:
-                found = await _in_batch(
-                    shard, last_offset, batch, row.log_start, lambda time_ms: time_ms >= wanted
-                )
-                if found is not None:
-                    return found
-        await checkpoint()
-    return _UNKNOWN
+class _Search:
+    """A look at one partition's records by their times."""
 
+    def __init__(
+        self, worker: Worker, pace: Pace, shard: Shard, key: PartitionKey, row: Partition
+    ) -> None:
+        self._worker, self._pace = worker, pace
+        self._shard, self._key, self._row = shard, key, row
 
-def _slice(shard: Shard, key: PartitionKey, offset: int, row: Partition) -> list[tuple[int, Batch]]:
-    rows = []
-    for entry in shard.state.batches(key, offset, row.next_offset):
-        rows.append(entry)
-        if len(rows) == _SLICE:
-            break
-    return rows
-
-
-async def _latest_time(shard: Shard, key: PartitionKey, row: Partition) -> tuple[int, int]:
-    """(timestamp, offset) of the first record with the largest timestamp (KIP-734)."""
-    best: tuple[int, Batch] | None = None
-    if row.max_time_offset >= row.log_start:
-        batch = shard.state.batch_at(key, row.max_time_offset)
-        best = None if batch is None else (row.max_time_offset, batch)
-    else:  # the record with the largest was trimmed: look at the index of what is left
-        offset = row.log_start
-        while offset < row.next_offset and (part := _slice(shard, key, offset, row)):
-            for last_offset, batch in part:
+    async def by_time(self, wanted: int) -> tuple[int, int]:
+        """(timestamp, offset) of the first record at or after a time."""
+        row = self._row
+        start = self._shard.state.first_batch(
+            self._key, lambda batch: batch.max_time_through_ms >= wanted
+        )
+        if start is None:
+            return _UNKNOWN
+        offset = start[0]
+        while offset < row.next_offset:  # one step, but where older maxima were trimmed away
+            for last_offset, batch in self._slice(offset):
                 offset = last_offset + 1
-                if best is None or batch.max_time_ms > best[1].max_time_ms:
-                    best = (last_offset, batch)
-            await checkpoint()
-    if best is None or row.next_offset == row.log_start:
+                if batch.max_time_ms >= wanted:
+                    found = await self._in_batch(
+                        last_offset, batch, lambda time_ms: time_ms >= wanted
+                    )
+                    if found is not None:
+                        return found
+            await self._pace.rest()
         return _UNKNOWN
-    last_offset, batch = best
-    latest = batch.max_time_ms
-    found = await _in_batch(
-        shard, last_offset, batch, row.log_start, lambda time_ms: time_ms == latest
-    )
-    return found or _UNKNOWN
 
+    def _slice(self, offset: int) -> list[tuple[int, Batch]]:
+        found = self._shard.state.batches(self._key, offset, self._row.next_offset)
+        return list(islice(found, _SLICE))
 
-async def _in_batch(
-    shard: Shard, last_offset: int, batch: Batch, log_start: int, wanted: Callable[[int], bool]
-) -> tuple[int, int] | None:
-    base_offset = last_offset - batch.last_delta
+    async def latest_time(self) -> tuple[int, int]:
+        """(timestamp, offset) of the first record with the largest timestamp (KIP-734)."""
+        row = self._row
+        best: tuple[int, Batch] | None = None
+        if row.max_time_offset >= row.log_start:
+            batch = self._shard.state.batch_at(self._key, row.max_time_offset)
+            best = None if batch is None else (row.max_time_offset, batch)
+        else:  # the record with the largest was trimmed: look at the index of what is left
+            offset = row.log_start
+            while offset < row.next_offset and (part := self._slice(offset)):
+                for last_offset, batch in part:
+                    offset = last_offset + 1
+                    if best is None or batch.max_time_ms > best[1].max_time_ms:
+                        best = (last_offset, batch)
+                await self._pace.rest()
+        if best is None or row.next_offset == row.log_start:
+            return _UNKNOWN
+        last_offset, batch = best
+        latest = batch.max_time_ms
+        found = await self._in_batch(last_offset, batch, lambda time_ms: time_ms == latest)
+        return found or _UNKNOWN
 
-    def search() -> tuple[int, int] | None:
-        data = bytearray(batch.length)
-        shard.segments.read_into(memoryview(data), batch.segment, batch.position, wait=True)
+    async def _in_batch(
+        self, last_offset: int, batch: Batch, wanted: Callable[[int], bool]
+    ) -> tuple[int, int] | None:
+        """Read on a thread, of which there are few, and no longer than the client stays."""
+        segments = self._shard.segments
+        with segments.pinned({batch.segment}):
+            async with self._worker.searchers:
+                memory, size = self._worker.answer_memory, memory_of(batch.length)
+                await memory.wait_for_room()
+                memory.take(size)
+                try:
+                    return await self._read(last_offset, batch, wanted)
+                finally:
+                    memory.give_back(size)
+
+    async def _read(
+        self, last_offset: int, batch: Batch, wanted: Callable[[int], bool]
+    ) -> tuple[int, int] | None:
+        worker, segments = self._worker, self._shard.segments
+        base_offset, log_start = last_offset - batch.last_delta, self._row.log_start
+        data, left = bytearray(batch.length), Event()
+
+        def search() -> tuple[int, int] | None:
+            try:
+                for delta, time_ms in _times(data, lambda: left.is_set() or worker.stopping):
+                    if base_offset + delta >= log_start and wanted(time_ms):
+                        return time_ms, base_offset + delta
+            except Malformed:
+                # A batch of a broken client, kept as it came, or one of too many records: its
+                # first offset is the best answer.
+                return batch.max_time_ms, max(base_offset, log_start)
+            return None
+
+        place = batch.segment, batch.position
+        await to_thread.run_sync(segments.read_into, memoryview(data), *place, True)
         try:
-            for delta, time_ms in record_times(bytes(data)):
-                if base_offset + delta >= log_start and wanted(time_ms):
-                    return time_ms, base_offset + delta
-        except Malformed:
-            # A batch of a broken client, kept as it came: its first offset is the best answer.
-            return batch.max_time_ms, max(base_offset, log_start)
-        return None
+            return await to_thread.run_sync(search, abandon_on_cancel=True)
+        finally:
+            left.set()
 
-    with shard.segments.pinned({batch.segment}):
-        return await to_thread.run_sync(search)
+
+def _times(batch: bytearray, left: Callable[[], bool]) -> Iterator[tuple[int, int]]:
+    """As `record_times`, but for so long, and with pauses. Raises Malformed where it gives up."""
+    until = time.monotonic() + _RECORDS_S
+    for number, found in enumerate(record_times(bytes(batch))):
+        yield found
+        if not number % _BREATH:
+            time.sleep(_BREATH_S)
+            if number >= _RECORDS_MAX or left() or time.monotonic() > until:
+                raise Malformed("the batch holds more records than are looked at")
 
 
 async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -158,6 +213,7 @@ async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any
     for topic in request.body.topics:
         parts = []
         for part in topic.partitions:
+            await request.making.step(_PART_BYTES)
             answer: dict[str, Any] = {"partition": part.partition}
             try:
                 _, _, row = _find(worker, topic.topic, part.partition)

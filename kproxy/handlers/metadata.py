@@ -1,10 +1,10 @@
 """Metadata (key 3, versions 0 to 13) and DescribeCluster (key 60, versions 0 to 2)."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
-
-from anyio.lowlevel import checkpoint
+from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
@@ -20,7 +20,8 @@ from kproxy.worker import Request, Worker
 TOPIC_OPERATIONS = 0b1101_1111_1000
 _CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _BROKERS = 1
-_PIECE = 500
+_PIECE = 100
+_CREATED_AT_ONCE = 1000  # behind them others' requests go in line
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
@@ -29,7 +30,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
     operations = TOPIC_OPERATIONS if _asked(body, "topic") else UNKNOWN_OPERATIONS
     topics = body.topics
     if topics is None or (version == 0 and not topics):
-        encoded, topic_count = await _all(worker, version, operations)
+        encoded, topic_count = await _all(worker, request, operations)
     else:
         encoded = await _some(worker, request, topics, operations)
         topic_count = len(encoded)
@@ -53,48 +54,59 @@ def _topic(worker: Worker, version: int, queue: Queue, operations: int) -> bytes
     return metadata_topic(version, Code.NONE, queue.name, queue.queue_id, leaders, operations)
 
 
-async def _all(worker: Worker, version: int, operations: int) -> tuple[list[bytes], int]:
-    """Every queue, in pieces of many, and how many; others are served between two pieces."""
+async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[bytes], int]:
+    """Every queue, in pieces of many, and how many."""
     pieces, topic_count = [], 0
-    queues = worker.catalogue.all()
-    while piece := [_topic(worker, version, q, operations) for q in islice(queues, _PIECE)]:
+    queues, step = worker.catalogue.all(), request.making.step
+    while some := list(islice(queues, _PIECE)):
+        piece = []
+        for queue in some:
+            piece.append(_topic(worker, request.version, queue, operations))
+            await step(len(piece[-1]))
         pieces.append(b"".join(piece))
         topic_count += len(piece)
-        await checkpoint()
     return pieces, topic_count
 
 
 async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
-    version = request.version
-    may_create = worker.config.auto_create and (
-        version < 4 or request.body.allow_auto_topic_creation
-    )
+    """Those that are named, each once."""
+    version, step = request.version, request.making.step
+    asked = list(dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in topics))
+    if worker.config.auto_create and (version < 4 or request.body.allow_auto_topic_creation):
+        await _create_missing(worker, request, [name for name, _ in asked if name is not None])
+    encoded = []
+    for name, topic_id in asked:
+        encoded.append(_one(worker, version, name, topic_id, operations))
+        await step(len(encoded[-1]))
+    return encoded
+
+
+async def _create_missing(worker: Worker, request: Request, names: list[str]) -> None:
     waiting: dict[str, Ticket] = {}
-    if may_create:
-        for topic in topics:
-            if topic.name is not None and worker.catalogue.find(topic.name) is None:
-                if not name_fault(topic.name):
-                    waiting[topic.name] = worker.catalogue.create(topic.name)[1]
-    for ticket in waiting.values():
-        try:
-            await ticket.wait()
-        except KafkaError:
-            continue  # the queue is not there: answered as missing below
-    return [_one(worker, version, topic, operations) for topic in topics]
+    for number, name in enumerate(names, 1):
+        if worker.catalogue.find(name) is None and not name_fault(name):
+            waiting[name] = worker.catalogue.create(name)[1]
+        await request.making.step()
+        if len(waiting) == _CREATED_AT_ONCE or (waiting and number == len(names)):
+            for ticket in waiting.values():
+                with suppress(KafkaError):  # it is not there: answered as missing
+                    await ticket.wait()
+            waiting.clear()
 
 
-def _one(worker: Worker, version: int, topic: Any, operations: int) -> bytes:
-    topic_id = getattr(topic, "topic_id", None)
-    if topic.name is None or (topic_id is not None and any(topic_id.bytes)):
+def _one(
+    worker: Worker, version: int, name: str | None, topic_id: UUID | None, operations: int
+) -> bytes:
+    if name is None or (topic_id is not None and any(topic_id.bytes)):
         queue_id = QueueId(topic_id.bytes if topic_id else NO_QUEUE)
         queue = worker.catalogue.find_id(queue_id)
         if queue is None:
             return metadata_topic(version, Code.UNKNOWN_TOPIC_ID, None, queue_id, ())
         return _topic(worker, version, queue, operations)
-    queue = worker.catalogue.find(topic.name)
+    queue = worker.catalogue.find(name)
     if queue is not None:
         return _topic(worker, version, queue, operations)
-    return metadata_topic(version, absent(topic.name)[0], topic.name, NO_QUEUE, ())
+    return metadata_topic(version, absent(name)[0], name, NO_QUEUE, ())
 
 
 async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.member import Member
 from kproxy.groups.migration import assignment_of, parts_named
+from kproxy.pace import Pace
 
 
 async def join(
@@ -140,9 +141,10 @@ async def leave(
     coordinator: Coordinator, group: ConsumerGroup, leaving: list[tuple[str, str | None]]
 ) -> list[Code]:
     """A code for each (member id, instance) that leaves."""
-    codes = []
+    codes, pace = [], Pace()
     async with group.lock:
         for member_id, instance in leaving:
+            await pace.step()
             member = group.members.get(member_id)
             if not member_id and instance is not None:
                 member = group.of_instance(instance)

@@ -4,22 +4,29 @@ A commit is judged twice: by the coordinator, which knows of rebalances under wa
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.consumer import ConsumerGroup
+from kproxy.memory import Making
+from kproxy.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.bodies import Commit, OffsetCommit
+from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
 
 _GROUP = 0
+_SCANNED = 500
 _COMMIT_BY_ID = _FETCH_BY_ID = 10
+_OFFSETS_AT_ONCE, _METADATA_AT_ONCE = 500, 1 << 19  # in one envelope: it is applied in one turn
+_PART_BYTES = 600  # of an answer: about what a partition takes until it is encoded
 _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_MEMBER_EPOCH)
 
 
@@ -27,7 +34,10 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
     """Groups live on this worker; transactions are refused, for there are none yet."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
-    found = [_coordinator(worker, key, getattr(body, "key_type", _GROUP)) for key in keys]
+    found = []
+    for key in keys:
+        found.append(_coordinator(worker, key, getattr(body, "key_type", _GROUP)))
+        await request.making.step(_PART_BYTES)
     return {"coordinators": found} | (found[0] if request.version < 4 else {})
 
 
@@ -81,8 +91,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError:
             group_fault = Code.COORDINATOR_NOT_AVAILABLE
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-    offsets: list[list[Any]] = []
-    slots: list[dict[str, Any]] = []
+    commits = _Commits(worker, body, absent)
     topics = []
     for topic in body.topics:
         queue = _queue(worker, topic, by_id)
@@ -92,6 +101,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
             index, metadata = part.partition_index, part.committed_metadata or ""
             answer: dict[str, Any] = {"partition_index": index, "error_code": group_fault}
             parts.append(answer)
+            await request.making.step(_PART_BYTES)
             if group_fault:
                 continue
             if queue is None or not 0 <= index < queue.partitions:
@@ -100,38 +110,74 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
                 answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
             else:
                 epoch = getattr(part, "committed_leader_epoch", -1)
-                slots.append(answer)
-                offsets.append(
-                    [queue.queue_id.hex(), index, part.committed_offset, epoch, metadata, deny]
+                offset = OffsetCommit(
+                    queue.queue_id, index, part.committed_offset, epoch, metadata, deny
                 )
+                await commits.add(answer, offset)
         topics.append(_labelled(topic, by_id, parts))
-    if offsets:
-        await _append(worker, body, offsets, slots, absent)
+    await commits.append()
     return {"topics": topics}
 
 
-async def _append(
-    worker: Worker, body: Any, offsets: list[Any], slots: list[dict[str, Any]], absent: Code
-) -> None:
-    values = {
-        "group": body.group_id,
-        "member": body.member_id,
-        "epoch": body.generation_id_or_member_epoch,
-        "offsets": offsets,
-    }
-    envelope = command(Kind.COMMIT, time_ms=worker.now_ms(), values=values)
-    outcome = await append(worker.coordinated(body.group_id), envelope)
-    # COORDINATOR_NOT_AVAILABLE is what Kafka's coordinator says when its log cannot be written.
-    refused = outcome.code if outcome.code in _MEMBER_FAULTS else Code.COORDINATOR_NOT_AVAILABLE
-    codes = outcome.codes or (refused,) * len(slots)
-    for answer, code in zip(slots, codes, strict=True):
-        answer["error_code"] = absent if code == Code.UNKNOWN_TOPIC_ID else code
+class _Commits:
+    """A request's offsets on their way, some hundreds at a time: each lot is applied in one turn.
+
+    Of a partition that is committed twice the last one holds.
+    """
+
+    def __init__(self, worker: Worker, body: Any, absent: Code) -> None:
+        self._worker, self._body, self._absent = worker, body, absent
+        self._offsets: list[OffsetCommit] = []
+        self._slots: list[dict[str, Any]] = []
+        self._metadata_size = 0
+
+    async def add(self, answer: dict[str, Any], offset: OffsetCommit) -> None:
+        metadata_size = len(offset.metadata)
+        full = self._metadata_size + metadata_size > _METADATA_AT_ONCE
+        if full or len(self._slots) == _OFFSETS_AT_ONCE:
+            await self.append()
+        self._slots.append(answer)
+        self._offsets.append(offset)
+        self._metadata_size += metadata_size
+
+    async def append(self) -> None:
+        """Append those that wait, and note in their answers what became of them."""
+        if not self._slots:
+            return
+        slots, codes = self._slots, await self._codes()
+        for answer, code in zip(slots, codes, strict=True):
+            answer["error_code"] = self._absent if code == Code.UNKNOWN_TOPIC_ID else code
+        self._offsets, self._slots, self._metadata_size = [], [], 0
+
+    async def _codes(self) -> tuple[Code, ...]:
+        worker, body = self._worker, self._body
+        epoch = body.generation_id_or_member_epoch
+        commit = Commit(body.group_id, body.member_id, epoch, self._offsets)
+        envelope = Envelope(
+            Kind.COMMIT, time_ms=worker.now_ms(), body=commit.encode(worker.level.value)
+        )
+        try:
+            outcome = await append(worker.coordinated(body.group_id), envelope)
+        except KafkaError as error:
+            return (error.code,) * len(self._slots)
+        return outcome.codes or (_refused(outcome.code),) * len(self._slots)
+
+
+def _refused(code: Code) -> Code:
+    """What Kafka's coordinator says when its log did not take a commit."""
+    if code in _MEMBER_FAULTS:
+        return code
+    if code == Code.MESSAGE_TOO_LARGE:
+        return Code.INVALID_COMMIT_OFFSET_SIZE
+    return Code.COORDINATOR_NOT_AVAILABLE
 
 
 def _here(worker: Worker, group: str) -> Code:
     """Why this worker cannot answer for a group, if it cannot."""
     if group_is_too_long(group):
         return Code.INVALID_GROUP_ID
+    if group in worker.groups_going:
+        return Code.COORDINATOR_LOAD_IN_PROGRESS
     try:
         worker.coordinated(group)
     except KafkaError as error:
@@ -158,17 +204,23 @@ async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     by_id = request.version >= _FETCH_BY_ID
     if request.version < 8:
-        return _fetched(worker, body, by_id)
-    return {"groups": [_fetched(worker, group, by_id) for group in body.groups]}
+        return await _fetched(worker, request.making, body, by_id)
+    return {"groups": [await _fetched(worker, request.making, g, by_id) for g in body.groups]}
 
 
-def _fetched(worker: Worker, group: Any, by_id: bool) -> dict[str, Any]:
+async def _fetched(worker: Worker, making: Making, group: Any, by_id: bool) -> dict[str, Any]:
+    await making.step(_PART_BYTES)
     fault = _here(worker, group.group_id) or _reader_fault(worker, group)
-    return {
-        "group_id": group.group_id,
-        "topics": () if fault else _committed(worker, group.group_id, group.topics, by_id),
-        "error_code": fault,
-    }
+    topics: list[dict[str, Any]] = []
+    if not fault:
+        try:
+            if group.topics is None:
+                topics = await _all_committed(worker, making, group.group_id)
+            else:
+                topics = await _committed(worker, making, group, by_id)
+        except KafkaError as error:  # another worker has it now
+            fault, topics = error.code, []
+    return {"group_id": group.group_id, "topics": topics, "error_code": fault}
 
 
 def _reader_fault(worker: Worker, asked: Any) -> Code:
@@ -185,20 +237,22 @@ def _reader_fault(worker: Worker, asked: Any) -> Code:
     return Code.NONE if epoch == member.epoch else Code.STALE_MEMBER_EPOCH
 
 
-def _committed(worker: Worker, group: str, topics: Any, by_id: bool) -> list[dict[str, Any]]:
-    if topics is None:
-        return _all_committed(worker, group)
-    state = worker.coordinated(group).state
+async def _committed(
+    worker: Worker, making: Making, group: Any, by_id: bool
+) -> list[dict[str, Any]]:
+    group_id: str = group.group_id
     answer = []
-    for topic in topics:
+    for topic in group.topics:
         queue = _queue(worker, topic, by_id)
         parts = []
         for index in topic.partition_indexes:
             row = None
             if queue is not None and 0 <= index < queue.partitions:
-                row = state.committed(group, (queue.queue_id, index))
+                state = worker.coordinated(group_id).state
+                row = state.committed(group_id, (queue.queue_id, index))
             code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
             parts.append(_offset(index, row, code))
+            await making.step(_PART_BYTES)
         answer.append(_labelled(topic, by_id, parts))
     return answer
 
@@ -213,17 +267,22 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> d
     }
 
 
-def _all_committed(worker: Worker, group: str) -> list[dict[str, Any]]:
+async def _all_committed(worker: Worker, making: Making, group: str) -> list[dict[str, Any]]:
     by_queue: dict[QueueId, list[dict[str, Any]]] = {}
-    for key, value in worker.coordinated(group).state.kv.scan(*rows.offset_range(group)):
-        queue_id, index = rows.partition_of_offset(key)
-        by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
+    start, end = rows.offset_range(group)
+    while found := list(islice(worker.coordinated(group).state.kv.scan(start, end), _SCANNED)):
+        for key, value in found:
+            queue_id, index = rows.partition_of_offset(key)
+            by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
+            await making.step(_PART_BYTES)
+        start = found[-1][0] + b"\0"
     answer = []
     for queue_id, parts in by_queue.items():
         queue = worker.catalogue.find_id(queue_id)
         if queue is not None:  # offsets of a deleted queue are invisible until they are swept
             label = {"name": queue.name, "topic_id": UUID(bytes=bytes(queue_id))}
             answer.append(label | {"partitions": parts})
+        await making.step()
     return answer
 
 
@@ -241,7 +300,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     used = frozenset() if group is None else group.subscribed()
     if used is None:
         return {"error_code": Code.NON_EMPTY_GROUP, "topics": ()}
-    partitions: list[list[Any]] = []
+    forgotten: dict[tuple[str, int], None] = {}
     topics = []
     for topic in body.topics:
         queue = worker.catalogue.find(topic.name)
@@ -254,11 +313,12 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             elif topic.name in used:
                 code = Code.GROUP_SUBSCRIBED_TO_TOPIC
             else:
-                partitions.append([queue.queue_id.hex(), index])
+                forgotten[queue.queue_id.hex(), index] = None
             parts.append({"partition_index": index, "error_code": code})
+            await request.making.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
-    if partitions:
-        values = {"group": body.group_id, "partitions": partitions}
+    for some in slices(forgotten, _OFFSETS_AT_ONCE):
+        values = {"group": body.group_id, "partitions": some}
         outcome = await append(shard, command(Kind.FORGET, values=values))
         if outcome.code:
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}

@@ -4,13 +4,12 @@ users (50), transactions (65, 66), further config resources (74).
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from itertools import islice
 from typing import Any
 
-from anyio.lowlevel import checkpoint
-
 from kproxy.errors import Code, KafkaError
+from kproxy.memory import Making
 from kproxy.metadata.configs import BROKER, TOPIC
 from kproxy.shard import Shard
 from kproxy.virtual import rows
@@ -19,6 +18,7 @@ from kproxy.worker import Request, Worker
 
 _PARTITIONS_MAX = 100_000  # in one answer
 _SLICE = 500
+_PART_BYTES, _PRODUCER_BYTES = 600, 500  # about what they take until they are encoded
 _QUORUM_TOPIC = "__cluster_metadata"
 
 
@@ -26,9 +26,11 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeLogDirsResponse: bytes of live records, of what this worker serves."""
     topics = request.body.topics
     found: dict[str, list[dict[str, Any]]] = {}
-    asked = _all(worker) if topics is None else _named(worker, topics)
-    for number, (name, index, shard, key) in enumerate(asked):
-        if number == _PARTITIONS_MAX:
+    asked = _all(worker) if topics is None else _named(worker, request.making, topics)
+    number = 0
+    async for name, index, shard, key in asked:
+        number += 1
+        if number > _PARTITIONS_MAX:
             return {"error_code": Code.INVALID_REQUEST, "results": ()}  # name some
         part = {
             "partition_index": index,
@@ -37,12 +39,11 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
             "is_future_key": False,
         }
         found.setdefault(name, []).append(part)
-        if number % _SLICE == _SLICE - 1:
-            await checkpoint()
+        await request.making.step(_PART_BYTES)
     disk = shutil.disk_usage(worker.config.data_dir)
     directory = {
         "error_code": Code.NONE,
-        "log_dir": str(worker.config.data_dir.absolute()),
+        "log_dir": worker.config.data_dir.absolute().name,  # where it lies is nobody's business
         "topics": [{"name": name, "partitions": parts} for name, parts in found.items()],
         "total_bytes": disk.total,
         "usable_bytes": disk.free,
@@ -53,21 +54,30 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
 _Found = tuple[str, int, Shard, tuple[Any, int]]
 
 
-def _all(worker: Worker) -> Iterator[_Found]:
+async def _all(worker: Worker) -> AsyncIterator[_Found]:
     for shard in worker.routes.all():
-        for key, _ in shard.kv.scan(b"p", b"q"):
-            partition = rows.partition_of(key)
-            queue = worker.catalogue.find_id(partition[0])
-            if queue is not None:
-                yield queue.name, partition[1], shard, partition
+        start = b"p"
+        while shard.serving and (found := list(islice(shard.kv.scan(start, b"q"), _SLICE))):
+            start = found[-1][0] + b"\0"
+            for key, _ in found:
+                partition = rows.partition_of(key)
+                queue = worker.catalogue.find_id(partition[0])
+                if queue is not None and shard.serving:
+                    yield queue.name, partition[1], shard, partition
 
 
-def _named(worker: Worker, topics: Any) -> Iterator[_Found]:
+async def _named(worker: Worker, making: Making, topics: Any) -> AsyncIterator[_Found]:
+    """Each once, however often it is named."""
+    seen = set()
     for topic in topics:
-        queue = worker.catalogue.find(topic.topic)
         for index in topic.partitions:
+            await making.step()
+            queue = worker.catalogue.find(topic.topic)
             if queue is None or not 0 <= index < queue.partitions:
                 continue
+            if (topic.topic, index) in seen:
+                continue
+            seen.add((topic.topic, index))
             try:
                 shard = worker.shard(queue.name, index)
             except KafkaError:
@@ -81,11 +91,15 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
     for topic in request.body.topics:
         parts = []
         for index in topic.partition_indexes:
-            part = {"partition_index": index, "error_message": None, "active_producers": ()}
+            part: dict[str, Any] = {"partition_index": index, "error_message": None}
+            part["active_producers"] = ()
             try:
-                parts.append(part | _producers(worker, topic.name, index))
+                part |= _producers(worker, topic.name, index)
             except KafkaError as error:
-                parts.append(part | {"error_code": error.code, "error_message": error.message})
+                part |= {"error_code": error.code, "error_message": error.message}
+            parts.append(part)
+            size = _PART_BYTES + len(part["active_producers"]) * _PRODUCER_BYTES
+            await request.making.step(size)
         topics.append({"name": topic.name, "partitions": parts})
     return {"topics": topics}
 
@@ -123,6 +137,7 @@ async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
             there = queue is not None and 0 <= index < queue.partitions
             code = Code.ELECTION_NOT_NEEDED if there else Code.UNKNOWN_TOPIC_OR_PARTITION
             parts.append({"partition_id": index, "error_code": code, "error_message": None})
+            await request.making.step(_PART_BYTES)
         results.append({"topic": topic.topic, "partition_result": parts})
     return {"error_code": Code.NONE, "replica_election_results": results}
 
@@ -154,6 +169,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
                     "observers": (),
                 }
             )
+            await request.making.step(_PART_BYTES)
         topics.append({"topic_name": topic.topic_name, "partitions": parts})
     nodes = [
         {
@@ -184,15 +200,17 @@ async def quotas(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 async def scram_users(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeUserScramCredentialsResponse: there are none."""
-    results = [
-        {
-            "user": user.name,
-            "error_code": Code.RESOURCE_NOT_FOUND,
-            "error_message": f"there is no user {user.name}",
-            "credential_infos": (),
-        }
-        for user in request.body.users or ()
-    ]
+    results = []
+    for user in request.body.users or ():
+        results.append(
+            {
+                "user": user.name,
+                "error_code": Code.RESOURCE_NOT_FOUND,
+                "error_message": f"there is no user {user.name}",
+                "credential_infos": (),
+            }
+        )
+        await request.making.step(_PART_BYTES)
     return {"error_code": Code.NONE, "error_message": None, "results": results}
 
 
@@ -211,4 +229,5 @@ async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any
     if TOPIC in wanted:
         for queue in islice(worker.catalogue.all(), _PARTITIONS_MAX):
             found.append({"resource_name": queue.name, "resource_type": TOPIC})
+            await request.making.step(_PART_BYTES)
     return {"error_code": Code.NONE, "config_resources": found}

@@ -7,26 +7,45 @@ order of their connection. Left out: transactions.
 
 from collections.abc import Callable
 
-from kproxy.appends import Appends
+from anyio import Event
+
+from kproxy.appends import TICKET_MAX, Appends
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
-from kproxy.protocol.produced import ProduceRequest
+from kproxy.protocol.produced import ProduceRequest, Topic
+from kproxy.protocol.varint import Malformed
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producers import judge
 from kproxy.virtual.rows import Queue, Sent
 from kproxy.virtual.types import QueueId
-from kproxy.worker import Worker
+from kproxy.worker import Request, Worker
 
 _LOG_APPEND_TIME = "LogAppendTime"
 _AFTER_MAX = "message.timestamp.after.max.ms"
 _AFTER_MAX_DEFAULT = int(configs.SETTINGS[_AFTER_MAX].default)
 
+BATCHES_AT_ONCE = TICKET_MAX  # taken in one turn of the loop
+_PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
+
+
+def is_long(request: ProduceRequest) -> bool:
+    """Whether to take a request in slices (`handle`): it then overlaps with no other."""
+    topics = request.topics
+    if len(topics) == 1:
+        return len(topics[0].partitions) > BATCHES_AT_ONCE
+    if len(topics) > BATCHES_AT_ONCE:
+        return True
+    return sum(len(topic.partitions) for topic in topics) > BATCHES_AT_ONCE
+
 
 class Appending:
-    """One Produce request on its way: what was refused at once, and what waits for the log."""
+    """One Produce request on its way: what was refused at once, and what waits for the log.
+
+    Of a long one nothing is taken yet.
+    """
 
     def __init__(self, worker: Worker, version: int, request: ProduceRequest) -> None:
         self._worker = worker
@@ -39,27 +58,32 @@ class Appending:
         self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
         self._transactional = request.transactional_id is not None
-        if self._acks not in (-1, 0, 1):
-            self._refuse_all(request, Code.INVALID_REQUIRED_ACKS)
-            return
-        for topic, partitions in request.topics:
-            self._take_topic(topic, partitions)
+        if not is_long(request):
+            for topic in request.topics:
+                self.take(topic)
+            self.send()
+
+    def send(self) -> None:
+        """Put what was taken in line."""
         self._appends.send()
 
-    def _refuse_all(self, request: ProduceRequest, code: Code) -> None:
-        for topic, partitions in request.topics:
-            self._topics.append((topic, [Produced(index, code) for index, _ in partitions]))
-
-    def _take_topic(self, topic: str | bytes, partitions: list[tuple[int, bytes | None]]) -> None:
-        answers: list[Produced] = []
-        self._topics.append((topic, answers))
+    def take(self, topic: Topic, start: int = 0) -> None:
+        """Take a topic's partitions from `start` on, as many as are taken in one turn."""
+        name, partitions = topic
+        if not start:
+            self._topics.append((name, []))
+        answers = self._topics[-1][1]
+        some = partitions[start : start + BATCHES_AT_ONCE]
+        if self._acks not in (-1, 0, 1):
+            answers += [Produced(index, Code.INVALID_REQUIRED_ACKS) for index, _ in some]
+            return
         queue: Queue | None
-        if isinstance(topic, bytes):
-            queue = self._worker.catalogue.find_id(QueueId(topic))
+        if isinstance(name, bytes):
+            queue = self._worker.catalogue.find_id(QueueId(name))
             absent = Code.UNKNOWN_TOPIC_ID
         else:
-            queue, absent = self._by_name(topic)
-        for index, records in partitions:
+            queue, absent = self._by_name(name)
+        for index, records in some:
             if queue is None or not 0 <= index < queue.partitions:
                 missing = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
                 answers.append(Produced(index, missing))
@@ -152,3 +176,31 @@ class Appending:
             answers[slot] = Produced(
                 index, code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )
+
+
+async def handle(worker: Worker, request: Request) -> bytes:
+    """The response body of a Produce of many batches; empty where acks=0 asks for none.
+
+    Raises Malformed where acks=0 hides a failure.
+    """
+    making, body = request.making, request.body
+    appending = Appending(worker, request.version, body)
+    taken = 0
+    for topic in body.topics:
+        for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):
+            appending.take(topic, start)
+            some = min(BATCHES_AT_ONCE, len(topic.partitions) - start)
+            taken += some
+            if taken >= BATCHES_AT_ONCE:
+                appending.send()
+                taken = 0
+                await making.rest()
+            await making.step(_PART_BYTES * (some + 1))
+    appending.send()
+    done = Event()
+    appending.then(done.set)
+    await done.wait()
+    try:
+        return await worker.encoded(making, appending.body) or b""
+    except KafkaError as error:
+        raise Malformed(f"{error.code.name}: {error}") from error

@@ -19,7 +19,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
     first_name = "" if body.cursor is None else body.cursor.topic_name
     first_index = 0 if body.cursor is None else max(0, body.cursor.partition_index)
-    named = [topic.name for topic in body.topics]
+    named = list(dict.fromkeys(topic.name for topic in body.topics))
     if body.cursor is not None and named and first_name not in named:
         code = Code.INVALID_REQUEST
         return described_body([described_topic(code, name, NO_QUEUE, ()) for name in named], None)
@@ -31,12 +31,14 @@ async def handle(worker: Worker, request: Request) -> bytes:
         if queue is None:
             code = absent(name)[0]
             topics.append(described_topic(code, name, NO_QUEUE, (), 0, TOPIC_OPERATIONS))
+            await request.making.step(len(topics[-1]))
             continue
         end = min(queue.partitions, start + left)
         leaders = worker.cluster.leaders(name, queue.partitions)[start:end]
         queue_id = queue.queue_id
         topics.append(described_topic(Code.NONE, name, queue_id, leaders, start, TOPIC_OPERATIONS))
         left -= len(leaders)
+        await request.making.step(len(topics[-1]))
         if end < queue.partitions:
             return described_body(topics, (name, end))
     return described_body(topics, None)

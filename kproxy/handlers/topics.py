@@ -11,6 +11,7 @@ from uuid import UUID
 from kproxy.appends import append_all, outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
+from kproxy.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard import Shard
 from kproxy.virtual.envelope import Envelope, Kind, command
@@ -22,19 +23,27 @@ from kproxy.worker import Request, Worker
 
 # Others' requests go between; who asks another worker waits longer for an outcome.
 _DELETED_AT_ONCE, _DELETED_AT_ONCE_ELSEWHERE = 50, 250
+_PARTITIONS_AT_ONCE = 10_000  # new ones in one request: Kafka's MAX_PARTITIONS_PER_BATCH
+_TOO_MANY = "Excessively large number of partitions per request."
+_PARTS_AT_ONCE = 500  # trimmed in one turn
+_TOPIC_BYTES, _CREATED_BYTES, _PART_BYTES = 600, 8000, 500  # about, until they are encoded
 _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
 
 
 async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A CreateTopicsResponse; a queue answered without error can be used at once."""
-    body = request.body
+    body, step = request.body, request.making.step
     repeated = _repeated(topic.name for topic in body.topics)
+    too_many = _asked_for(worker, body.topics, repeated) > _PARTITIONS_AT_ONCE
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
     for topic in body.topics:
+        await step(_TOPIC_BYTES)
         try:
             if topic.name in repeated:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this queue twice")
+            if too_many:
+                raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
             partitions, kept = _checked(worker, topic)
             if body.validate_only:
                 answers[topic.name] = _created(worker, topic.name, None, partitions, kept)
@@ -50,11 +59,22 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
             answers[name] = _created(worker, name, made.queue_id, made.partitions, made.configs)
         except KafkaError as error:
             answers[name] = _not_created(name, error)
+        await step(_CREATED_BYTES)
     return {"topics": [answers[name] for name in dict.fromkeys(t.name for t in body.topics)]}
 
 
 def _repeated(names: Any) -> set[str]:
     return {name for name, times in Counter(names).items() if times > 1}
+
+
+def _asked_for(worker: Worker, topics: Any, repeated: set[str]) -> int:
+    """How many partitions a CreateTopics asks for, as Kafka counts them."""
+    default = worker.config.partitions_default
+    return sum(
+        len(t.assignments) or (default if t.num_partitions == -1 else max(0, t.num_partitions))
+        for t in topics
+        if t.name not in repeated
+    )
 
 
 def _exists(name: str) -> str:
@@ -150,24 +170,28 @@ def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DeleteTopicsResponse; the queue is gone for everyone when this is answered."""
-    body = request.body
+    body, step = request.body, request.making.step
     answers: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], Queue]] = []
     if request.version >= 6:
-        wanted = [(topic.name, topic.topic_id) for topic in body.topics]
+        wanted = Counter((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
     else:
-        wanted = [(name, None) for name in body.topic_names]
-    for name, topic_id in wanted:
+        wanted = Counter((name, ZERO_UUID) for name in body.topic_names)
+    for (name, topic_id), times in wanted.items():
+        await step(_TOPIC_BYTES)
         queue, code = _wanted(worker, name, topic_id)
-        answer: dict[str, Any] = {"name": name, "topic_id": topic_id or ZERO_UUID}
+        answer: dict[str, Any] = {"name": name, "topic_id": topic_id}
+        if times > 1:
+            queue, code = None, Code.INVALID_REQUEST
+            what = "id" if name is None else "name"
+            answer["error_message"] = f"Duplicate topic {what}."
         answer["error_code"] = code
         if queue is not None:
             answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
             doomed.append((answer, queue))
         answers.append(answer)
-    step = _DELETED_AT_ONCE if worker.routes.shards == 1 else _DELETED_AT_ONCE_ELSEWHERE
-    for start in range(0, len(doomed), step):
-        some = doomed[start : start + step]
+    at_once = _DELETED_AT_ONCE if worker.routes.shards == 1 else _DELETED_AT_ONCE_ELSEWHERE
+    for some in slices(doomed, at_once):
         outcomes = await outcomes_of(
             [
                 worker.routes.decide(queue.name, command(Kind.DELETE, queue.queue_id))
@@ -180,8 +204,8 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"responses": answers}
 
 
-def _wanted(worker: Worker, name: str | None, topic_id: UUID | None) -> tuple[Queue | None, Code]:
-    if topic_id is not None and topic_id != ZERO_UUID:
+def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:
+    if topic_id != ZERO_UUID:
         if name is not None:
             return None, Code.INVALID_REQUEST
         queue = worker.catalogue.find_id(QueueId(topic_id.bytes))
@@ -194,16 +218,21 @@ def _wanted(worker: Worker, name: str | None, topic_id: UUID | None) -> tuple[Qu
 
 async def create_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A CreatePartitionsResponse."""
-    body = request.body
+    body, step = request.body, request.making.step
     repeated = _repeated(topic.name for topic in body.topics)
     results = []
     tickets = []
     growing = []
-    for topic in body.topics:
+    added = 0
+    for topic in {topic.name: topic for topic in body.topics}.values():
+        await step(_TOPIC_BYTES)
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
         results.append(result)
         try:
             queue = _growable(worker, topic, repeated)
+            added += topic.count - queue.partitions
+            if added > _PARTITIONS_AT_ONCE:
+                raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
             continue
@@ -247,33 +276,49 @@ def _growable(worker: Worker, topic: Any, repeated: set[str]) -> Queue:
 
 async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DeleteRecordsResponse: log starts moved by logged TRIMs; -1 means all there is."""
-    topics = []
-    pairs: list[tuple[Shard, Envelope]] = []
-    trimmed = []
+    step = request.making.step
+    wanted: dict[str, dict[int, int]] = {}
     for topic in request.body.topics:
-        queue = worker.catalogue.find(topic.name)
-        parts = []
+        offsets = wanted.setdefault(topic.name, {})
         for part in topic.partitions:
-            index = part.partition_index
+            offsets[part.partition_index] = part.offset  # the last one of a partition, as in Kafka
+            await step()
+    topics = []
+    trims: list[tuple[dict[str, Any], Shard, Envelope]] = []
+    for name, offsets in wanted.items():
+        parts = []
+        for index, offset in offsets.items():
             result: dict[str, Any] = {"partition_index": index, "low_watermark": -1}
             parts.append(result)
-            if queue is None or not 0 <= index < queue.partitions:
-                result["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif part.offset < -1:
-                result["error_code"] = Code.OFFSET_OUT_OF_RANGE
-            else:
-                try:
-                    shard = worker.shard(queue.name, index)
-                except KafkaError as error:
-                    result["error_code"] = error.code
-                    continue
-                trimmed.append(result)
-                trim = command(Kind.TRIM, queue.queue_id, index, number=part.offset)
-                pairs.append((shard, trim))
-        topics.append({"name": topic.name, "partitions": parts})
-    for result, outcome in zip(trimmed, await append_all(pairs), strict=True):
-        result |= _trimmed(outcome)
+            try:
+                trims.append((result, *_trim(worker, name, index, offset)))
+            except KafkaError as error:
+                result["error_code"] = error.code
+            await step(_PART_BYTES)
+            if len(trims) == _PARTS_AT_ONCE:
+                await _append(trims)
+        topics.append({"name": name, "partitions": parts})
+    await _append(trims)
     return {"topics": topics}
+
+
+def _trim(worker: Worker, name: str, index: int, offset: int) -> tuple[Shard, Envelope]:
+    """Raises KafkaError."""
+    queue = worker.catalogue.find(name)
+    if queue is None or not 0 <= index < queue.partitions:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    if offset < -1:
+        raise KafkaError(Code.OFFSET_OUT_OF_RANGE)
+    trim = command(Kind.TRIM, queue.queue_id, index, number=offset)
+    return worker.shard(queue.name, index), trim
+
+
+async def _append(trims: list[tuple[dict[str, Any], Shard, Envelope]]) -> None:
+    """Append what has gathered, and note in the answers what became of it."""
+    outcomes = await append_all((shard, trim) for _, shard, trim in trims)
+    for (result, _, _), outcome in zip(trims, outcomes, strict=True):
+        result |= _trimmed(outcome)
+    trims.clear()
 
 
 def _trimmed(outcome: Outcome) -> dict[str, Any]:

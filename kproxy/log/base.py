@@ -1,12 +1,13 @@
 """What a shard needs of a log, whichever keeps it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import anyio
 
 from kproxy.errors import KafkaError
-from kproxy.virtual.envelope import Envelope
+from kproxy.log.weight import TURN, weight
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome, Place
 
 Deliver = Callable[[int, list[Envelope], list[Place], tuple[int, int]], list[Outcome]]
@@ -15,29 +16,36 @@ Deliver = Callable[[int, list[Envelope], list[Place], tuple[int, int]], list[Out
 Called once for each envelope, in log order, only with what is durable.
 """
 
+_APPEND = int(Kind.APPEND)
+
 
 class Ticket:
     """Envelopes on their way: `wait` gives their outcomes once they are durable and applied."""
 
-    __slots__ = ("_error", "_outcomes", "_then", "envelopes", "size")
+    __slots__ = ("_outcomes", "_then", "envelopes", "error", "size", "weight")
 
     def __init__(self, envelopes: list[Envelope]) -> None:
         self.envelopes = envelopes
-        self.size = sum(len(envelope.body) for envelope in envelopes)  # bytes
+        size = units = 0
+        for envelope in envelopes:
+            size += len(envelope.body)
+            units += 1 if envelope.kind == _APPEND else weight(envelope)
+        self.size = size  # bytes
+        self.weight = units  # what applying it costs
         self._outcomes: list[Outcome] | None = None
-        self._error: KafkaError | None = None
+        self.error: KafkaError | None = None
         self._then: list[Callable[[], None]] = []
 
     @property
     def done(self) -> bool:
-        return self._outcomes is not None or self._error is not None
+        return self._outcomes is not None or self.error is not None
 
     def settle(self, outcomes: list[Outcome]) -> None:
         self._outcomes = outcomes
         self._tell()
 
     def fail(self, error: KafkaError) -> None:
-        self._error = error
+        self.error = error
         self._tell()
 
     def then(self, callback: Callable[[], None]) -> None:
@@ -62,10 +70,62 @@ class Ticket:
 
     def outcomes(self) -> list[Outcome]:
         """In the order of the envelopes. Raises KafkaError if none was appended."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         assert self._outcomes is not None
         return self._outcomes
+
+
+def cut(ticket: Ticket) -> list[Ticket]:
+    """What goes into a log in a ticket's place: each is applied in one turn of the loop.
+
+    They succeed or fail each by itself; the whole fails where all of them do.
+    """
+    parts = [Ticket(part) for part in _parts(ticket)]
+    if len(parts) == 1:
+        return [ticket]
+    left = len(parts)
+
+    def one_more() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            _settle_by(ticket, parts)
+
+    for part in parts:
+        part.then(one_more)
+    return parts
+
+
+def _parts(ticket: Ticket) -> Iterator[list[Envelope]]:
+    envelopes = ticket.envelopes
+    if ticket.weight == len(envelopes):
+        for start in range(0, len(envelopes), TURN):
+            yield envelopes[start : start + TURN]
+        return
+    start = units = 0
+    for number, envelope in enumerate(envelopes):
+        one = weight(envelope)
+        if units and units + one > TURN:
+            yield envelopes[start:number]
+            start, units = number, 0
+        units += one
+    yield envelopes[start:]
+
+
+def _settle_by(ticket: Ticket, parts: list[Ticket]) -> None:
+    errors = [part.error for part in parts if part.error is not None]
+    if len(errors) == len(parts):
+        ticket.fail(errors[0])
+        return
+    outcomes: list[Outcome] = []
+    for part in parts:
+        if part.error is None:
+            outcomes += part.outcomes()
+        else:
+            refused = Outcome(part.error.code, message=part.error.message)
+            outcomes += [refused] * len(part.envelopes)
+    ticket.settle(outcomes)
 
 
 class Log(Protocol):

@@ -2,29 +2,33 @@
 
 An envelope is applied only after the commit that holds it succeeded, so nothing that was read,
 acknowledged or judged by can be taken back by a crash, and a failed commit has nothing to undo:
-the file is cut back and the senders are told KAFKA_STORAGE_ERROR.
+the file is cut back and the senders are told KAFKA_STORAGE_ERROR. Each frame says before which log
+offset all was on disk when it was written, and `store.synced` how far all is by now: so recovery
+tells a torn tail from damage.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import anyio
 import structlog
+from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
-from kproxy.log.base import Deliver, Log, Ticket
-from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
+from kproxy.log.base import Deliver, Log, Ticket, cut
+from kproxy.log.room import ALL, FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.thread import LogThread
+from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Place
 
 _log = structlog.get_logger()
 
-_COMMIT_ENVELOPES = 2000  # tens of milliseconds of the loop
+_COMMIT_ENVELOPES = 2000  # framed at a time: some milliseconds of the loop
 _THREAD_FROM_BYTES = 1 << 20  # below, an unsynced write is a copy into the page cache
 
 
@@ -44,7 +48,6 @@ class LocalLog(Log):
         segments: Segments,
         deliver: Deliver,
         *,
-        next_offset: int,
         sync: Sync,
         segment_bytes: int,
         commit_bytes_max: int,
@@ -52,11 +55,11 @@ class LocalLog(Log):
     ) -> None:
         self._segments = segments
         self._deliver = deliver
-        self.next_offset = next_offset
         self._sync = sync
         self._segment_bytes = segment_bytes
         self._commit_bytes_max = commit_bytes_max
         self._room = room
+        self.next_offset = 0
         self._thread: LogThread
         self._waiting: deque[Ticket] = deque()
         self._work = anyio.Event()
@@ -68,12 +71,23 @@ class LocalLog(Log):
         self._soon = False
         self._failed: Exception | None = None
 
+    @property
+    def next_offset(self) -> int:
+        return self._applied
+
+    @next_offset.setter
+    def next_offset(self, offset: int) -> None:
+        self._applied = self._written = self._synced_through = offset
+
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
         if self._closing:
             ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, "the server is shutting down"))
             return ticket
-        self._waiting.append(ticket)
+        if ticket.weight > TURN:
+            self._waiting += cut(ticket)
+        else:
+            self._waiting.append(ticket)
         if not self._busy:
             if self._sync.always:
                 self._work.set()
@@ -88,9 +102,8 @@ class LocalLog(Log):
         if self._busy or self._closing or not self._rolled.is_set() or self._failed:
             self._work.set()
             return
-        tickets = self._take()
-        total = sum(ticket.size for ticket in tickets)
-        if total >= _THREAD_FROM_BYTES or self._segments.end >= self._segment_bytes:
+        tickets, total, units = self._take()
+        if total >= _THREAD_FROM_BYTES or units > TURN or self._segments.end >= self._segment_bytes:
             self._waiting.extendleft(reversed(tickets))
             self._work.set()
             return
@@ -110,23 +123,28 @@ class LocalLog(Log):
                     tasks.start_soon(self._sync_now_and_then, self._sync.interval_ms / 1000)
                 await self._commit_all()
                 tasks.cancel_scope.cancel()
-            await self._thread.run(self._segments.sync)
+            await self._force()
         finally:
+            self._closing = True  # whatever ended it, nothing is taken any more
             self._thread.close()
 
     async def _commit_all(self) -> None:
-        while not (self._closing and not self._waiting):
+        while True:
             self._busy = False
+            if not (self._waiting or self._closing or self._failed) and self._rolled.is_set():
+                await self._work.wait()
             if self._failed is not None:
                 raise self._failed
-            if not self._waiting and self._rolled.is_set():
-                await self._work.wait()
+            if self._closing and not self._waiting:
+                return
             self._work = anyio.Event()
             self._busy = True
             if not self._rolled.is_set():
                 await self._roll_if_possible()
             while self._waiting:
-                await self._commit(self._take())
+                await self._commit(self._take()[0])
+                if self._waiting and not self._sync.always:
+                    await checkpoint()
 
     def close(self) -> None:
         """Refuse new appends and let `run` return when the line is empty."""
@@ -140,29 +158,44 @@ class LocalLog(Log):
         """Force all that was committed to disk."""
         if self._unsynced:
             self._unsynced = False
-            await self._thread.run(self._segments.sync)
+            await self._force()
 
     def sync_rest(self) -> None:
         """What came while `sync`, or another one, was under way: little. On the loop, so that no
         commit comes in between."""
         if not self._sync.always:
             self._unsynced = False
+            end = self._end()
             self._segments.sync()
+            self._is_synced(*end)
+
+    async def _force(self) -> None:
+        end = self._end()
+        await self._thread.run(self._segments.sync)
+        self._is_synced(*end)
+
+    def _end(self) -> tuple[int, int, int]:
+        return self._written, self._segments.active, self._segments.end
+
+    def _is_synced(self, through: int, segment: int, position: int) -> None:
+        self._synced_through = max(self._synced_through, through)
+        self._segments.is_synced(through, segment, position)
 
     async def _sync_now_and_then(self, seconds: float) -> None:
         while True:
             await anyio.sleep(seconds)
             await self.sync()
 
-    def _take(self) -> list[Ticket]:
-        """What the next commit holds: bounded in bytes, and in the time that applying it takes."""
-        taken, total, count = [], 0, 0
+    def _take(self) -> tuple[list[Ticket], int, int]:
+        """What the next commit holds, its bytes, and what applying it costs."""
+        taken, total, count, units = [], 0, 0, 0
         while self._waiting and total < self._commit_bytes_max and count < _COMMIT_ENVELOPES:
             ticket = self._waiting.popleft()
             total += ticket.size
             count += len(ticket.envelopes)
+            units += ticket.weight
             taken.append(ticket)
-        return taken
+        return taken, total, units
 
     async def _commit(self, tickets: list[Ticket]) -> None:
         tickets = self._with_room(tickets)
@@ -172,26 +205,37 @@ class LocalLog(Log):
         try:
             if self._segments.end >= self._segment_bytes:
                 await self._roll()
-            buffers, places, total = self._segments.frame(self.next_offset, batch)
-            await self._write(buffers, total)
+            buffers, places, total = self._frame(batch)
+            await self._write(buffers, total, self._written + len(batch))
         except OSError as error:
             self._not_written(tickets, error)
-        else:
-            self._apply(tickets, batch, places)
+            return
+        self._written += len(batch)
+        at = 0
+        for turn, count in _turns(tickets):
+            if at:
+                await checkpoint()
+            self._apply(turn, batch[at : at + count], places[at : at + count])
+            at += count
 
     def _commit_at_once(self, tickets: list[Ticket]) -> None:
         tickets = self._with_room(tickets)
         if not tickets:
             return
         batch = [envelope for ticket in tickets for envelope in ticket.envelopes]
-        buffers, places, total = self._segments.frame(self.next_offset, batch)
+        buffers, places, total = self._frame(batch)
         self._unsynced = True
         try:
             self._segments.write(buffers, total, False)
         except OSError as error:
             self._not_written(tickets, error)
         else:
+            self._written += len(batch)
             self._apply(tickets, batch, places)
+
+    def _frame(self, batch: list[Envelope]) -> tuple[list[bytes], list[Place], int]:
+        synced = self._written if self._sync.always else self._synced_through
+        return self._segments.frame(self._written, batch, synced)
 
     def _not_written(self, tickets: list[Ticket], error: OSError) -> None:
         count = sum(len(ticket.envelopes) for ticket in tickets)
@@ -201,22 +245,29 @@ class LocalLog(Log):
             ticket.fail(refusal)
 
     def _apply(self, tickets: list[Ticket], batch: list[Envelope], places: list[Place]) -> None:
-        first = self.next_offset
-        self.next_offset += len(batch)
-        end = (self._segments.active, self._segments.end)
+        first, last = self._applied, places[-1]
+        end = (last.segment, last.position + last.length)  # a body ends its frame
+        self._applied += len(batch)
         outcomes = self._deliver(first, batch, places, end)
         start = 0
         for ticket in tickets:
             ticket.settle(outcomes[start : start + len(ticket.envelopes)])
             start += len(ticket.envelopes)
 
-    async def _write(self, buffers: list[bytes], total: int) -> None:
-        write = partial(self._segments.write, buffers, total, self._sync.always)
-        if self._sync.always or total >= _THREAD_FROM_BYTES:
+    async def _write(self, buffers: list[bytes], total: int, through: int) -> None:
+        if self._sync.always:
+            await self._thread.run(partial(self._write_synced, buffers, total, through))
+            return
+        self._unsynced = True
+        write = partial(self._segments.write, buffers, total, False)
+        if total >= _THREAD_FROM_BYTES:
             await self._thread.run(write)
         else:
             write()
-        self._unsynced = not self._sync.always
+
+    def _write_synced(self, buffers: list[bytes], total: int, through: int) -> None:
+        self._segments.write(buffers, total, True)
+        self._segments.is_synced(through, self._segments.active, self._segments.end)
 
     async def roll(self) -> None:
         """Let the next envelope begin a new segment, so that the active one can be freed."""
@@ -233,9 +284,9 @@ class LocalLog(Log):
 
     async def _roll(self) -> None:
         try:
-            await self._thread.run(self._segments.sync)
-            await self._thread.run(partial(self._segments.start, self.next_offset))
-            self._deliver(self.next_offset, [], [], (self._segments.active, 0))
+            await self._force()
+            await self._thread.run(partial(self._segments.start, self._applied))
+            self._deliver(self._applied, [], [], (self._segments.active, 0))
         finally:
             self._rolled.set()
 
@@ -243,6 +294,8 @@ class LocalLog(Log):
         """Refuse what the disk has no room for; see `DiskRoom`."""
         wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
         allowed = self._room.allowed(wanted)
+        if allowed is ALL:
+            return tickets
         kept = []
         for ticket in tickets:
             if all(envelope.kind in allowed for envelope in ticket.envelopes):
@@ -250,3 +303,17 @@ class LocalLog(Log):
             else:
                 ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, FULL))
         return kept
+
+
+def _turns(tickets: list[Ticket]) -> Iterator[tuple[list[Ticket], int]]:
+    """What is applied in one turn of the loop each: tickets, and how many envelopes they have."""
+    turn: list[Ticket] = []
+    count = units = 0
+    for ticket in tickets:
+        if turn and units + ticket.weight > TURN:
+            yield turn, count
+            turn, count, units = [], 0, 0
+        turn.append(ticket)
+        count += len(ticket.envelopes)
+        units += ticket.weight
+    yield turn, count

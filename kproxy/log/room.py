@@ -24,7 +24,7 @@ _FREEING = frozenset(
 _MODEST = _FREEING | {
     Kind.COMMIT, Kind.GROUP, Kind.CONFIGURE, Kind.COPY, Kind.CLAIM, Kind.SPREAD, Kind.LANDED,
 }  # fmt: skip
-_ALL = frozenset(Kind)
+ALL = frozenset(Kind)
 
 
 class DiskRoom:
@@ -50,7 +50,7 @@ class DiskRoom:
             self._refusing = refusing
             _log.warning("disk_full" if refusing else "disk_has_room", free_bytes=free)
         if not refusing:
-            return _ALL
+            return ALL
         return _MODEST if free > self._free_bytes_min // 2 else _FREEING
 
     def fits(self, wanted_bytes: int) -> bool:

@@ -18,6 +18,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
+from kproxy.log.weight import weight
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
@@ -254,11 +255,12 @@ class SharedLog(Log):
 
     def _take(self) -> list[Applied]:
         taken: list[Applied] = []
-        size, ready = 0, self._ready
+        size, units, ready = 0, 0, self._ready
         most = _APPLY_ENVELOPES if self._tickets else _CATCH_UP_ENVELOPES
-        while ready and len(taken) < most and size < _APPLY_BYTES:
+        while ready and units < most and size < _APPLY_BYTES:
             one = ready.popleft()
             size += len(one.envelope.body)
+            units += weight(one.envelope)
             taken.append(one)
         return taken
 

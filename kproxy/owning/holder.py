@@ -1,5 +1,6 @@
 """One shard's life on this worker: open its local copy, follow its log, claim it, serve it."""
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from kproxy.log.shared import SharedLog
 from kproxy.owning.publishing import Publisher
 from kproxy.owning.rebuild import NotRebuilt, rebuild, wipe
 from kproxy.owning.site import Site
-from kproxy.pulse import pulse
 from kproxy.retention import Retention
 from kproxy.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
@@ -62,6 +62,7 @@ class Holder:
         self._claimed_by_other = anyio.Event()
         self._rebuilt = False
         self._foreign = 0
+        self._saying = False
 
     async def run(self) -> None:
         while True:
@@ -203,7 +204,6 @@ class Holder:
         async with anyio.create_task_group() as tasks:
             shard.tasks = tasks
             tasks.start_soon(log.run)
-            tasks.start_soon(self._report_foreign)
             await self._catch_up(log)
             tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
             publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
@@ -238,23 +238,25 @@ class Holder:
                 self._stop_serving(shard)  # what comes behind it is the other's to tell
                 self._claimed_by_other.set()
         elif envelope.kind == Kind.VOID:
-            self._foreign += 1
+            self._saw_foreign()
         elif shard.serving:
             self._site.decisions.applied(shard, log_offset, envelope, outcome)
         else:
             self._site.decisions.folded(shard, log_offset, envelope, outcome)
 
-    async def _report_foreign(self) -> None:
+    def _saw_foreign(self) -> None:
         """Say that someone else writes to the data topic, once a second at most."""
-        said = self._foreign
-        while True:
-            await pulse(_PERIOD_S)
-            if self._foreign != said:
-                said = self._foreign
-                _log.warning(
-                    "foreign_records_skipped", shard=self._index, records=said,
-                    topic=self._site.upstream.data,
-                )  # fmt: skip
+        self._foreign += 1
+        if not self._saying:
+            self._saying = True
+            asyncio.get_running_loop().call_later(_PERIOD_S, self._report_foreign)
+
+    def _report_foreign(self) -> None:
+        self._saying = False
+        _log.warning(
+            "foreign_records_skipped", shard=self._index, records=self._foreign,
+            topic=self._site.upstream.data,
+        )  # fmt: skip
 
     def _serve(self, shard: Shard, claim: int) -> None:
         shard.serving = True

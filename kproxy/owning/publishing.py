@@ -21,7 +21,8 @@ from kproxy.virtual.published import Capture
 _log = structlog.get_logger()
 
 _SLICE = 300
-_PERIOD_S = 0.5
+_PERIOD_S = 1.0
+_IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
 
 
 class Publisher:
@@ -44,13 +45,21 @@ class Publisher:
                 await pulse(min(_PERIOD_S, self._period_s))
                 if self._due():
                     await self.publish()
+                elif time.monotonic() - self._published_at > _IDLE_S + self._period_s:
+                    await self._close()
         finally:
-            if self._writer is not None:
-                with anyio.CancelScope(shield=True):
-                    await to_thread.run_sync(self._writer.close)
+            with anyio.CancelScope(shield=True):
+                await self._close()
+
+    async def _close(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            await to_thread.run_sync(writer.close)
 
     def _due(self) -> bool:
-        changed = len(self._shard.state.unpublished or ())
+        unpublished = self._shard.state.unpublished or set()
+        # Not for a claim alone: who begins from the rows before it finds it in the log.
+        changed = len(unpublished) - (rows.TERM_KEY in unpublished)
         if changed > self._rows_max:
             return True
         old = time.monotonic() - self._published_at > self._period_s
@@ -109,9 +118,8 @@ class Publisher:
             "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
         )
         self._published_at = time.monotonic()
-        if error.fenced and self._writer is not None:
-            writer, self._writer = self._writer, None
-            await to_thread.run_sync(writer.close)
+        if error.fenced:
+            await self._close()
 
     async def _trim(self, trim_to: int) -> None:
         """Give back the log below `trim_to`: nothing there is live, and the rows are published."""

@@ -176,9 +176,17 @@ def _led(index: int, leader: int, epoch: bytes, flexible: bool) -> bytes:
     return b"".join((code, _I32.pack(index), node, epoch, replicas, replicas))
 
 
-@lru_cache(maxsize=4096)
+_CACHED_PARTITIONS_MAX = 100  # of a queue: for a cache of some MB
+
+
 def _metadata_partitions(version: int, leaders: tuple[int, ...]) -> bytes:
     """Partitions 0, 1, … with one replica each, its leader; -1: there is none at the moment."""
+    if len(leaders) > _CACHED_PARTITIONS_MAX:
+        return _encoded_partitions(version, leaders)
+    return _cached_partitions(version, leaders)
+
+
+def _encoded_partitions(version: int, leaders: tuple[int, ...]) -> bytes:
     flexible = version >= METADATA_FLEXIBLE
     epoch = _EPOCH if version >= 7 else b""
     parts = [count(len(leaders), flexible)]
@@ -189,6 +197,9 @@ def _metadata_partitions(version: int, leaders: tuple[int, ...]) -> bytes:
         if flexible:
             parts.append(b"\0")
     return b"".join(parts)
+
+
+_cached_partitions = lru_cache(maxsize=4096)(_encoded_partitions)
 
 
 @cache
@@ -256,7 +267,6 @@ def metadata_body(
 # -- DescribeTopicPartitions
 
 
-@lru_cache(maxsize=4096)
 def _described_partitions(leaders: tuple[int, ...], start: int) -> bytes:
     """Partitions start, start + 1, …; -1: there is no leader at the moment."""
     parts = [count(len(leaders), True)]

@@ -24,12 +24,15 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from kproxy.protocol.guard import admit, skip_tags
+from kproxy.protocol.guard import Admitted, admit, skip_tags
+from kproxy.protocol.slices import sliced_reader
 from kproxy.protocol.varint import Malformed
 
 API_VERSIONS_KEY = 18
 ZERO_UUID = UUID(int=0)
 _HEADER = struct.Struct(">hhih")
+_BODY_BYTES_MAX = 2**31 - 1 - 5
+_HEADER_TAGS_MAX = 1000  # Kafka has defined none yet
 _LENGTH_AND_CORRELATION = struct.Struct(">ii")
 
 
@@ -64,7 +67,7 @@ def decode_header(frame: bytes) -> RequestHeader:
     if flexible is None:
         position = -1
     elif flexible:
-        position = skip_tags(frame, position, len(frame))
+        position, _ = skip_tags(frame, position, len(frame), _HEADER_TAGS_MAX)
     return RequestHeader(key, version, correlation_id, client_id, position)
 
 
@@ -95,12 +98,26 @@ ELEMENTS_MAX = 1_000_000
 
 def decode_body(frame: bytes, header: RequestHeader, elements_max: int = ELEMENTS_MAX) -> Any:
     """Read a request body into kio's value for that version. Raises Malformed."""
+    return decode_admitted(header, admit_body(frame, header, elements_max))
+
+
+def admit_body(frame: bytes, header: RequestHeader, elements_max: int) -> Admitted:
+    """Walk over a request body before it is decoded. Raises Malformed."""
     schema = request_schema(header.api_key, header.api_version)
-    data, position = admit(schema, frame, header.body_at, elements_max)
+    return admit(schema, frame, header.body_at, elements_max)
+
+
+def decode_admitted(header: RequestHeader, admitted: Admitted, sliced: bool = False) -> Any:
+    """Read a body that was walked over, in slices where it is large. Raises Malformed."""
+    schema = request_schema(header.api_key, header.api_version)
+    reader = sliced_reader(schema) if sliced else _reader(schema)
     try:
-        return _reader(schema)(data, position)[0]
+        body, size = reader(admitted.data, admitted.position)
     except (SerialError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise Malformed(f"the request body does not decode: {error}") from error
+    if admitted.position + size != admitted.end:
+        raise Malformed(f"{size} bytes decode of {admitted.end - admitted.position}")
+    return body
 
 
 @cache
@@ -109,7 +126,9 @@ def _reader(schema: Any) -> Callable[[bytes, int], tuple[Any, int]]:
 
 
 def response_prefix(key: int, version: int, correlation_id: int, body_bytes: int) -> bytes:
-    """Frame length and response header for a body of `body_bytes`."""
+    """Frame length and response header for a body of `body_bytes`. Raises Malformed."""
+    if body_bytes > _BODY_BYTES_MAX:
+        raise Malformed(f"an answer of {body_bytes} bytes is larger than a frame can be")
     tags = b"\0" if _response_header_is_flexible(key, version) else b""
     return _LENGTH_AND_CORRELATION.pack(4 + len(tags) + body_bytes, correlation_id) + tags
 

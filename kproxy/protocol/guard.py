@@ -11,9 +11,16 @@ from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
+
+
+class TooMany(Malformed):
+    """More elements than are allowed."""
+
+    def __init__(self) -> None:
+        super().__init__("the request has more elements than request_elements_max")
 
 
 class Walk:
@@ -24,6 +31,12 @@ class Walk:
     def __init__(self, elements_max: int) -> None:
         self.cuts: list[tuple[int, int, bytes]] = []
         self.elements_left = elements_max
+
+    def take(self, count: int) -> None:
+        """Count elements, or tagged fields. Raises TooMany."""
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise TooMany
 
 
 Walker = Callable[[bytes, int, int, Walk], int]
@@ -36,25 +49,41 @@ _FIXED_BYTES = {
 }  # fmt: skip
 
 
-def admit(schema: Any, data: bytes, position: int, elements_max: int) -> tuple[bytes, int]:
-    """Return (bytes, position) that kio may decode as `schema`. Raises Malformed."""
+class Admitted(NamedTuple):
+    """The bytes that kio may decode, from `position` to `end`, and how many elements they hold."""
+
+    data: bytes
+    position: int
+    end: int
+    elements: int
+
+
+def admit(schema: Any, data: bytes, position: int, elements_max: int) -> Admitted:
+    """Walk over a body that is to be decoded as `schema`. Raises Malformed."""
     walk = Walk(elements_max)
-    _struct_walker(schema)(data, position, len(data), walk)
+    end = _struct_walker(schema)(data, position, len(data), walk)
+    elements = elements_max - walk.elements_left
     if not walk.cuts:
-        return data, position
+        return Admitted(data, position, end, elements)
     pieces: list[bytes] = []
+    behind = len(data) - end
     for start, end, replacement in walk.cuts:
         pieces += (data[position:start], replacement)
         position = end
     pieces.append(data[position:])
-    return b"".join(pieces), 0
+    whole = b"".join(pieces)
+    return Admitted(whole, 0, len(whole) - behind, elements)
 
 
-def skip_tags(data: bytes, position: int, end: int) -> int:
-    """Walk over a tagged-field section of which no field is of interest. Raises Malformed."""
+def skip_tags(data: bytes, position: int, end: int, elements_max: int) -> tuple[int, int]:
+    """Walk over a tagged-field section of which no field is of interest.
+
+    Returns (next position, how many elements may follow). Raises Malformed.
+    """
     if position < end and data[position] == 0:
-        return position + 1
-    return _tags_walker({})(data, position, end, Walk(0))
+        return position + 1, elements_max
+    walk = Walk(elements_max)
+    return _tags_walker({})(data, position, end, walk), walk.elements_left
 
 
 @cache
@@ -87,8 +116,9 @@ def _struct_walker(schema: Any) -> Walker:
     return step
 
 
-def _is_array(field: Field[Any]) -> bool:
-    return any(get_origin(part) is tuple for part in _union_parts(field.type))
+def array_type(field: Field[Any]) -> Any:
+    """The field's annotation without None where it is an array, else None."""
+    return next((part for part in _union_parts(field.type) if get_origin(part) is tuple), None)
 
 
 def _union_parts(annotation: Any) -> tuple[Any, ...]:
@@ -100,7 +130,7 @@ def _is_nullable(annotation: Any) -> bool:
 
 
 def _fixed_size(field: Field[Any]) -> int | None:
-    if _is_array(field):
+    if array_type(field) is not None:
         return None
     return _FIXED_BYTES.get(field.metadata.get("kafka_type", ""))
 
@@ -116,7 +146,7 @@ def _fixed_walker(size: int) -> Walker:
 
 
 def _field_walker(field: Field[Any], flexible: bool) -> Walker:
-    if _is_array(field):
+    if array_type(field) is not None:
         return _array_walker(field, flexible)
     nested = [part for part in _union_parts(field.type) if is_dataclass(part)]
     if nested:
@@ -142,7 +172,7 @@ def _nested_walker(schema: Any, nullable: bool) -> Walker:
     return step
 
 
-def _length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
+def length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
     """Read a length or count: fixed `width` bytes, or with width 0 a varint of length plus one."""
     if width == 0:
 
@@ -164,7 +194,7 @@ def _length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
 
 
 def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
-    read_length = _length_reader(0 if flexible else 2 if kind == "string" else 4)
+    read_length = length_reader(0 if flexible else 2 if kind == "string" else 4)
 
     def step(data: bytes, position: int, end: int, walk: Walk) -> int:
         length, position = read_length(data, position, end)
@@ -180,9 +210,8 @@ def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
 
 
 def _array_walker(field: Field[Any], flexible: bool) -> Walker:
-    read_count = _length_reader(0 if flexible else 4)
-    array_type = next(part for part in _union_parts(field.type) if get_origin(part) is tuple)
-    inner_type: Any = get_args(array_type)[0]
+    read_count = length_reader(0 if flexible else 4)
+    inner_type: Any = get_args(array_type(field))[0]
     fixed: int | None = None
     if is_dataclass(inner_type):
         schema: Any = inner_type
@@ -202,9 +231,7 @@ def _array_walker(field: Field[Any], flexible: bool) -> Walker:
             raise Malformed(f"an array has {count} elements")
         if count * least > end - position:
             raise Malformed(f"an array of {count} elements is longer than the request")
-        walk.elements_left -= count
-        if walk.elements_left < 0:
-            raise Malformed("the request has more elements than request_elements_max")
+        walk.take(count)
         if fixed:
             return position + count * fixed
         for _ in range(count):
@@ -222,6 +249,7 @@ def _tags_walker(known: dict[int, Walker]) -> Walker:
         count, position = read_uvarint(data, position, end)
         if count * 2 > end - position:
             raise Malformed(f"{count} tagged fields are longer than the request")
+        walk.take(count)
         kept: list[bytes] = []
         for _ in range(count):
             field_start = position
@@ -231,7 +259,10 @@ def _tags_walker(known: dict[int, Walker]) -> Walker:
                 raise Malformed("a tagged field is longer than the request")
             if (walker := known.get(tag)) is not None:
                 nested = Walk(walk.elements_left)
-                walker(data, position, position + size, nested)
+                # kio goes by the value and never by the size: where they differ it would read
+                # on from another byte than this walk.
+                if walker(data, position, position + size, nested) != position + size:
+                    raise Malformed("a tagged field is longer than its value")
                 walk.elements_left = nested.elements_left
                 if nested.cuts:
                     raise Malformed("an unknown tagged field inside a tagged field")

@@ -8,7 +8,7 @@ import struct
 from typing import NamedTuple
 
 from kproxy.protocol.answers import PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
-from kproxy.protocol.guard import skip_tags
+from kproxy.protocol.guard import TooMany, skip_tags
 from kproxy.protocol.varint import Malformed, read_uvarint
 
 _I16 = struct.Struct(">h")
@@ -32,7 +32,7 @@ class ProduceRequest(NamedTuple):
 
 
 def decode_produce(data: bytes, position: int, version: int, elements_max: int) -> ProduceRequest:
-    """Read the body that begins at `position`. Raises Malformed."""
+    """Read the body that begins at `position`. Raises Malformed, of which TooMany."""
     try:
         return _decode(data, position, version, elements_max)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -66,12 +66,12 @@ def _decode(data: bytes, at: int, version: int, elements_max: int) -> ProduceReq
             partitions.append((index, None if length < 0 else data[at : at + length]))
             at += max(length, 0)
             if flexible:
-                at = skip_tags(data, at, end)
+                at, elements_max = skip_tags(data, at, end, elements_max)
         topics.append(Topic(topic if by_id else topic.decode(), partitions))
         if flexible:
-            at = skip_tags(data, at, end)
+            at, elements_max = skip_tags(data, at, end, elements_max)
     if flexible:
-        skip_tags(data, at, end)
+        skip_tags(data, at, end, elements_max)
     return ProduceRequest(transactional_id, acks, topics)
 
 
@@ -102,5 +102,5 @@ def _counted(count: int, room: int, elements_max: int) -> int:
     if not 0 <= count <= room:
         raise Malformed(f"an array of {count} elements is longer than the request")
     if count > elements_max:
-        raise Malformed("the request has more elements than request_elements_max")
+        raise TooMany
     return elements_max - count

@@ -100,6 +100,7 @@ class RocksKv:
             raise RowsFailed(f"the rows in {path} do not open: {error}") from error
         self._errors = 0
         self._shut = False
+        self._abandoned = False
         self._behind: dict[bytes, bytes | None] = {}
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
@@ -189,8 +190,23 @@ class RocksKv:
         """Let nobody read or write from now on: it is about to be closed, on another thread."""
         self._shut = True
 
+    def last_write(self, changes: dict[bytes, bytes | None]) -> None:
+        """Of who closes it."""
+        self._behind |= changes
+        self.push()
+
+    def abandon(self) -> None:
+        """Put nothing on disk any more, not even at a close: the log is not where the rows are.
+
+        RocksDB would at its end, so it is never ended; the process is about to.
+        """
+        self._behind = {}
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._db))
+        self._abandoned = True
+
     def close(self) -> None:
-        self._db.close()
+        if not self._abandoned:
+            self._db.close()
 
 
 class Checkpoint(NamedTuple):

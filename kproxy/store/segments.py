@@ -1,12 +1,10 @@
 """Append-only segment files: the embedded log, and where every batch's bytes are read from.
 
-A segment is named by its first log offset. It is a run of frames: length (uint32, of what follows
-the CRC), CRC-32C (uint32, of the same), log offset (uint64), envelope. A frame is never changed. A
-tail that does not check out is what a crash left of an unfinished commit, and is cut off; anything
-else that does not check out is damage, and refused.
+A segment is named by its first log offset. It is a run of frames (`store.frames`). A frame is
+never changed. A tail that does not check out is what a crash left of an unfinished commit, and is
+cut off; anything else that does not check out is damage, and refused (`store.tail` tells which).
 """
 
-import mmap
 import os
 import struct
 from collections import OrderedDict
@@ -17,13 +15,12 @@ from pathlib import Path
 from crc32c import crc32c
 
 from kproxy.store import files
+from kproxy.store.frames import BODY_AT, Frame, FrameReader
+from kproxy.store.synced import Synced
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Place
 
-_FRAME = struct.Struct(">IIQ")
-_CRC_FROM = 8
-_BODY_AT = _FRAME.size + envelopes.HEAD_BYTES
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
 _LENGTH_CRC = struct.Struct(">II")
 _OPEN_FILES_MAX = 512
@@ -41,16 +38,23 @@ class LogFailed(Exception):
 class Segments:
     """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, marked: bool = False) -> None:
+        """`marked`: this is the log itself; a file beside it says how far it is on disk."""
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+        self.mark = Synced(directory) if marked else None
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._pins: dict[int, int] = {}
         self._doomed: set[int] = set()
         self._sizes: dict[int, int] = {}  # of segments that are not written any more
         self.ids = sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}"))
+        self.failed = False  # what is on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
 
     def path(self, segment: int) -> Path:
         return self._directory / f"{segment:020d}{SUFFIX}"
@@ -78,6 +82,10 @@ class Segments:
         self._keep(segment, fd)
         self.active, self.end = segment, 0
 
+    def force(self, segment: int) -> None:
+        """Force what a segment that is not written now holds to disk. Raises OSError."""
+        os.fsync(self._fd(segment))
+
     def resume(self, segment: int, end: int) -> None:
         """Go on writing a segment at `end`; what lies behind it is cut off."""
         fd = self._fd(segment)
@@ -87,9 +95,12 @@ class Segments:
         self.active, self.end = segment, end
 
     def frame(
-        self, first_log_offset: int, batch: list[Envelope]
+        self, first_log_offset: int, batch: list[Envelope], synced: int | None = None
     ) -> tuple[list[bytes], list[Place], int]:
-        """(buffers to write, a place for each envelope, bytes in all) at the current end."""
+        """(buffers to write, a place for each envelope, bytes in all) at the current end.
+
+        `synced`: the log offset before which all is on disk, where nobody counts envelopes.
+        """
         buffers: list[bytes] = []
         places: list[Place] = []
         position, segment = self.end, self.active
@@ -106,14 +117,14 @@ class Segments:
                 envelope.number,
                 envelope.time_ms,
                 envelope.writer,
-                envelope.counter,
+                envelope.counter if synced is None else synced,
             )
             crc = crc32c(body, crc32c(head))
             buffers.append(_LENGTH_CRC.pack(len(head) + len(body), crc) + head)
-            places.append(Place(segment, position + _BODY_AT, len(body)))
+            places.append(Place(segment, position + BODY_AT, len(body)))
             if body:
                 buffers.append(body)
-            position += _BODY_AT + len(body)
+            position += BODY_AT + len(body)
             log_offset += 1
         return buffers, places, position - self.end
 
@@ -132,6 +143,7 @@ class Segments:
 
         Raises OSError, and then the file is as it was before; or LogFailed.
         """
+        self._refuse_failed()
         fd, position = self._fd(self.active), self.end
         try:
             position = files.write_all(fd, buffers, position)
@@ -143,19 +155,29 @@ class Segments:
                 os.ftruncate(fd, self.end)
                 os.fsync(fd)
             except OSError:
+                self.failed = True
                 raise LogFailed(f"a write failed and could not be undone: {error}") from error
             raise
         self.end = position
 
     def sync(self) -> None:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""
+        self._refuse_failed()
         try:
-            self._sync()
+            files.sync_data(self._fd(self.active))
         except OSError as error:
+            self.failed = True
             raise LogFailed(f"the log could not be forced to disk: {error}") from error
 
-    def _sync(self) -> None:
-        files.sync_data(self._fd(self.active))
+    def is_synced(self, through: int, segment: int, position: int) -> None:
+        """All before this log offset, and place, is on disk by now."""
+        if self.mark is not None:
+            self.mark.note(through, segment, position)
+
+    def _refuse_failed(self) -> None:
+        """Asked once more, the system would say that all is well."""
+        if self.failed:
+            raise LogFailed("the log could not be forced to disk before")
 
     # -- reading
 
@@ -204,31 +226,21 @@ class Segments:
                     if segment in self._doomed:
                         self._close(segment)
 
-    def replay(self, segment: int, position: int) -> Iterator[tuple[int, Envelope, Place, int]]:
+    def replay(self, segment: int, position: int) -> Iterator[Frame]:
         """(log offset, envelope, place, position behind it) for each sound frame from `position`.
 
         Stops at the first frame that is not sound: the caller knows whether that may be.
         """
-        with self.path(segment).open("rb") as file:
-            size = min(os.fstat(file.fileno()).st_size, self.size(segment))
-            if size <= position:
-                return
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            try:
-                while position + _BODY_AT <= size:
-                    length, crc, log_offset = _FRAME.unpack_from(data, position)
-                    after = position + _CRC_FROM + length
-                    if length < _BODY_AT - _CRC_FROM or after > size:
-                        return
-                    content = data[position + _CRC_FROM : after]
-                    if crc32c(content) != crc:
-                        return
-                    envelope = envelopes.decode(content, 8)
-                    place = Place(segment, position + _BODY_AT, len(envelope.body))
-                    yield log_offset, envelope, place, after
-                    position = after
-            finally:
-                data.close()
+        with self.reader(segment) as reader:
+            yield from reader.frames(position)
+
+    def reader(self, segment: int) -> FrameReader:
+        """Reads a segment's frames as of now; to be closed."""
+        return FrameReader(self.path(segment), segment, self.size(segment))
+
+    def read_ahead(self, segment: int, position: int, size: int) -> None:
+        """Bring some of a segment into the page cache. Blocks."""
+        os.pread(self._fd(segment), size, position)
 
     def drop(self, segment: int) -> int:
         """Delete a segment; returns the bytes given back. A reader that has it pinned finishes."""
@@ -244,6 +256,8 @@ class Segments:
 
     def close(self) -> None:
         """Close all files. A reader that has one pinned finishes."""
+        if self.mark is not None:
+            self.mark.close()
         for segment in list(self._fds):
             if segment in self._pins:
                 self._doomed.add(segment)

@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, track
 from rich.table import Table
+from rich.text import Text
 
 from kproxy.errors import CannotStart
+from kproxy.printable import printable
 from kproxy.tools.client import Client, Refused
 from kproxy.tools.looking import Described, QueueLine, Wanted, describe, groups, queues, top
 
@@ -68,11 +70,15 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
     for number, title in enumerate(titles):
         table.add_column(title, justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)  # a pipe has no edge
     console.print(table)
+
+
+def _more(name: str) -> None:
+    click.echo(f"… and more: --from {printable(name)} goes on from here", err=True)
 
 
 def _print_json(lines: Iterable[dict[str, Any]]) -> None:
@@ -122,7 +128,7 @@ def queues_command(
         titles = ["QUEUE", "PARTITIONS", "RECORDS", "BYTES"] + (["LAG"] if group else [])
         table(titles, [_cells(line, group is not None) for line in found[:limit]])
     if len(found) > limit:
-        click.echo(f"… and more: --from {found[limit].name} goes on from here", err=True)
+        _more(found[limit].name)
 
 
 def _cells(line: QueueLine, with_lag: bool) -> list[Any]:
@@ -150,7 +156,7 @@ def groups_command(
             [(g.group, g.type, g.state, g.queues, g.lag) for g in found[:limit]],
         )
     if len(found) > limit:
-        click.echo(f"… and more: --from {found[limit].group} goes on from here", err=True)
+        _more(found[limit].group)
 
 
 @click.command(name="describe")
@@ -164,7 +170,8 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
         _print_json([found.plain()])
         return
     settings = ", ".join(f"{name}={value}" for name, value in sorted(found.settings.items()))
-    click.echo(f"{found.name}  id {found.id}  settings: {settings or 'defaults'}\n")
+    line = f"{found.name}  id {found.id}  settings: {settings or 'defaults'}"
+    click.echo(printable(line) + "\n")
     table(
         ["PARTITION", "LEADER", "START", "END", "RECORDS", "BYTES"],
         [
@@ -210,7 +217,7 @@ def delete_command(
             raise Refused(f"no queue is matched by {match}")
         if not yes:
             what = doomed[0] if len(doomed) == 1 else f"{len(doomed)} queues, {doomed[0]} first,"
-            click.confirm(f"delete {what} with all records?", abort=True, err=True)
+            click.confirm(f"delete {printable(what)} with all records?", abort=True, err=True)
         done = []
         with Progress(
             transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty()

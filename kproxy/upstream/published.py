@@ -75,8 +75,9 @@ class RowsWriter:
         return refusal
 
     def close(self) -> None:
-        """Drop what is under way: the next writer's fence ends it."""
+        """Drop what is under way: the next writer's fence ends it. Of no use afterwards."""
         self._producer.purge()
+        del self._producer  # which waits for its threads: not on the loop
 
 
 def _not_published(error: KafkaException) -> NotPublished:

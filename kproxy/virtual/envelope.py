@@ -32,7 +32,7 @@ class Kind(IntEnum):
     GROW = 3  # number: the new partition count
     DELETE = 4
     TRIM = 5  # number: the new log start offset
-    COMMIT = 6  # body: {group, member, epoch, offsets}
+    COMMIT = 6  # body: `bodies.Commit`
     FORGET = 7  # body: {group, partitions}
     PRODUCER_ID = 8
     COPY = 9  # number: the base offset; body: what `COPIED` says, the record batch

@@ -6,10 +6,10 @@ epoch, and by `kproxy.commit.rewind` as its handler found it set.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from kproxy.errors import Code
 from kproxy.virtual import group_rows, rows
+from kproxy.virtual.bodies import OffsetCommit, decode_commit
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import NO_VERSION, Head
 from kproxy.virtual.outcome import Outcome, Place
@@ -72,15 +72,12 @@ class GroupFold:
     # -- offsets
 
     def commit(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        values = envelope.values()
-        group: str = values["group"]
+        group, member, epoch, offsets = decode_commit(envelope.body)
         head = self.head(group)
-        fault = self._member_fault(group, head, values.get("member", ""), values.get("epoch", -1))
+        fault = self._member_fault(group, head, member, epoch)
         if fault:
             return Outcome(fault)
-        codes = [
-            self._commit_one(group, head, item, envelope.time_ms) for item in values["offsets"]
-        ]
+        codes = [self._commit_one(group, head, offset, envelope.time_ms) for offset in offsets]
         if Code.NONE in codes:
             time_ms = envelope.time_ms
             if head is None:
@@ -101,19 +98,17 @@ class GroupFold:
             return Code.NONE
         return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
 
-    def _commit_one(self, group: str, head: Head | None, item: list[Any], time_ms: int) -> Code:
-        queue_hex, index, offset, leader_epoch, metadata, *more = item
-        deny = bool(more and more[0])  # logs of earlier versions do not say
-        key: PartitionKey = (QueueId(bytes.fromhex(queue_hex)), index)
+    def _commit_one(self, group: str, head: Head | None, asked: OffsetCommit, time_ms: int) -> Code:
+        key = asked.key
         if self._alone and self._state.partition(key) is None:
             return Code.UNKNOWN_TOPIC_ID
         # Who commits without being a member to a group that is used by members is resetting it.
         reset = head is not None and head.kind != "offsets" and not head.members
-        if deny and not reset and not metadata.startswith(ALLOW_REWIND):
+        if asked.deny and not reset and not asked.metadata.startswith(ALLOW_REWIND):
             known = self._state.committed(group, key)
-            if known is not None and offset < known.offset:
+            if known is not None and asked.offset < known.offset:
                 return Code.POLICY_VIOLATION
-        committed = Committed(offset, leader_epoch, time_ms, metadata)
+        committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata)
         self._state.put(rows.offset_key(group, *key), committed.encode())
         self._state.put(rows.tracked_key(*key, group), b"")
         return Code.NONE
@@ -135,7 +130,8 @@ class GroupFold:
     def expire(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """EXPIRE: offsets that were old when looked at, if they still are what was looked at.
 
-        Whether any are left is not looked at here: those of dead queues are swept without the log.
+        Whether any are left is not looked at here: earlier kproxies swept those of dead queues
+        without the log.
         A group that was found without any is `spent`, and goes if it is found so once more.
         """
         values = envelope.values()

@@ -111,6 +111,10 @@ def tracked_key(queue_id: QueueId, index: int, group: str) -> bytes:
     return b"r" + queue_id + index.to_bytes(4, "big") + group.encode()
 
 
+def group_of_tracked(key: bytes) -> str:
+    return key[21:].decode()
+
+
 def sweep_key(log_offset: int) -> bytes:
     return b"x" + log_offset.to_bytes(8, "big")
 

@@ -4,6 +4,7 @@ Everything here has been applied, and was durable before it was: readers may ans
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from kproxy.virtual import rows
@@ -67,15 +68,17 @@ class State:
 
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)
-        if row is None and (data := self.get(rows.partition_key(*key))) is not None:
-            row = rows.decode_partition(data)
-            self._cache(self._partitions, key, row)
+        if row is None and (row := self._dirty_partitions.get(key)) is None:
+            data = self.get(rows.partition_key(*key))
+            if data is not None:
+                row = rows.decode_partition(data)
+                self._cache(self._partitions, key, row)
         return row
 
     def put_partition(self, key: PartitionKey, row: Partition) -> None:
         self._dirty_partitions[key] = row
         self.touched.add(key)
-        if key not in self._partitions:
+        if self._partitions.get(key) is not row:
             self._cache(self._partitions, key, row)
 
     def drop_partition(self, key: PartitionKey) -> None:
@@ -188,6 +191,11 @@ class State:
 
     # -- writing
 
+    @property
+    def changed(self) -> int:
+        """About how many rows the next `drain` gives."""
+        return len(self._changes) + len(self._dirty_partitions)
+
     def drain(self) -> dict[bytes, bytes | None]:
         """Everything changed since the last call, encoded."""
         changes = self._changes
@@ -214,9 +222,8 @@ class State:
         return touched
 
     def _cache(self, cache: dict[Key, Row], key: Key, value: Row) -> None:
+        """Rows cached first make room; one that is not written yet is found without the cache."""
         if len(cache) >= self._rows_cached_max:
-            dirty = self._dirty_partitions
-            for old in list(cache)[: self._rows_cached_max // 8]:
-                if old not in dirty:  # a name or an id never is
-                    del cache[old]
+            for old in list(islice(cache, max(1, self._rows_cached_max // 8))):
+                del cache[old]
         cache[key] = value

@@ -188,10 +188,20 @@ def answers(port: int) -> bool:
         return False
 
 
+def nodes(port: int) -> set[int] | None:
+    """The ports of all nodes that this one tells of, or None where it does not answer."""
+    try:
+        with Wire("127.0.0.1", port, seconds=15) as wire:
+            return {broker.port for broker in wire.metadata("q").brokers}
+    except OSError:
+        return None
+
+
 def test_workers_under_a_supervisor(kafka: Kafka, tmp_path: Path) -> None:
     port = two_free_ports()
     parent = supervised(kafka, tmp_path, port)
     try:
+        assert eventually(lambda: nodes(port), 40) == {port, port + 1}  # the first answer
         eventually(lambda: answers(port) and answers(port + 1), 40)
         with Wire("127.0.0.1", port) as wire:
             brokers = {b.port: b.node_id for b in eventually(lambda: both(wire), 20)}
@@ -199,6 +209,7 @@ def test_workers_under_a_supervisor(kafka: Kafka, tmp_path: Path) -> None:
             assert set(brokers.values()) == {1, 2}
         workers = psutil.Process(parent.pid).children()
         assert len(workers) == 2
+        assert not any(kafka.address in worker.cmdline() for worker in workers)
         workers[1].kill()
         eventually(lambda: len(alive(parent)) == 2 and workers[1].pid not in alive(parent), 10)
         eventually(lambda: answers(port) and answers(port + 1), 30)

@@ -2,100 +2,16 @@
 
 import random
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_args, get_origin
-from uuid import UUID
 
 import pytest
 
 from kproxy.dispatch import RANGES
-from kproxy.groups.embedded_protocol import encode_subscription
 from kproxy.protocol.codec import encode_request, request_schema
+from tests.generator import values_of
 from tests.harness import Served
 from tests.wire import Wire, batch
 
 ROUNDS = 25
-INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-NAMES = ["fuzz-a", "fuzz-b", "", ".", "no/name", "x" * 300, "ü", "g", "y" * 40_000]
-TEXTS = [*NAMES, "retention.ms", "max.message.bytes", "5", "-1", "9" * 400, "z" * 70_000]
-
-
-def an_int(rng: random.Random, bits: int) -> int:
-    edge = 1 << (bits - 1)
-    return rng.choice((0, 0, 0, 1, 1, -1, -2, 2, 7, edge - 1, -edge, rng.randrange(-edge, edge)))
-
-
-def a_batch(rng: random.Random) -> bytes | None:
-    data = bytearray(
-        batch(
-            *[b"v"] * rng.randrange(1, 4),
-            producer_id=rng.choice((-1, 0, 1, 2**62)),
-            epoch=an_int(rng, 16),
-            sequence=an_int(rng, 32),
-            times=(an_int(rng, 64),) * 4,
-            attributes=an_int(rng, 16),
-            count=rng.choice((None, an_int(rng, 32))),
-            last_delta=rng.choice((None, an_int(rng, 32))),
-        )
-    )
-    if rng.random() < 0.2:
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return rng.choice((bytes(data), bytes(data), bytes(data), None, b""))
-
-
-def a_value(rng: random.Random, kind: str, nullable: bool, flexible: bool, ids: list[UUID]) -> Any:
-    if nullable and rng.random() < 0.2:
-        return None
-    if kind in INTS:
-        return an_int(rng, INTS[kind])
-    if kind == "bool":
-        return rng.random() < 0.5
-    if kind == "string":
-        return rng.choice(TEXTS if flexible else [t for t in TEXTS if len(t.encode()) < 32768])
-    if kind == "uuid":
-        return rng.choice([*ids, UUID(int=0), UUID(int=5)])
-    if kind in ("timedelta_i32", "timedelta_i64"):
-        return rng.choice((0, 1, 20, -5))
-    if kind == "records":
-        return a_batch(rng)
-    if kind == "bytes":
-        return rng.choice((a_batch(rng) or b"", encode_subscription(("fuzz-a", "fuzz-b")), b""))
-    raise AssertionError(kind)
-
-
-def parts_of(annotation: Any) -> tuple[Any, bool]:
-    """(the annotation without None, whether None was in it)."""
-    if get_origin(annotation) is tuple or not get_args(annotation):
-        return annotation, False
-    kept = [part for part in get_args(annotation) if part is not type(None)]
-    return kept[0], len(kept) < len(get_args(annotation))
-
-
-def values_of(rng: random.Random, schema: Any, ids: list[UUID]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for field in fields(schema):
-        if field.default is not MISSING and rng.random() < 0.3:
-            continue
-        kept, nullable = parts_of(field.type)
-        kind = field.metadata.get("kafka_type", "")
-        if get_origin(kept) is tuple:
-            inner, _ = parts_of(get_args(kept)[0])
-            count = rng.choice((0, 1, 1, 2, 5))
-            if nullable and rng.random() < 0.2:
-                values[field.name] = None
-            elif is_dataclass(inner):
-                values[field.name] = [values_of(rng, inner, ids) for _ in range(count)]
-            else:
-                values[field.name] = [
-                    a_value(rng, kind, False, schema.__flexible__, ids) for _ in range(count)
-                ]
-        elif is_dataclass(kept):
-            values[field.name] = values_of(rng, kept, ids)
-        else:
-            values[field.name] = a_value(rng, kind, nullable, schema.__flexible__, ids)
-    return values
-
-
 WAITING = (11, 14)  # JoinGroup and SyncGroup: for other members, as long as these may take
 
 

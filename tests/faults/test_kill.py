@@ -137,3 +137,21 @@ def test_damage_in_the_middle_is_refused_with_one_line(data_dir: Path) -> None:
     refused.kill()
     assert len(refused.raw) == 1
     assert "is damaged at position" in refused.raw[0]
+
+
+def test_damage_in_the_active_segment_is_refused_too(data_dir: Path) -> None:
+    server = Served(data_dir).wait_ready()
+    with Wire(server.host, server.port) as wire:
+        for i in range(10):
+            wire.produce("q", batch(b"%d" % i))
+    server.kill()
+    segment = next((data_dir / "shard-0" / "log").glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0x01
+    segment.write_bytes(data)
+    refused = Served(data_dir)
+    assert refused.process.wait(20) == 1
+    refused.kill()
+    assert len(refused.raw) == 1
+    assert "is damaged at position" in refused.raw[0]
+    assert segment.read_bytes() == data

@@ -158,3 +158,23 @@ def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
 def test_what_ends_early_is_an_error(segments: Segments) -> None:
     with pytest.raises(EOFError):
         answered(segments, [batch(0, SIZE - 300, 200), batch(0, SIZE - 90, 200)])
+
+
+def test_pins_hold_what_was_found_until_released(tmp_path: Path) -> None:
+    segments = Segments(tmp_path)
+    content = random.Random(1).randbytes(3000)
+    for segment in range(3):
+        segments.start(segment)
+        segments.write([content], 3000, False)
+    pins = reading.Pins()
+    pins.hold([Stored([(0, batch(0, 0, 100))], segments)])
+    pins.hold([Stored([(0, batch(0, 100, 100)), (0, batch(1, 0, 100))], segments)])
+    segments.drop(0)
+    segments.drop(1)
+    data = bytearray(100)
+    segments.read_into(memoryview(data), 0, 50, True)
+    assert bytes(data) == content[50:150]
+    pins.release()
+    assert not segments._pins
+    assert set(segments._fds) <= {2}
+    segments.close()

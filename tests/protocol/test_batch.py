@@ -116,20 +116,20 @@ def test_record_times_in_every_codec(codec: int) -> None:
 def test_snappy_as_java_frames_it() -> None:
     block = bytes(cramjam.snappy.compress_raw(b"hello"))
     framed = b"\x82SNAPPY\x00" + bytes(8) + len(block).to_bytes(4, "big") + block
-    assert unpack(framed, 2) == b"hello"
+    assert b"".join(unpack(framed, 2)) == b"hello"
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_bombs_are_refused(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_module, "UNPACKED_BYTES_MAX", 10_000)
     with pytest.raises(Malformed):
-        unpack(packed(codec, bytes(1_000_000)), codec)
+        list(unpack(packed(codec, bytes(1_000_000)), codec))
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_garbage_does_not_decompress(codec: int) -> None:
     with pytest.raises(Malformed):
-        unpack(b"\xff" * 100, codec)
+        list(unpack(b"\xff" * 100, codec))
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -147,3 +147,24 @@ def test_varlong_round_trip(value: int) -> None:
 def test_header_survives() -> None:
     header = read_header(batch(b"a", producer_id=9, epoch=1, sequence=5))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 1, 5)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 50, 1 << 18])
+@pytest.mark.parametrize("codec", range(5))
+def test_records_are_unpacked_a_piece_at_a_time(
+    codec: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_module, "PIECE_BYTES", piece_bytes)
+    times = tuple(range(1000, 1100))
+    plain = b"".join(record(i, b"v" * (i * 7 % 200), time_delta=i) for i in range(100))
+    data = batch(*[b""] * 100, times=times, attributes=codec, packed=packed(codec, plain))
+    assert list(record_times(data)) == [(i, time) for i, time in enumerate(times)]
+    if codec not in (0, 2):
+        assert max(map(len, unpack(packed(codec, plain), codec))) <= max(piece_bytes, 300)
+    with pytest.raises(Malformed):
+        list(record_times(data[:-3] if codec == 0 else data[:61] + packed(codec, plain[:-3])))
+
+
+def test_a_block_of_snappy_that_lies_about_its_length_is_refused() -> None:
+    with pytest.raises(Malformed, match="cannot unpack"):
+        list(unpack(b"\x80\x80\x80\x40" + b"x" * 100, 2))

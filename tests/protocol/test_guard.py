@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kproxy.dispatch import RANGES
 from kproxy.protocol.codec import decode_body, decode_header, encode_request, request_schema
 from kproxy.protocol.guard import admit
+from kproxy.protocol.produced import decode_produce
 from kproxy.protocol.varint import Malformed, uvarint
 from tests.wire import batch, fetch_values, produce_values
 
@@ -71,6 +72,27 @@ def test_elements_are_bounded_over_the_whole_request() -> None:
     assert len(decode_body(data, header, 33).topics) == 3
     with pytest.raises(Malformed, match="more elements"):
         decode_body(data, header, 32)
+
+
+@pytest.mark.parametrize("key", [0, 18])
+def test_tagged_fields_count_as_elements_in_header_and_body(key: int) -> None:
+    """Else 50 million of them fit a request, and walking over them takes a minute."""
+    tags = uvarint(5000) + b"\x7f\x00" * 5000
+    version = 9 if key == 0 else 3
+    header = struct.pack(">hhih", key, version, 1, -1)
+    with pytest.raises(Malformed, match="more elements"):
+        decode_header(header + tags)
+    body = b"\x00\xff\xff" + bytes(4) + b"\x01" if key == 0 else b"\x02a\x021"
+    data = header + b"\0" + body + tags
+    at = decode_header(data).body_at
+    if key == 0:
+        decode_produce(data, at, version, 5000)
+        with pytest.raises(Malformed, match="more elements"):
+            decode_produce(data, at, version, 4999)
+    else:
+        decode_body(data, decode_header(data), 5000)
+        with pytest.raises(Malformed, match="more elements"):
+            decode_body(data, decode_header(data), 4999)
 
 
 def test_unknown_tagged_fields_are_ignored_as_kafka_does() -> None:

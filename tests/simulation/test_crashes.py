@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from kproxy import copying
 from kproxy import keeper as keeper_module
 from kproxy.config import Config
 from kproxy.keeper import Keeper
@@ -176,7 +177,7 @@ def test_nothing_is_lost_or_changed_by_crashes(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
-    monkeypatch.setattr(keeper_module, "_COPY_BYTES", 5000)
+    monkeypatch.setattr(copying, "_COPY_BYTES", 5000)
     monkeypatch.setattr(rocks_module, "_options", still_options)
     simulation = Simulation(tmp_path, seed)
     for _ in range(LIVES):

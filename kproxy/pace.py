@@ -1,0 +1,77 @@
+"""Cutting long work into slices, so that the loop never stands still.
+
+Of all work that has been cut, one slice is done in each turn of the loop, whoever it is for.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from time import monotonic
+from typing import TypeVar
+
+from anyio.lowlevel import RunVar
+
+SLICE_S = 0.005
+
+Item = TypeVar("Item")
+_Line = deque[asyncio.Future[None]]
+_line: RunVar[_Line] = RunVar("kproxy_turns")
+
+
+class Pace:
+    """`step` with each small part of a work: a thousand cost little, and one that is due rests."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """What is done from now on counts: what was waited for until now did not hold the loop."""
+        self._until = monotonic() + SLICE_S
+
+    @property
+    def due(self) -> bool:
+        """Whether the loop was held for long enough."""
+        return monotonic() >= self._until
+
+    async def step(self) -> None:
+        if monotonic() >= self._until:
+            await self.rest()
+
+    async def rest(self) -> None:
+        """Let others have their turn."""
+        await _turn()
+        self.begin()
+
+
+async def _turn() -> None:
+    try:
+        line = _line.get()
+    except LookupError:
+        line = deque()
+        _line.set(line)
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[None] = loop.create_future()
+    line.append(turn)
+    if len(line) == 1:
+        loop.call_soon(_give_turn, loop, line)
+    await turn
+
+
+def _give_turn(loop: asyncio.AbstractEventLoop, line: _Line) -> None:
+    while line:
+        turn = line.popleft()
+        if not turn.done():  # it was not cancelled
+            turn.set_result(None)
+            break
+    if line:
+        loop.call_soon(_give_turn, loop, line)
+
+
+def slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of so many items; the last may be shorter."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some

@@ -1,0 +1,11 @@
+"""Text that others chose, made safe for a terminal."""
+
+
+def printable(text: str) -> str:
+    """The same with what is no visible character as an escape: \\x1b, \\x9b, \\u202e.
+
+    Group ids, client ids and the like come from anybody, and a terminal obeys what it is shown.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

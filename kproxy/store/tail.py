@@ -1,0 +1,119 @@
+"""The end of a log that does not check out: torn by a crash, or damaged?
+
+Each frame of an embedded log says before which log offset all was on disk when it was written. A
+sound frame behind an unsound one that says the unsound one was is the proof of damage. The search
+is bounded: it reads each byte a few times, whatever clients have put into their records.
+"""
+
+import mmap
+import os
+import re
+import struct
+from pathlib import Path
+
+from crc32c import crc32c
+
+from kproxy.store.frames import BODY_AT, CRC_FROM
+from kproxy.virtual import envelope as envelopes
+from kproxy.virtual.envelope import COPIED, Kind
+
+_START = struct.Struct(">IIQB")  # length, CRC, log offset, kind
+_COUNTER = struct.Struct(">Q")
+_COUNTER_AT = BODY_AT - _COUNTER.size
+_BATCH_LENGTH = struct.Struct(">I")
+_BATCH_LENGTH_AT = 8  # of what follows, in a record batch
+_READ_AGAIN = 3  # times the bytes there are
+_TRIES_PER_BYTE = 1 / 16
+_KINDS = b"".join(re.escape(bytes([kind])) for kind in Kind)
+_LOW_BYTES = 3  # of a log offset, in which frames of one segment differ
+_KEPT = 3
+_CHUNK_BYTES = 1 << 20
+
+
+class _Tail:
+    """A segment's bytes from an unsound frame on."""
+
+    def __init__(self, data: mmap.mmap, log_offset: int) -> None:
+        self._data = data
+        self._size = len(data)
+        self._lost = log_offset
+
+    def proof(self, position: int) -> int | None:
+        """Where a sound frame lies that was written once the frame at `position` was on disk."""
+        data, size, known = self._data, self._size, True
+        budget = _READ_AGAIN * (size - position)
+        tries = 1000 + int((size - position) * _TRIES_PER_BYTE)
+        pattern = self._pattern(size - position)
+        while position + BODY_AT <= size and budget > 0 and tries > 0:
+            length, crc, log_offset, kind = _START.unpack_from(data, position)
+            after = position + CRC_FROM + length
+            tries -= 1
+            if length >= BODY_AT - CRC_FROM and after <= size and log_offset > self._lost:
+                budget -= length
+                if crc32c(data[position + CRC_FROM : after]) == crc:
+                    (forced,) = _COUNTER.unpack_from(data, position + _COUNTER_AT)
+                    if self._lost < forced <= log_offset:
+                        return position
+                    position, known = after, True
+                    continue
+            if known and self._spans(position, length, kind):
+                position = after  # what clients have put inside is not searched
+                continue
+            found = pattern.search(data, position + 9)
+            if found is None:
+                return None
+            position, known = found.start() - CRC_FROM, False
+        return None
+
+    def _spans(self, position: int, length: int, kind: int) -> bool:
+        """Whether the record batch inside says the same of a frame's length."""
+        at = position + BODY_AT + _BATCH_LENGTH_AT + (COPIED.size if kind == Kind.COPY else 0)
+        if kind not in (Kind.APPEND, Kind.COPY) or at + _BATCH_LENGTH.size > self._size:
+            return False
+        (inside,) = _BATCH_LENGTH.unpack_from(self._data, at)
+        return bool(at + _BATCH_LENGTH.size + inside == position + CRC_FROM + length)
+
+    def _pattern(self, size: int) -> re.Pattern[bytes]:
+        """What a frame of this log has from its log offset to its envelope's form."""
+        highest = self._lost + size // BODY_AT + 1
+        starts = {offset.to_bytes(8, "big")[:-_LOW_BYTES] for offset in (self._lost + 1, highest)}
+        start = b"|".join(map(re.escape, sorted(starts)))
+        form = re.escape(bytes([envelopes.FORM]))
+        return re.compile(b"(?s:(?:%b).{%d}[%b]%b)" % (start, _LOW_BYTES, _KINDS, form))
+
+
+def proof_of_damage(path: Path, position: int, log_offset: int) -> int | None:
+    """Where a frame lies that was written once the one at `position` was on disk; None: nowhere.
+
+    The frame at `position`, of this log offset, is not sound.
+    """
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= position:
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Tail(data, log_offset).proof(position)
+
+
+def keep(path: Path, position: int, free_bytes: int) -> Path | None:
+    """Copy a segment's bytes from `position` on to a file beside it, before they are cut off.
+
+    None where there is no room; of such files the newest few are kept.
+    """
+    size = path.stat().st_size - position
+    if free_bytes < 2 * size:
+        return None
+    cut = path.with_suffix(f".cut-{position}")
+    try:
+        with path.open("rb") as source, cut.open("wb") as target:
+            source.seek(position)
+            while chunk := source.read(_CHUNK_BYTES):
+                target.write(chunk)
+            target.flush()
+            os.fsync(target.fileno())
+    except OSError:
+        cut.unlink(missing_ok=True)
+        return None
+    kept = sorted(path.parent.glob("*.cut-*"), key=lambda other: other.stat().st_mtime_ns)
+    for old in kept[:-_KEPT]:
+        old.unlink()
+    return cut

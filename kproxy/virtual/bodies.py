@@ -1,0 +1,120 @@
+"""Bodies of commands that name many partitions: a form byte, then numbers and text of known length.
+
+JSON, which older kproxies wrote and level 1 still has, begins with `{`: no form has that number.
+Lengths: group, member (uint16 each), an offset's metadata (uint32); all integers are big-endian.
+"""
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+from kproxy.virtual.types import PartitionKey, QueueId
+
+BINARY_FROM = 2
+"""The level from which bodies are binary."""
+_JSON = ord("{")
+_FORM = 1
+_LENGTH = struct.Struct(">H")
+_COMMIT = struct.Struct(">iI")  # epoch, how many offsets
+_OFFSET = struct.Struct(">16sIqi?I")  # queue, partition, offset, leader epoch, deny, metadata bytes
+
+
+class OffsetCommit(NamedTuple):
+    """One offset of a COMMIT. `deny`: one before the committed one is refused."""
+
+    queue_id: QueueId
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    deny: bool
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.queue_id, self.partition
+
+
+class Commit(NamedTuple):
+    """COMMIT: a member of a group, or nobody (epoch below 0), commits offsets."""
+
+    group: str
+    member: str
+    epoch: int
+    offsets: list[OffsetCommit]
+
+    def encode(self, level: int) -> bytes:
+        """The body as this level has it."""
+        if level < BINARY_FROM:
+            return self._json()
+        parts = [bytes([_FORM]), _text(self.group), _text(self.member)]
+        parts.append(_COMMIT.pack(self.epoch, len(self.offsets)))
+        pack = _OFFSET.pack
+        for queue_id, partition, offset, leader_epoch, metadata, deny in self.offsets:
+            data = metadata.encode()
+            parts += (pack(queue_id, partition, offset, leader_epoch, deny, len(data)), data)
+        return b"".join(parts)
+
+    def _json(self) -> bytes:
+        values = {
+            "group": self.group,
+            "member": self.member,
+            "epoch": self.epoch,
+            "offsets": [[o.queue_id.hex(), *o[1:]] for o in self.offsets],
+        }
+        return json.dumps(values, separators=(",", ":")).encode()
+
+
+def decode_commit(body: bytes) -> Commit:
+    """Raises ValueError for a form of a later kproxy."""
+    if body[0] == _JSON:
+        return _commit_of(json.loads(body))
+    _check(body)
+    group, at = _text_at(body, 1)
+    member, at = _text_at(body, at)
+    epoch, count = _COMMIT.unpack_from(body, at)
+    at += _COMMIT.size
+    offsets = []
+    unpack, size = _OFFSET.unpack_from, _OFFSET.size
+    for _ in range(count):
+        queue_id, partition, offset, leader_epoch, deny, length = unpack(body, at)
+        at += size
+        metadata = body[at : at + length].decode() if length else ""
+        at += length
+        offsets.append(OffsetCommit(queue_id, partition, offset, leader_epoch, metadata, deny))
+    return Commit(group, member, epoch, offsets)
+
+
+def _commit_of(values: dict[str, Any]) -> Commit:
+    """The first logs name no member, and do not say whether rewinds are refused."""
+    return Commit(
+        values["group"],
+        values.get("member", ""),
+        values.get("epoch", -1),
+        [
+            OffsetCommit(
+                QueueId(bytes.fromhex(queue_hex)), partition, offset, leader_epoch, metadata,
+                bool(more and more[0]),
+            )
+            for queue_hex, partition, offset, leader_epoch, metadata, *more in values["offsets"]
+        ],
+    )  # fmt: skip
+
+
+def _check(body: bytes) -> None:
+    if body[0] != _FORM:
+        raise ValueError(
+            f"a command's body has form {body[0]}, which this kproxy does not know: it was written"
+            " by a later one"
+        )
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def _text_at(body: bytes, at: int) -> tuple[str, int]:
+    """Text and the position behind it."""
+    start = at + _LENGTH.size
+    end = start + _LENGTH.unpack_from(body, at)[0]
+    return body[start:end].decode(), end

@@ -1,0 +1,101 @@
+"""A fetch session is its client's: who comes from elsewhere, or under another name, has none."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.dispatch import accept
+from kproxy.dispatch import answer as respond
+from kproxy.fetching import reading
+from kproxy.fetching.reading import Answer
+from kproxy.handlers import fetch
+from kproxy.pace import Pace
+from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.worker import Line, Worker
+from tests.fakes import chunks_of, memory_worker
+from tests.wire import batch, fetch_values, produce_values
+
+NOT_FOUND = 70
+
+
+async def fetched(
+    worker: Worker, host: str, client_id: bytes = b"kproxy", offsets: Any = None, **more: Any
+) -> Any:
+    frame = encode_request(1, 12, 1, fetch_values(offsets or {}, **more))[4:]
+    frame = frame.replace(b"kproxy", client_id, 1)
+    answer = await respond(worker, accept(worker, frame, host, Line()))
+    assert isinstance(answer, Answer)
+    return decode_response(1, 12, b"".join(await chunks_of(answer))[4:])[1]
+
+
+def produce(worker: Worker, *values: bytes) -> None:
+    for value in values:
+        accept(worker, encode_request(0, 9, 1, produce_values("q", batch(value)))[4:], "", Line())
+
+
+def test_a_session_is_its_clients() -> None:
+    async def test() -> None:
+        worker = memory_worker()
+        produce(worker, b"v")
+        first = await fetched(worker, "/10.0.0.1", offsets={("q", 0): 0}, epoch=0)
+        mine = first.session_id
+        assert mine > 0
+        for host, client_id in (("/10.0.0.2", b"kproxy"), ("/10.0.0.1", b"others")):
+            for more in ({"epoch": 1}, {"epoch": 0}, {"epoch": -1}):
+                answer = await fetched(worker, host, client_id, session_id=mine, **more)
+                assert answer.error_code == (NOT_FOUND if more["epoch"] > 0 else 0)
+                assert not answer.responses
+        again = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=1)
+        assert again.error_code == 0
+        assert again.responses[0].partitions[0].records
+        await fetched(worker, "/10.0.0.1", session_id=mine, epoch=-1)
+        gone = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=2)
+        assert gone.error_code == NOT_FOUND
+
+    anyio.run(test)
+
+
+def test_what_was_found_counts_until_it_is_sent() -> None:
+    async def test() -> None:
+        worker = memory_worker()
+        produce(worker, *(b"v" for _ in range(100)))
+        frame = encode_request(1, 12, 1, fetch_values({("q", 0): 0}))[4:]
+        answer = await respond(worker, accept(worker, frame, "", Line()))
+        assert isinstance(answer, Answer)
+        with answer.pinned():
+            assert worker.answer_memory.used > 100 * 100
+            while await answer.read() is not None:
+                pass
+        assert worker.answer_memory.used == 0
+
+    anyio.run(test)
+
+
+def test_what_was_found_stays_readable_while_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each partition looked at is followed by a turn for others, who may delete."""
+
+    async def test() -> None:
+        worker = memory_worker()
+        worker.catalogue.create("q", 3)
+        for index in range(3):
+            frame = encode_request(0, 9, 1, produce_values("q", batch(b"v"), index))[4:]
+            accept(worker, frame, "", Line())
+        held: list[int] = []
+        monkeypatch.setattr(Pace, "due", True)
+        original = reading.Pins.hold
+
+        def hold(pins: reading.Pins, stored: Any) -> None:
+            some = list(stored)
+            held.extend(len(piece.batches) for piece in some)
+            original(pins, some)
+
+        monkeypatch.setattr(fetch.Pins, "hold", hold)
+        wanted: Any = {("q", index): 0 for index in range(3)}
+        answer = await fetched(worker, "", offsets=wanted)
+        assert all(part.records for part in answer.responses[0].partitions)
+        assert held[:3] == [1, 1, 1]
+
+    anyio.run(test)

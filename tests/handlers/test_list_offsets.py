@@ -1,0 +1,139 @@
+"""Looking for a time inside a batch: bounded in threads, memory and time."""
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+import zstandard
+
+from kproxy.dispatch import accept, produced
+from kproxy.dispatch import answer as respond
+from kproxy.handlers import list_offsets
+from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.worker import Line, Worker
+from tests.fakes import memory_worker
+from tests.wire import batch, produce_values, record
+
+ZSTD = 4
+
+
+def run(test: Callable[[Worker], Awaitable[None]]) -> None:
+    async def with_worker() -> None:
+        await test(memory_worker())
+
+    anyio.run(with_worker)
+
+
+def produce(worker: Worker, data: bytes) -> int:
+    accepted = accept(worker, encode_request(0, 9, 1, produce_values("q", data))[4:], "", Line())
+    frame = produced(accepted)
+    assert frame is not None
+    answer = decode_response(0, 9, frame[4:])[1]
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+async def offset_at(worker: Worker, timestamp: int) -> tuple[int, int]:
+    part = {"partition_index": 0, "timestamp": timestamp}
+    topics = [{"name": "q", "partitions": [part]}]
+    values = {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": topics}
+    frame = encode_request(2, 10, 1, values)[4:]
+    answer: Any = await respond(worker, accept(worker, frame, "", Line()))
+    found = decode_response(2, 10, bytes(answer[4:]))[1].topics[0].partitions[0]
+    return found.offset, found.timestamp
+
+
+def of_records(count: int, same: bool = False) -> bytes:
+    """A batch whose records' times count up, or that repeats one record."""
+    plain = b"".join(record(i, b"", time_delta=i) for i in range(1 if same else count))
+    if same:
+        plain *= count
+    times = tuple(range(1000, 1000 + count))
+    packed = zstandard.compress(plain)
+    return batch(*[b""] * count, times=times, attributes=ZSTD, packed=packed)
+
+
+def test_more_records_than_the_bytes_can_hold_are_refused() -> None:
+    async def test(worker: Worker) -> None:
+        assert produce(worker, of_records(100_000, same=True)) == 87
+        assert produce(worker, of_records(100_000)) == 0
+        assert produce(worker, of_records(1)) == 0
+
+    run(test)
+
+
+def test_a_record_is_found_in_a_packed_batch() -> None:
+    async def test(worker: Worker) -> None:
+        produce(worker, of_records(3000))
+        assert await offset_at(worker, 3456) == (2456, 3456)
+        assert await offset_at(worker, -3) == (2999, 3999)
+        assert worker.answer_memory.used == 0
+
+    run(test)
+
+
+def test_of_too_many_records_the_first_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(worker: Worker) -> None:
+        produce(worker, of_records(3000))
+        monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1000)
+        assert await offset_at(worker, 1500) == (500, 1500)
+        assert await offset_at(worker, 3900) == (0, 3999)
+
+    run(test)
+
+
+def endless(_: bytes) -> Iterator[tuple[int, int]]:
+    while True:
+        yield 0, 0
+        time.sleep(0.0001)
+
+
+def test_few_look_at_a_time_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(worker: Worker) -> None:
+        produce(worker, of_records(10))
+        looking, most, used = 0, 0, 0
+        lock = threading.Lock()
+
+        def slow(_: bytes) -> Iterator[tuple[int, int]]:
+            nonlocal looking, most, used
+            with lock:
+                looking += 1
+                most, used = max(most, looking), max(used, worker.answer_memory.used)
+            time.sleep(0.02)
+            yield 5, 1005
+            with lock:
+                looking -= 1
+
+        def counted(data: bytes) -> Iterator[tuple[int, int]]:
+            yield from list(slow(data))
+
+        monkeypatch.setattr(list_offsets, "record_times", counted)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(offset_at, worker, 1005)
+        assert (most, worker.answer_memory.used) == (2, 0)
+        assert used > 0
+
+    run(test)
+
+
+def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(worker: Worker) -> None:
+        produce(worker, of_records(10))
+        monkeypatch.setattr(list_offsets, "record_times", endless)
+        monkeypatch.setattr(list_offsets, "_RECORDS_S", 30.0)
+        monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1 << 60)
+        with anyio.fail_after(10):
+            with anyio.move_on_after(0.05):
+                await offset_at(worker, 1005)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(offset_at, worker, 1005)
+                await anyio.sleep(0.05)
+                worker.stop()
+        assert worker.answer_memory.used == 0
+
+    run(test)

@@ -1,0 +1,362 @@
+"""One request, however long, neither holds the loop nor takes all memory.
+
+Held is what the loop's thread computed between two of its turns: other load does not count.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import anyio
+import pytest
+
+from kproxy.dispatch import accept
+from kproxy.dispatch import answer as respond
+from kproxy.fetching.reading import Answer
+from kproxy.handlers import offsets
+from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.protocol.varint import Malformed
+from kproxy.virtual.bodies import decode_commit
+from kproxy.virtual.envelope import Kind
+from kproxy.worker import Line, Worker
+from tests.fakes import MemoryShard, chunks_of, memory_worker
+from tests.wire import batch, batches, fetch_values
+
+HELD_S = 0.15
+NO_ID = UUID(int=0)
+
+
+def shard_of(worker: Worker) -> MemoryShard:
+    shard: Any = worker.any_shard()
+    assert isinstance(shard, MemoryShard)
+    return shard
+
+
+async def held_by(work: Awaitable[Any]) -> tuple[Any, float]:
+    """What comes of it, and the longest that the loop was held meanwhile."""
+    longest, ended = 0.0, False
+
+    async def turn() -> None:
+        nonlocal longest
+        before = time.thread_time()
+        while not ended:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest, before = max(longest, now - before), now
+
+    probe = asyncio.get_running_loop().create_task(turn())
+    await asyncio.sleep(0)
+    try:
+        result = await work
+    finally:
+        await asyncio.sleep(0)
+        ended = True
+        await probe
+    return result, longest
+
+
+async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Any:
+    """The answer to a request for which the loop was never held long."""
+    frame = encode_request(key, version, 1, values)[4:]
+    accepted = accept(worker, frame, "", Line())
+    assert accepted.appending is None
+
+    async def answered() -> bytes | bytearray:
+        answer = await respond(worker, accepted)
+        return b"".join(await chunks_of(answer)) if isinstance(answer, Answer) else answer or b""
+
+    answer, held = await held_by(answered())
+    assert held < HELD_S
+    assert worker.answer_memory.used == 0
+    return decode_response(key, version, bytes(answer[4:]))[1] if answer else None
+
+
+def run(test: Callable[[Worker], Awaitable[None]], **settings: Any) -> None:
+    async def with_worker() -> None:
+        await test(memory_worker(**settings))
+
+    anyio.run(with_worker)
+
+
+def make(worker: Worker, name: str, partitions: int = 1) -> None:
+    worker.catalogue.create(name, partitions)
+
+
+def commit_values(queue: str, indices: Any, group: str = "g") -> dict[str, Any]:
+    parts = [
+        {"partition_index": index, "committed_offset": number, "committed_metadata": ""}
+        for number, index in enumerate(indices)
+    ]
+    return {
+        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+        "topics": [{"name": queue, "partitions": parts}],
+    }  # fmt: skip
+
+
+def metadata_values(names: list[str]) -> dict[str, Any]:
+    return {
+        "topics": [{"name": name, "topic_id": NO_ID} for name in names],
+        "allow_auto_topic_creation": True,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
+def test_metadata_takes_a_name_once() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 2000)
+        answer = await call(worker, 3, 12, metadata_values(["q"] * 1000 + ["r", "q"]))
+        assert [topic.name for topic in answer.topics] == ["q", "r"]
+        assert len(answer.topics[0].partitions) == 2000
+
+    run(test)
+
+
+def test_many_new_names() -> None:
+    async def test(worker: Worker) -> None:
+        names = [f"new-{i}" for i in range(5000)]
+        answer = await call(worker, 3, 12, metadata_values(names))
+        assert [topic.name for topic in answer.topics] == names
+        assert {topic.error_code for topic in answer.topics} == {0}
+
+    run(test)
+
+
+def test_offsets_of_a_group_asked_for_many_times() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 500)
+        await call(worker, 8, 8, commit_values("q", range(500)))
+        asked = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
+        answer = await call(worker, 9, 9, {"groups": [asked] * 100, "require_stable": False})
+        assert [len(group.topics[0].partitions) for group in answer.groups] == [500] * 100
+
+    run(test)
+
+
+def test_an_answer_that_takes_all_memory_ends_its_connection() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 500)
+        await call(worker, 8, 8, commit_values("q", range(500)))
+        asked = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
+        with pytest.raises(Malformed, match="answer_bytes_buffered_max"):
+            await call(worker, 9, 9, {"groups": [asked] * 1000, "require_stable": False})
+        assert worker.answer_memory.used == 0
+
+    run(test, answer_bytes_buffered_max=4 << 20)
+
+
+def test_many_producers_described_many_times() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q")
+        queue = worker.catalogue.find("q")
+        assert queue is not None
+        for producer in range(300):
+            data = batch(b"v", producer_id=producer, epoch=0, sequence=0)
+            topics = [{"name": "q", "partition_data": [{"index": 0, "records": data}]}]
+            values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
+            accept(worker, encode_request(0, 9, 1, values)[4:], "", Line())
+        topics = [{"name": "q", "partition_indexes": [0] * 200}]
+        answer = await call(worker, 61, 0, {"topics": topics})
+        counts = [len(part.active_producers) for part in answer.topics[0].partitions]
+        assert counts == [300] * 200
+
+    run(test)
+
+
+def test_settings_described_many_times() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q")
+        resource = {"resource_type": 2, "resource_name": "q", "configuration_keys": None}
+        answer = await call(worker, 32, 4, {
+            "resources": [resource] * 3000, "include_synonyms": True,
+            "include_documentation": True,
+        })  # fmt: skip
+        assert len(answer.results) == 3000
+
+    run(test)
+
+
+def test_a_produce_of_many_batches_keeps_their_order() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q")
+        parts = [{"index": 0, "records": batch(b"%d" % i)} for i in range(10_000)]
+        values = {"transactional_id": None, "acks": -1, "timeout": 1}
+        topics = [{"name": "q", "partition_data": parts}]
+        answer = await call(worker, 0, 9, values | {"topic_data": topics})
+        produced = answer.responses[0].partition_responses
+        assert [part.base_offset for part in produced] == list(range(10_000))
+        none = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 0})
+        assert none is None
+        wrong = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 5})
+        assert {part.error_code for part in wrong.responses[0].partition_responses} == {21}
+        gone = [{"name": "gone/", "partition_data": parts}]
+        with pytest.raises(Malformed):
+            await call(worker, 0, 9, values | {"topic_data": gone, "acks": 0})
+
+    run(test)
+
+
+def test_a_commit_of_many_offsets_is_many_commands_and_the_last_one_holds() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 3)
+        values = commit_values("q", [i % 3 for i in range(30_000)] + [7])
+        answer = await call(worker, 8, 8, values)
+        codes = [part.error_code for part in answer.topics[0].partitions]
+        assert codes == [0] * 30_000 + [3]
+        commits = [e for e in shard_of(worker).log if e.kind == Kind.COMMIT]
+        sizes = [len(decode_commit(envelope.body).offsets) for envelope in commits]
+        assert (sum(sizes), max(sizes)) == (30_000, 500)
+        asked = {"name": "q", "partition_indexes": [0, 1, 2]}
+        read = await call(worker, 9, 7, {
+            "group_id": "g", "topics": [asked], "require_stable": False,
+        })  # fmt: skip
+        offsets = [part.committed_offset for part in read.topics[0].partitions]
+        assert offsets == [29_997, 29_998, 29_999]
+
+    run(test)
+
+
+def test_a_commit_that_no_log_takes_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q")
+        too_large = offsets.Code.MESSAGE_TOO_LARGE
+        outcome = type("Refused", (), {"code": too_large, "codes": ()})()
+
+        async def refused(*_: Any) -> Any:
+            return outcome
+
+        monkeypatch.setattr(offsets, "append", refused)
+        answer = await call(worker, 8, 8, commit_values("q", [0]))
+        assert answer.topics[0].partitions[0].error_code == 28
+
+    run(test)
+
+
+def test_offsets_of_many_partitions_listed() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 10)
+        parts = [{"partition_index": i, "timestamp": -1} for i in [3, *range(60_000)]]
+        topics = [{"name": "q", "partitions": parts}]
+        values = {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": topics}
+        answer = await call(worker, 2, 10, values)
+        codes = {p.partition_index: p.error_code for p in answer.topics[0].partitions}
+        assert len(answer.topics[0].partitions) == 60_000
+        assert codes[3] == 42  # named twice
+        assert [codes[i] for i in (0, 9, 10, 59_999)] == [0, 0, 3, 3]
+
+    run(test)
+
+
+def test_records_of_many_partitions_deleted() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 10)
+        parts = [{"partition_index": i % 40_000, "offset": -1} for i in range(50_000)]
+        topics = [{"name": "q", "partitions": parts}]
+        answer = await call(worker, 21, 2, {"topics": topics, "timeout": 1})
+        assert len(answer.topics[0].partitions) == 40_000
+        assert sum(part.error_code == 0 for part in answer.topics[0].partitions) == 10
+
+    run(test)
+
+
+def test_many_small_batches_are_fetched_some_at_a_time() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 3)
+        data = batch(b"v")
+        for index in (0, 1):
+            parts = [{"index": index, "records": data}] * 15_000
+            topics = [{"name": "q", "partition_data": parts}]
+            values = {"transactional_id": None, "acks": -1, "timeout": 1}
+            await call(worker, 0, 9, values | {"topic_data": topics})
+        read = dict.fromkeys(range(3), 0)
+        answers = 0
+        while sum(read.values()) < 30_000:
+            answers += 1
+            wanted: Any = {("q", index): offset for index, offset in read.items()}
+            limits = {"max_bytes": 50 << 20, "partition_max_bytes": 50 << 20}
+            answer = await call(worker, 1, 12, fetch_values(wanted, **limits))
+            for part in answer.responses[0].partitions:
+                found = batches(part.records)
+                start = read[part.partition_index]
+                assert [base for base, _ in found] == list(range(start, start + len(found)))
+                assert len(found) <= 1000
+                read[part.partition_index] += len(found)
+        assert answers == 15
+
+    run(test)
+
+
+def test_many_partitions_are_fetched() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 2)
+        wanted: Any = {("q", index): 0 for index in range(30_000)}
+        answer = await call(worker, 1, 12, fetch_values(wanted, epoch=0))
+        parts = answer.responses[0].partitions
+        assert [part.error_code for part in parts] == [0, 0] + [3] * 29_998
+
+    run(test)
+
+
+def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 3000)
+        await call(worker, 8, 8, commit_values("q", range(3000)))
+        answer = await call(worker, 42, 2, {"groups_names": ["g", "g", "none"]})
+        assert [(r.group_id, r.error_code) for r in answer.results] == [("g", 0), ("none", 69)]
+        expired = [len(e.values()["offsets"]) for e in shard_of(worker).log
+                   if e.kind == Kind.EXPIRE]  # fmt: skip
+        assert expired == [500] * 5
+        assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geo" + b"t"]
+        assert not worker.groups_going
+
+    run(test)
+
+
+def test_who_joins_a_group_while_it_is_deleted_has_to_wait() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q")
+        worker.groups_going.add("g")
+        answer = await call(worker, 8, 8, commit_values("q", [0]))
+        assert answer.topics[0].partitions[0].error_code == 14
+        described = await call(worker, 15, 5, {
+            "groups": ["g"], "include_authorized_operations": False,
+        })  # fmt: skip
+        assert described.groups[0].error_code == 14
+
+    run(test)
+
+
+def topic(name: str, partitions: int) -> dict[str, Any]:
+    return {
+        "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": (),
+        "configs": (),
+    }  # fmt: skip
+
+
+def test_new_partitions_are_bounded_as_in_kafka() -> None:
+    async def test(worker: Worker) -> None:
+        topics = [topic("a", 9999), topic("b", 1), topic("c", 1)]
+        answer = await call(worker, 19, 7, {"topics": topics, "timeout": 1})
+        assert [t.error_code for t in answer.topics] == [44] * 3
+        assert worker.catalogue.find("c") is None
+        make(worker, "a"), make(worker, "b")
+        grown = [{"name": name, "count": 6000, "assignments": None} for name in "ab"]
+        answer = await call(worker, 37, 3, {
+            "topics": grown, "timeout": 1, "validate_only": True,
+        })  # fmt: skip
+        assert [result.error_code for result in answer.results] == [0, 44]
+
+    run(test)
+
+
+def test_a_queue_named_twice_is_not_deleted() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q"), make(worker, "r")
+        topics = [{"name": name, "topic_id": NO_ID} for name in "qrq"]
+        answer = await call(worker, 20, 6, {"topics": topics, "timeout": 1})
+        assert {t.name: t.error_code for t in answer.responses} == {"q": 42, "r": 0}
+        assert worker.catalogue.find("q") is not None
+
+    run(test)

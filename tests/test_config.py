@@ -1,0 +1,39 @@
+"""Settings: what is wrong is said in a line, which shows no secret."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from kproxy.config import BadConfig, Config, _one_line, load
+
+
+def refused(**flags: Any) -> str:
+    with pytest.raises(BadConfig) as error:
+        load(flags, None, {})
+    return str(error.value)
+
+
+def test_a_wrong_value_is_shown() -> None:
+    assert refused(sync="often") == "--sync often: write always, never or interval:MS"
+    assert len(refused(sync="x" * 10_000)) < 500
+
+
+def test_a_value_that_holds_others_is_not_shown() -> None:
+    assert "hidden" not in refused(listen={"password": "hidden"})
+
+
+@pytest.mark.parametrize(
+    "name", ["sasl_password", "client_secret", "oauth_token", "ssl_key", "credentials"]
+)
+def test_a_wrong_secret_is_not_shown(name: str) -> None:
+    model: Any = type("Secrets", (BaseModel,), {"__annotations__": {name: int}})
+    with pytest.raises(ValidationError) as error:
+        model(**{name: "hidden"})
+    line = _one_line(error.value)
+    assert "hidden" not in line
+    assert line.startswith("--" + name.replace("_", "-") + ": ")
+
+
+def test_a_consumer_of_a_hundred_thousand_queues_is_within_the_bound() -> None:
+    assert Config().request_elements_max >= 2 * 100_000 + 1

@@ -1,0 +1,124 @@
+"""The supervisor: what its workers are told, and how."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy import server, supervisor
+from kproxy.config import Config
+from kproxy.protocol.answers import Broker
+from kproxy.server import Server
+from kproxy.supervisor import Supervisor
+from tests.fakes import memory_worker
+
+WORKER = """
+import os, pathlib, sys
+line = os.read(0, 1 << 16).decode()
+told = pathlib.Path(sys.argv[1], str(os.getpid()))
+told.with_suffix(".new").write_text(" ".join(sys.argv) + "\\n" + line)
+told.with_suffix(".new").rename(told)
+while os.read(0, 4096):
+    pass
+"""
+
+
+def config(**more: Any) -> Config:
+    return Config(bootstrap_servers="hidden.example:9", workers=3, listen="127.0.0.1:700", **more)
+
+
+def test_workers_are_told_their_settings_by_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command line is for all users of the machine to see."""
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", WORKER, str(tmp_path)))
+
+    async def run() -> None:
+        keeper = Supervisor(config(data_dir=tmp_path / "data", advertise="name:800"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keeper.run)
+            with anyio.fail_after(20):
+                while len([name for name in os.listdir(tmp_path) if "." not in name]) < 3:
+                    await anyio.sleep(0.05)
+            keeper._stop_all()
+
+    anyio.run(run)
+    told = {}
+    for path in tmp_path.iterdir():
+        arguments, line = path.read_text().split("\n", 1)
+        assert "hidden" not in arguments
+        values = json.loads(line)
+        assert values["together"] == [["name", 800], ["name", 801], ["name", 802]]
+        found = Config(**values["settings"])
+        assert (found.bootstrap_servers, found.workers) == ("hidden.example:9", 1)
+        told[found.listen] = (found.advertise, found.data_dir)
+    assert told == {
+        f"127.0.0.1:{700 + i}": (f"name:{800 + i}", tmp_path / "data" / f"worker-{i}")
+        for i in range(3)
+    }
+
+
+def test_a_worker_finds_all_its_settings(tmp_path: Path) -> None:
+    given = config(kafka_config=tmp_path / "f", sync="interval:7", segment_bytes="1MiB")
+    code = (
+        "from kproxy.supervisor import instructed; c, t = instructed();"
+        "print(c.model_dump_json()); print(t)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=supervisor.instructions(given, 1),
+        capture_output=True, check=True,
+    )  # fmt: skip
+    settings, together = done.stdout.decode().splitlines()
+    found = Config(**json.loads(settings))
+    assert (found.sync, found.segment_bytes, found.kafka_config) == (
+        "interval:7", 1 << 20, tmp_path / "f",
+    )  # fmt: skip
+    assert together == "[('127.0.0.1', 700), ('127.0.0.1', 701), ('127.0.0.1', 702)]"
+
+
+def test_a_worker_without_instructions_ends_with_a_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kproxy", "serve", "--supervised"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "kproxy: the supervisor has gone\n")
+
+
+class Growing:
+    """A cluster in which one more worker serves each time it is looked at."""
+
+    def __init__(self, nodes: list[Broker]) -> None:
+        self._nodes = nodes
+        self.looks = 0
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        self.looks += 1
+        return tuple(self._nodes[: self.looks])
+
+
+@pytest.mark.parametrize(("others", "looks"), [(0, 1), (2, 3)])
+def test_nobody_is_answered_until_those_started_together_serve(others: int, looks: int) -> None:
+    worker: Any = memory_worker()
+    nodes = [Broker(number, "h", 100 + number) for number in range(5)]
+    worker.cluster = Growing(nodes)
+    together = [(node.host, node.port) for node in nodes[: others + 1]] if others else ()
+    anyio.run(Server(Config(), together)._wait_for_others, worker)
+    assert worker.cluster.looks == looks
+
+
+def test_who_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_TOGETHER_S", 0.2)
+    worker: Any = memory_worker()
+    one = Server(Config(), [("nobody", 1)])
+
+    async def run() -> None:
+        with anyio.fail_after(20):
+            await one._wait_for_others(worker)
+
+    anyio.run(run)
