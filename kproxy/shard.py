@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
+from anyio.abc import TaskGroup
 from crc32c import crc32c
 
 from kproxy.config import Config
@@ -66,6 +67,8 @@ class Shard:
         self._failed: Exception | None = None
         self.term = 0  # log offset of the claim it is served by
         self.capture: Capture | None = None
+        self.tasks: TaskGroup | None = None
+        """What works on a shard that may be given up runs here, and ends before it is closed."""
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
         """Told of every envelope applied that is not a client's batch."""
 
@@ -273,8 +276,7 @@ class Shard:
             self.kv.abandon()
             return
         try:
-            self.kv.write({CHECKPOINT_KEY: None})  # no copy any more: it is made again
-            self.kv.push()
+            self.kv.last_write({CHECKPOINT_KEY: None})  # no copy any more: it is made again
         except RowsFailed as error:
             _log.error("rows_not_flushed", reason=str(error))
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from anyio.abc import TaskGroup
+
 from kproxy.config import Config
 from kproxy.fetching.reading import Answer
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster import Alone
 from kproxy.protocol.answers import Broker
+from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome, Place
@@ -78,16 +81,21 @@ class MemorySegments:
 class MemoryShard:
     """Stands in for `kproxy.shard.Shard`."""
 
-    def __init__(self, shard: int = 0, shards: int = 1) -> None:
+    def __init__(self, shard: int = 0, shards: int = 1, *, shared: bool = False) -> None:
         self.kv = DictKv()
         self.state = State(self.kv, 1000)
-        self.fold = Fold(self.state, ShardId(shard), shards)
+        self.fold = Fold(self.state, ShardId(shard), shards, shared=shared)
         self.watchers = Watchers()
         self.segments = MemorySegments()
         self.log: list[Envelope] = []
         self.serving = True
         self.shard = ShardId(shard)
         self.term = 0
+        self.tasks: TaskGroup | None = None
+
+    @property
+    def applied_through(self) -> Checkpoint:
+        return Checkpoint(len(self.log))
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))

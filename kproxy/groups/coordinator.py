@@ -359,11 +359,13 @@ class Coordinators:
         scope = self._scopes[id(coordinator)] = anyio.CancelScope()
 
         async def run() -> None:
-            with scope:
-                await coordinator.run()
-            del self._scopes[id(coordinator)]
+            try:
+                with scope:
+                    await coordinator.run()
+            finally:
+                del self._scopes[id(coordinator)]
 
-        tasks.start_soon(run)
+        (coordinator.shard.tasks or tasks).start_soon(run)
 
     def _drop(self, coordinator: Coordinator) -> None:
         del self._by_shard[coordinator.shard.shard]

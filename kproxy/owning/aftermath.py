@@ -1,15 +1,18 @@
 """What follows in this worker's shards when a queue whose home is elsewhere changes or goes.
 
 Neither changes an answer: offsets filed under a dead queue's id are invisible at once, and
-retention is looked at once a day anyway.
+retention is looked at once a day anyway. So what is not sure waits.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
+import structlog
 from anyio.lowlevel import checkpoint
 
+from kproxy.errors import KafkaError
 from kproxy.keeper import sweep_commits
+from kproxy.metadata.catalogue import Lookup
 from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.virtual import rows
@@ -18,15 +21,26 @@ from kproxy.virtual.rows import Queue
 from kproxy.virtual.state import Kv
 from kproxy.virtual.types import QueueId
 
+_log = structlog.get_logger()
+
 _PERIOD_S = 1.0
 
 
 class Aftermath:
-    """Told of announcements; works through them once a second."""
+    """Told of announcements; works through them once a second, in each shard among its tasks."""
 
-    def __init__(self, shards: int, serving: Callable[[], list[Shard]]) -> None:
+    def __init__(
+        self,
+        shards: int,
+        serving: Callable[[], list[Shard]],
+        lookup: Lookup,
+        settle: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`settle`: wait until the lookup is as new as the cluster's."""
         self._shards = shards
         self._serving = serving
+        self._lookup = lookup
+        self._settle = settle
         self._gone: set[QueueId] = set()
         self._changed: dict[str, Queue] = {}
 
@@ -39,24 +53,45 @@ class Aftermath:
     async def run(self) -> None:
         while True:
             await pulse(_PERIOD_S)
-            gone, self._gone = sorted(self._gone), set()
-            changed, self._changed = list(self._changed.values()), {}
-            for shard in self._serving():
-                for queue_id in tracked_among(shard.kv, gone):
-                    await sweep_commits(shard, queue_id)
-                await checkpoint()
-            for queue in changed:
-                self._look_at(queue)
-                await checkpoint()
+            await self.round()
 
-    def _look_at(self, queue: Queue) -> None:
+    async def round(self) -> None:
+        """Work through what was heard so far."""
+        changed, self._changed = list(self._changed.values()), {}
+        gone = await self._surely_gone()
+        if gone or changed:
+            for shard in self._serving():
+                if shard.tasks is not None:
+                    shard.tasks.start_soon(self.look_at, shard, gone, changed)
+
+    async def _surely_gone(self) -> list[QueueId]:
+        """Of the queues heard to be gone, those that are not there as the cluster has it now."""
+        gone, self._gone = sorted(self._gone), set()
+        if not gone:
+            return []
+        try:
+            await self._settle()
+        except KafkaError as error:
+            _log.debug("aftermath_waits", reason=str(error))
+            self._gone.update(gone)
+            return []
+        return [queue_id for queue_id in gone if self._lookup.find_id(queue_id) is None]
+
+    async def look_at(self, shard: Shard, gone: list[QueueId], changed: list[Queue]) -> None:
+        """What all of it means for one shard."""
+        for queue_id in tracked_among(shard.kv, gone):
+            if shard.serving:
+                await sweep_commits(shard, queue_id)
+        for queue in changed:
+            self._file(shard, queue)
+            await checkpoint()
+
+    def _file(self, shard: Shard, queue: Queue) -> None:
         """File the queue's partitions for a look at their retention."""
-        home = shard_of(queue.name, self._shards)
-        for shard in self._serving():
-            first = (shard.shard - home) % self._shards
-            mine = range(first, queue.partitions, self._shards)
-            if mine:
-                shard.commit({rows.due_key(0, queue.queue_id, index): b"" for index in mine})
+        first = (shard.shard - shard_of(queue.name, self._shards)) % self._shards
+        mine = range(first, queue.partitions, self._shards)
+        if mine:
+            shard.commit({rows.due_key(0, queue.queue_id, index): b"" for index in mine})
 
 
 def tracked_among(kv: Kv, queue_ids: list[QueueId]) -> Iterator[QueueId]:

@@ -7,6 +7,7 @@ landed, and only then is the queue there for anyone (LANDED).
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -18,7 +19,9 @@ from anyio.abc import TaskGroup
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.owning.queues import QueueCache, announced, announcement, outcome_key
+from kproxy.owning.announcing import Announcer, Serving, serves
+from kproxy.owning.queues import Gone, QueueCache, announced, announcement, outcome_key
+from kproxy.owning.slices import slices
 from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
@@ -35,9 +38,10 @@ _WAIT_S = 10.0
 _AGAIN_S = 1.0
 # Older commands come from a log that is read again; clocks of machines differ by less.
 _RECENT_MS = 600_000
+_UNANSWERED_MAX = 500  # of those folded while catching up
 
-Serving = Callable[[int], Shard | None]
 Answer = Callable[[Outcome], None]
+_Folded = tuple[int, Envelope, Outcome]
 
 
 class Decisions:
@@ -54,13 +58,13 @@ class Decisions:
     ) -> None:
         self._link = link
         self._shards = shards
-        self._cache = cache
         self._serving = serving
         self._tasks = tasks
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
-        self._landing: dict[tuple[QueueId, int], list[Answer]] = {}
-        self._to_note: list[str] = []
+        self._landing: dict[int, dict[QueueId, list[tuple[int, Answer]]]] = {}  # by shard
+        self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
+        self.announcer = Announcer(link, shards, cache, serving, tasks)
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking
@@ -142,9 +146,33 @@ class Decisions:
             self._decided(shard, log_offset, envelope, outcome)
         elif envelope.kind == Kind.LANDED:
             if outcome.queue is not None:
-                self.announce(shard, outcome.queue.name)
-            for answer in self._landing.pop((envelope.queue_id, envelope.number), ()):
-                answer(Outcome(Code.NONE, queue=shard.state.queue_by_id(envelope.queue_id)))
+                self.announcer.announce(shard, outcome.queue.name)
+            self._landed(shard, envelope)
+
+    def _landed(self, shard: Shard, envelope: Envelope) -> None:
+        """Answer for what all have been told of; not where there is more to tell by now."""
+        queue_id = envelope.queue_id
+        waiting = self._landing.get(shard.shard, {})
+        if queue_id not in waiting or shard.state.get(rows.work_key(queue_id)) is not None:
+            return
+        queue = shard.state.queue_by_id(queue_id)
+        for log_offset, answer in waiting.pop(queue_id):
+            if log_offset <= envelope.number:
+                answer(Outcome(Code.NONE, queue=queue))
+
+    def folded(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """A shard that is not served here, or not yet, folded a command: its owner tells.
+
+        If that was nobody, whoever waits for it is answered when it is served here.
+        """
+        if envelope.kind in _DECIDED:
+            known = self._unanswered.setdefault(shard.shard, deque(maxlen=_UNANSWERED_MAX))
+            known.append((log_offset, envelope, outcome))
+
+    def left(self, index: int) -> None:
+        """A shard is not served here any more."""
+        self._landing.pop(index, None)
+        self._unanswered.pop(index, None)
 
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """Announce what changed, see that other shards are told, and answer.
@@ -157,14 +185,15 @@ class Decisions:
         ours = envelope.writer == self._link.writer
         then = partial(answer, outcome) if deleted and ours and answer is not None else None
         if not outcome.code and outcome.queue is not None:
-            self.announce(shard, outcome.queue.name, then)
+            gone = Gone(log_offset, envelope.queue_id) if deleted else None
+            self.announcer.announce(shard, outcome.queue.name, then, gone)
         spreading = self._spreads(shard, log_offset, envelope, outcome)
         if spreading:
             self._drive(shard, envelope.queue_id)
         if answer is None or then is not None:
             return
         if spreading and not deleted:
-            self._landing.setdefault((envelope.queue_id, log_offset), []).append(answer)
+            self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
         else:
             answer(outcome)
 
@@ -189,60 +218,54 @@ class Decisions:
         values: dict[str, Any] = {"code": outcome.code, "number": outcome.number}
         if outcome.message is not None:
             values["message"] = outcome.message
-        row = announcement(queue)
-        if queue is not None and row is not None:
-            values["queue"] = {"name": queue.name, "row": row.decode()}
+        if queue is not None:
+            values["queue"] = {"name": queue.name, "row": announcement(queue).decode()}
         key = outcome_key(envelope.writer, envelope.counter)
         self._link.publish_queue(key, json.dumps(values).encode())
         self._link.publish_queue(key, None)  # nobody needs it later
 
-    # -- announcing
+    # -- beginning to serve
 
-    def announce(self, shard: Shard, name: str, then: Callable[[], None] | None = None) -> None:
-        """Tell all workers what a queue of a home shard served here is now, `then` go on."""
-        key = rows.announce_key(name)
-        mark = shard.state.get(key)
-        queue = shard.state.queue(name)
+    def take_up(self, shard: Shard, *, rebuilt: bool = False) -> None:
+        """Announce, spread and answer what an earlier owner did not get to."""
+        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term, rebuilt)
 
-        def delivered() -> None:
-            if mark is not None and shard.serving and shard.state.get(key) == mark:
-                shard.state.put(key, None)
-            if then is not None:
-                then()
+    async def _take_up(self, shard: Shard, term: int, rebuilt: bool) -> None:
+        await self.announcer.take_up(shard, term)
+        async for found in slices(shard.kv, b"w", b"x"):
+            for key, _ in found:
+                if not serves(shard, term):
+                    return
+                self._drive(shard, QueueId(key[1:]))
+        for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):
+            self._answer_late(shard, log_offset, envelope, outcome)
+        if rebuilt:
+            await self.announcer.compare(shard, term)
 
-        if queue is None or queue.partitions:
-            self._note_soon(name)
-            self._link.publish_queue(rows.queue_key(name), announcement(queue), delivered)
+    def _answer_late(
+        self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
+    ) -> None:
+        """Answer for a command that was folded before this worker served, if anyone may wait."""
+        answer = self._answer_to(envelope)
+        if answer is None:
+            return
+        if self._spreads(shard, log_offset, envelope, outcome):
+            self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
+            return
+        answer(outcome._replace(queue=shard.state.queue_by_id(envelope.queue_id) or outcome.queue))
 
-    def _note_soon(self, name: str) -> None:
-        if not self._to_note:
-            self._tasks.start_soon(self._note)
-        self._to_note.append(name)
-
-    async def _note(self) -> None:
-        names, self._to_note = self._to_note, []
-        self._cache.note(names)
-
-    def take_up(self, shard: Shard) -> None:
-        """Announce and spread what an earlier owner did not get to."""
-        for key, _ in list(shard.kv.scan(b"a", b"b")):
-            self.announce(shard, key[1:].decode())
-        for key, _ in list(shard.kv.scan(b"w", b"x")):
-            self._drive(shard, QueueId(key[1:]))
-
-    def compare(self, shard: Shard) -> None:
-        """After a rebuild: announce what the cache has otherwise."""
-        for key, data in shard.kv.scan(b"q", b"r"):
-            name = key[1:].decode()
-            if self._cache.kv.get(key) != data:
-                self.announce(shard, name)
+    def _answer_when_landed(
+        self, shard: Shard, queue_id: QueueId, log_offset: int, answer: Answer
+    ) -> None:
+        waiting = self._landing.setdefault(shard.shard, {})
+        waiting.setdefault(queue_id, []).append((log_offset, answer))
 
     # -- telling other shards
 
     def _drive(self, shard: Shard, queue_id: QueueId) -> None:
         if (shard.shard, queue_id) not in self._driven:
             self._driven.add((shard.shard, queue_id))
-            self._tasks.start_soon(self._spread, shard, queue_id)
+            (shard.tasks or self._tasks).start_soon(self._spread, shard, queue_id)
 
     async def _spread(self, shard: Shard, queue_id: QueueId) -> None:
         """Tell all shards that hold a part of a queue, until all know the latest."""

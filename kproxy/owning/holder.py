@@ -93,7 +93,9 @@ class Holder:
         finally:
             self._site.link.forget(self._index)
             self._stop_serving(shard)
+            shard.tasks = None
             shard.log.close()
+            shard.kv.shut()
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(shard.close)
 
@@ -200,6 +202,7 @@ class Holder:
         shard.on_command = partial(self._applied, shard)
         self._site.link.follow(self._index, log)
         async with anyio.create_task_group() as tasks:
+            shard.tasks = tasks
             tasks.start_soon(log.run)
             await self._catch_up(log)
             tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
@@ -207,14 +210,19 @@ class Holder:
             tasks.start_soon(publisher.run)
             site = self._site
             tasks.start_soon(Retention(shard, site.config, site.lookup, site.now_ms).run)
-            while True:
-                self._claimed_by_other = anyio.Event()
-                outcome = (await shard.append([Envelope(Kind.CLAIM)]).wait())[0]
-                if not outcome.code and not self._claimed_by_other.is_set():
-                    self._serve(shard, outcome.number)
-                    await self._claimed_by_other.wait()
-                    self._stop_serving(shard)
-                await anyio.sleep(_CLAIM_AGAIN_S)
+            try:
+                await self._claim_and_serve(shard)
+            finally:  # a publication under way may hold up the end for a minute
+                self._stop_serving(shard)
+
+    async def _claim_and_serve(self, shard: Shard) -> None:
+        while True:
+            self._claimed_by_other = anyio.Event()
+            outcome = (await shard.append([Envelope(Kind.CLAIM)]).wait())[0]
+            if not outcome.code and not self._claimed_by_other.is_set():
+                self._serve(shard, outcome.number)
+                await self._claimed_by_other.wait()
+            await anyio.sleep(_CLAIM_AGAIN_S)
 
     async def _catch_up(self, log: SharedLog) -> None:
         """Fold what others wrote."""
@@ -227,11 +235,14 @@ class Holder:
     def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         if envelope.kind == Kind.CLAIM:
             if envelope.writer != self._site.link.writer:
+                self._stop_serving(shard)  # what comes behind it is the other's to tell
                 self._claimed_by_other.set()
         elif envelope.kind == Kind.VOID:
             self._saw_foreign()
-        else:
+        elif shard.serving:
             self._site.decisions.applied(shard, log_offset, envelope, outcome)
+        else:
+            self._site.decisions.folded(shard, log_offset, envelope, outcome)
 
     def _saw_foreign(self) -> None:
         """Say that someone else writes to the data topic, once a second at most."""
@@ -252,15 +263,14 @@ class Holder:
         shard.term = claim
         self.shard = shard
         self._site.announce(self._index, claim)
-        self._site.decisions.take_up(shard)
-        if self._rebuilt:
-            self._rebuilt = False
-            self._site.decisions.compare(shard)
+        self._site.decisions.take_up(shard, rebuilt=self._rebuilt)
+        self._rebuilt = False
         _log.info("shard_served", shard=self._index, claim=claim)
 
     def _stop_serving(self, shard: Shard) -> None:
         if shard.serving:
             shard.serving = False
             self.shard = None
+            self._site.decisions.left(self._index)
             shard.watchers.wake_all()
             _log.info("shard_left", shard=self._index)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import structlog
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kproxy.config import Config
-from kproxy.errors import CannotStart
+from kproxy.errors import CannotStart, KafkaError
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
@@ -27,6 +27,7 @@ from kproxy.owning.upgrading import ClusterUpgrades
 from kproxy.progress import Progress
 from kproxy.protocol.answers import Broker
 from kproxy.pulse import pulse
+from kproxy.store.rocks import RocksKv
 from kproxy.upstream.following import Follower, Record
 from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.membership import Membership
@@ -40,31 +41,37 @@ _AGAIN_S = 2.0
 _OPENING_MAX = 8
 _FLUSH_S = 30.0
 _FLUSH_LOOK_S = 0.5
+_CURRENT_S = 60.0
+_KEPT_SHARE = 0.9  # of the time that tombstones are kept: clocks of machines differ
 _CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
 
 
 class Member:
     """What a worker keeps beside its shards: the map, the catalogue, its name in both."""
 
-    def __init__(self, config: Config, upstream: Upstream, address: tuple[str, int]) -> None:
+    def __init__(
+        self, config: Config, upstream: Upstream, address: tuple[str, int], kept_ms: int
+    ) -> None:
+        """`kept_ms`: how long the queues topic keeps its tombstones."""
         self.config = config
         self.upstream = upstream
         self.address = address
         self.level = Level(OLDEST)  # until the map says more
         self.map = ClusterMap(config.shards)
         self.shards = Shards(config.shards, config.data_dir)
-        self.cache = QueueCache(
-            config.data_dir / "queues",
-            config.rows_cache_bytes // _CATALOGUE_SHARE,
-            config.shards,
-            self.shards.serving,
-        )
-        self.aftermath = Aftermath(config.shards, self.shards.all)
-        self.cache.gone = self.aftermath.queue_gone
-        self.cache.reconfigured = self.aftermath.settings_changed
+        self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
+        self.cache = QueueCache(self.rows, config.shards, self.shards.serving)
+        if self.cache.has_missed(wall_clock_ms(), int(kept_ms * _KEPT_SHARE)):
+            _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
+            self.cache.begin_again()
         self.link = DataLink(upstream, config, self.level)
         self.freshness = Freshness(self.link.queues_end, lambda: self.cache.next_offset)
         self.shards.settle = self.freshness.settle
+        self.aftermath = Aftermath(
+            config.shards, self.shards.all, self.cache, self.freshness.settle
+        )
+        self.cache.gone = self.aftermath.queue_gone
+        self.cache.reconfigured = self.aftermath.settings_changed
         self.decisions: Decisions
         self.me: Broker | None = None
         self.failed = anyio.Event()
@@ -130,17 +137,17 @@ class Member:
 
     async def _take(self, records: list[Record]) -> None:
         queues = []
-        for topic, offset, key, value in records:
-            if topic == self.upstream.queues:
-                queues.append((offset, key, value))
-                if key[:1] == CALL:
-                    self.link.called(key, value)
+        for record in records:
+            if record.topic == self.upstream.queues:
+                queues.append(record)
+                if record.key[:1] == CALL:
+                    self.link.called(record.key, record.value)
             else:
-                self._take_map(key, value)
+                self._take_map(record.key, record.value)
         for name in self.cache.apply(queues) if queues else ():
             home = self.shards.serving_name(name)
             if home is not None:
-                self.decisions.announce(home, name)
+                self.decisions.announcer.say_again(home, name)
         self.freshness.moved()
         for counter, values in self.cache.outcomes(queues, self.link.writer):
             self.decisions.published(counter, values)
@@ -185,9 +192,18 @@ class Member:
         self.link.publish_map(key, value)
         self.link.claimed(index, claim)
 
+    async def note_how_current(self) -> None:
+        """Keep beside the catalogue as of when all that was announced is in it."""
+        while True:
+            asked_ms = wall_clock_ms()
+            with suppress(KafkaError):
+                await self.freshness.settle()
+                self.cache.is_current(asked_ms)
+            await pulse(_CURRENT_S)
+
     async def flush_now_and_then(self) -> None:
         """Put the catalogue on disk where much has changed, or a while after it has."""
-        kv, most = self.cache.kv, self.config.rows_flush_bytes // _CATALOGUE_SHARE
+        kv, most = self.rows, self.config.rows_flush_bytes // _CATALOGUE_SHARE
         flushed_at = time.monotonic()
         while True:
             await pulse(_FLUSH_LOOK_S)
@@ -199,11 +215,15 @@ class Member:
     async def close(self) -> None:
         await to_thread.run_sync(self._follower.close)
         await self.link.close()
-        await to_thread.run_sync(self.cache.close)
+        await to_thread.run_sync(self._close_rows)
+
+    def _close_rows(self) -> None:
+        self.rows.flush()
+        self.rows.close()
 
 
-async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> None:
-    """Make and check the topics, for as long as it takes the cluster to answer."""
+async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> Topics:
+    """The topics, made and checked, for as long as it takes the cluster to answer."""
     topics = Topics(
         admin,
         upstream,
@@ -223,7 +243,7 @@ async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> N
             await anyio.sleep(_AGAIN_S)
         else:
             upstream.reach.answered()
-            return
+            return topics
 
 
 @asynccontextmanager
@@ -239,8 +259,8 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
         raise BadKafkaConfig(
             f"--kafka-config {config.kafka_config}: {error.args[0].str()}"
         ) from None
-    await _prepared(config, upstream, admin)
-    member = Member(config, upstream, address)
+    topics = await _prepared(config, upstream, admin)
+    member = Member(config, upstream, address, topics.tombstones_kept_ms)
     try:
         async with anyio.create_task_group() as tasks:
             yield await _served(member, tasks)
@@ -286,6 +306,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     tasks.start_soon(member.aftermath.run)
     tasks.start_soon(member.freshness.run)
     tasks.start_soon(member.flush_now_and_then)
+    tasks.start_soon(member.note_how_current)
     tasks.start_soon(_watch_failure, member)
     _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
     worker = Worker(

@@ -14,6 +14,7 @@ from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.published import NotPublished, RowsWriter
 from kproxy.upstream.settings import Upstream
+from kproxy.upstream.topics import row_bytes_max
 from kproxy.virtual import rows
 from kproxy.virtual.published import Capture
 
@@ -33,6 +34,7 @@ class Publisher:
         self._link = link
         self._period_s = config.publish_ms / 1000
         self._rows_max = config.publish_rows_max // config.shards
+        self._row_bytes_max = row_bytes_max(config.data_message_bytes_max)
         self._writer: RowsWriter | None = None
         self._trimmed_to = 0
         self._published_at = time.monotonic()
@@ -102,7 +104,9 @@ class Publisher:
     async def _fenced(self) -> RowsWriter:
         """A writer that no other can follow, with all that others published behind us."""
         if self._writer is None:
-            writer = await to_thread.run_sync(RowsWriter, self._upstream, self._shard.shard)
+            writer = await to_thread.run_sync(
+                RowsWriter, self._upstream, self._shard.shard, self._row_bytes_max
+            )
             await to_thread.run_sync(writer.fence)
             self._writer = writer
             await self._shard.log.catch_up()

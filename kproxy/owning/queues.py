@@ -1,24 +1,52 @@
 """The catalogue every worker caches on its disk: the queues topic, folded.
 
-Home shards' owners announce; a later announcement of a queue is known by its log offset there. What
+Home shards' owners announce; a later announcement of a queue is known by its log offset there. That
+a name is nobody's is said by a tombstone that carries, in its header, the log offset as of which it
+holds: whatever came later in the log stands. Workers of earlier releases write tombstones that say
+nothing; such a one takes the name away until its owner has said better, and ends no queue. What
 outcomes of commands are published beside it go to who waits for them.
 """
 
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kproxy.metadata.catalogue import StateLookup, home_of
 from kproxy.shard import Shard
-from kproxy.store.rocks import RocksKv
+from kproxy.upstream.following import NOTE, Record
+from kproxy.upstream.librdkafka import Header
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue, decode_queue, name_key, queue_key
+from kproxy.virtual.state import Kv
 from kproxy.virtual.types import LogOffset, QueueId
 
 _NEXT = b"m"
+_CURRENT = b"c"
 _OUTCOME = struct.Struct(">cQQ")
+_GONE = struct.Struct(">Q16s")
+_NO_ID = bytes(16)
+
+
+class Gone(NamedTuple):
+    """A name is nobody's as of a log offset of its home shard; whose it was, where that is known.
+
+    At -1: it is not known since when, as tombstones of earlier releases do not say.
+    """
+
+    at: int = -1
+    queue_id: QueueId | None = None
+
+    def header(self) -> Header:
+        """What says so, in a tombstone."""
+        return NOTE, _GONE.pack(self.at, self.queue_id or _NO_ID)
+
+
+def _gone(note: bytes | None) -> Gone:
+    if note is None or len(note) != _GONE.size:
+        return Gone()
+    at, queue_id = _GONE.unpack(note)
+    return Gone(at, None if queue_id == _NO_ID else QueueId(queue_id))
 
 
 def outcome_key(writer: int, counter: int) -> bytes:
@@ -26,10 +54,8 @@ def outcome_key(writer: int, counter: int) -> bytes:
     return _OUTCOME.pack(b"o", writer, counter)
 
 
-def announcement(queue: Queue | None) -> bytes | None:
-    """The value of a queue's record in the queues topic; None: it is gone."""
-    if queue is None:
-        return None
+def announcement(queue: Queue) -> bytes:
+    """The value of a queue's record in the queues topic."""
     values = {
         "id": queue.queue_id.hex(),
         "partitions": queue.partitions,
@@ -58,33 +84,68 @@ def _nothing(_: object) -> None:
     pass
 
 
-def _same(one: Queue | None, other: Queue | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return (one.queue_id, one.changed_at, one.partitions) == (
-        other.queue_id, other.changed_at, other.partitions,
+def _said(record: Record) -> tuple[str, Queue | Gone] | None:
+    """What a record says of a name; None where someone else wrote it."""
+    try:
+        name = record.key[1:].decode()
+        if record.value is None:
+            return name, _gone(record.note)
+        return name, announced(name, record.value)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _agrees(truth: Queue | None, word: Queue | Gone) -> bool:
+    if truth is None or isinstance(word, Gone):
+        return truth is None and isinstance(word, Gone)
+    return (truth.queue_id, truth.changed_at, truth.partitions) == (
+        word.queue_id, word.changed_at, word.partitions,
     )  # fmt: skip
+
+
+def _is_ahead(home: Shard, word: Queue | Gone | None) -> bool:
+    """Whether who said this had read more of the home shard's log than we have."""
+    if word is None:
+        return False
+    as_of = word.at if isinstance(word, Gone) else word.changed_at
+    return as_of >= home.applied_through.next_offset
+
+
+def doubt_key(name: str) -> bytes:
+    """Without a value: the topic's last word on a name may not be what is held here of it."""
+    return b"d" + name.encode()
 
 
 class QueueCache:
     """`Lookup` over what was announced, and over the state of home shards served here."""
 
-    def __init__(
-        self, directory: Path, cache_bytes: int, shards: int, serving: Callable[[int], Shard | None]
-    ) -> None:
-        self.kv = RocksKv(directory, cache_bytes)
+    def __init__(self, kv: Kv, shards: int, serving: Callable[[int], Shard | None]) -> None:
+        self.kv = kv
         self._shards = shards
         self._serving = serving
         self.changes = 0
         self.gone: Callable[[QueueId], None] = _nothing
-        """Told of ids that stand for no queue any more."""
+        """Told of ids that stand for no queue any more, as the log has it."""
         self.reconfigured: Callable[[Queue], None] = _nothing
         """Told of queues with other settings than before."""
 
     @property
     def next_offset(self) -> int:
-        data = self.kv.get(_NEXT)
+        return self._number(_NEXT)
+
+    def _number(self, key: bytes) -> int:
+        data = self.kv.get(key)
         return 0 if data is None else int.from_bytes(data, "big")
+
+    # -- how old it is
+
+    def is_current(self, time_ms: int) -> None:
+        """All that was in the topic at this time is cached."""
+        self.kv.write({_CURRENT: time_ms.to_bytes(8, "big")})
+
+    def has_missed(self, now_ms: int, kept_ms: int) -> bool:
+        """Whether tombstones may be gone that were never read: the topic keeps them for so long."""
+        return bool(self.next_offset) and not 0 <= now_ms - self._number(_CURRENT) < kept_ms
 
     # -- looking up
 
@@ -111,73 +172,121 @@ class QueueCache:
         data = self.kv.get(queue_key(name))
         return None if data is None else decode_queue(name, data)
 
+    def heard(self, name: str) -> bool:
+        """Whether the topic's last word on a name of a home shard served here is true."""
+        home = self._home(name)
+        if home is None or self.kv.get(doubt_key(name)) is not None:
+            return False
+        known, truth = self._announced(name), StateLookup(home.state).find(name)
+        return truth is None if known is None else _agrees(truth, known)
+
+    def held_id(self, name: str) -> QueueId | None:
+        """The id under which a name was announced, of a home shard served here that knows it."""
+        home, known = self._home(name), self._announced(name)
+        if home is None or known is None or _is_ahead(home, known):
+            return None
+        return known.queue_id
+
     # -- folding
 
     def begin_again(self) -> None:
         """All of the topic comes again: forget what it said."""
-        for first in (b"q", b"i"):
+        for first in (b"q", b"i", b"d"):
             keys = [key for key, _ in self.kv.scan(first, bytes([first[0] + 1]))]
             self.kv.write(dict.fromkeys(keys))
-        self.kv.write({_NEXT: None})
+        self.kv.write({_NEXT: None, _CURRENT: None})
 
-    def apply(self, records: list[tuple[int, bytes, bytes | None]]) -> list[str]:
-        """Take in (offset, key, value); the names of queues whose announcement is wrong here."""
+    def apply(self, records: Iterable[Record]) -> list[str]:
+        """Take in records of the topic; the names that it has wrong, of home shards served here."""
         changes: dict[bytes, bytes | None] = {}
-        doubtful = []
-        for offset, key, value in records:
-            changes[_NEXT] = (offset + 1).to_bytes(8, "big")
-            if key[:1] != b"q":
+        right: dict[str, bool] = {}
+        for record in records:
+            changes[_NEXT] = (record.offset + 1).to_bytes(8, "big")
+            if record.key[:1] != b"q":
                 continue
-            try:
-                name = key[1:].decode()
-                queue = None if value is None else announced(name, value)
-            except (ValueError, KeyError, TypeError):
-                continue  # someone else wrote it
-            home = self._home(name)
-            if home is not None:  # nobody knows it better
-                truth = StateLookup(home.state).find(name)
-                if not _same(truth, queue):
-                    doubtful.append(name)
-                    queue = truth
-            self._put(changes, name, queue)
+            said = _said(record)
+            if said is not None:
+                self._hear(changes, right, *said)
         self.kv.write(changes)
-        return doubtful
+        return [name for name, it_is in right.items() if not it_is]
+
+    def _hear(
+        self,
+        changes: dict[bytes, bytes | None],
+        right: dict[str, bool],
+        name: str,
+        word: Queue | Gone,
+    ) -> None:
+        home = self._home(name)
+        if home is None or _is_ahead(home, word):
+            holds = self._take(changes, name, word)
+        elif _is_ahead(home, self._known(changes, name)):
+            holds = False  # who said that will say it again
+        else:  # nobody knows it better
+            truth = StateLookup(home.state).find(name)
+            self._put(changes, name, truth)
+            right[name] = holds = _agrees(truth, word)
+        if not holds or self.kv.get(doubt_key(name)) is not None or doubt_key(name) in changes:
+            changes[doubt_key(name)] = None if holds else b""
+
+    def _take(self, changes: dict[bytes, bytes | None], name: str, word: Queue | Gone) -> bool:
+        """Believe what is said of another's queue, unless something later is known."""
+        known = self._known(changes, name)
+        if isinstance(word, Queue):
+            if known is not None and word.changed_at < known.changed_at:
+                return False
+            self._put(changes, name, word)
+        elif known is not None and word.at < 0:
+            self._put(changes, name, None, ended=False)
+        elif known is not None:
+            if known.queue_id != word.queue_id and known.changed_at > word.at:
+                return False
+            self._put(changes, name, None)
+        return True
 
     def note(self, names: Iterable[str]) -> None:
         """Queues of home shards served here were announced: the same without waiting for it."""
         changes: dict[bytes, bytes | None] = {}
         for name in names:
             home = self._home(name)
-            if home is not None:
+            if home is not None and not _is_ahead(home, self._known(changes, name)):
                 self._put(changes, name, StateLookup(home.state).find(name))
+                changes[doubt_key(name)] = b""  # until the topic says so
         self.kv.write(changes)
 
-    def _put(self, changes: dict[bytes, bytes | None], name: str, queue: Queue | None) -> None:
-        self.changes += 1
+    def _known(self, changes: dict[bytes, bytes | None], name: str) -> Queue | None:
         key = queue_key(name)
         data = changes[key] if key in changes else self.kv.get(key)
-        if data is not None:
-            known = decode_queue(name, data)
-            if queue is not None and queue.changed_at < known.changed_at:
-                return
+        return None if data is None else decode_queue(name, data)
+
+    def _put(
+        self,
+        changes: dict[bytes, bytes | None],
+        name: str,
+        queue: Queue | None,
+        *,
+        ended: bool = True,
+    ) -> None:
+        """`ended`: the queue that had this name is known to be gone where there is another."""
+        self.changes += 1
+        known = self._known(changes, name)
+        if known is not None:
             changes[name_key(known.queue_id)] = None
             if queue is None or queue.queue_id != known.queue_id:
-                self.gone(known.queue_id)
+                if ended:
+                    self.gone(known.queue_id)
             elif queue.configs != known.configs:
                 self.reconfigured(queue)
-        changes[key] = None if queue is None else queue.encode()
+        changes[queue_key(name)] = None if queue is None else queue.encode()
         if queue is not None:
             changes[name_key(queue.queue_id)] = name.encode()
 
     def outcomes(
-        self, records: list[tuple[int, bytes, bytes | None]], writer: int
+        self, records: Iterable[Record], writer: int
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """(counter, outcome) of our commands among the records."""
         prefix = outcome_key(writer, 0)[:-8]
-        for _, key, value in records:
+        for record in records:
+            key, value = record.key, record.value
             if value is not None and key.startswith(prefix):
                 yield int.from_bytes(key[len(prefix) :], "big"), json.loads(value)
-
-    def close(self) -> None:
-        self.kv.flush()
-        self.kv.close()

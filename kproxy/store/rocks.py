@@ -24,6 +24,8 @@ from rocksdict import (
     WriteOptions,
 )
 
+from kproxy.errors import Code, KafkaError
+
 _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
 # for it; the keeper flushes long before this size.
@@ -81,6 +83,13 @@ class RowsFailed(Exception):
     """RocksDB does not open, or takes no more writes; the log holds all that was acknowledged."""
 
 
+class RowsClosed(KafkaError):
+    """The shard was given up while somebody was still at work on it."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.NOT_LEADER_OR_FOLLOWER, "the shard is not held here any more")
+
+
 class RocksKv:
     """`virtual.state.Kv` on disk. Calls from the event loop touch memory and the page cache."""
 
@@ -90,22 +99,29 @@ class RocksKv:
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(f"the rows in {path} do not open: {error}") from error
         self._errors = 0
+        self._shut = False
         self._abandoned = False
         self._behind: dict[bytes, bytes | None] = {}
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
 
     def get(self, key: bytes) -> bytes | None:
+        if self._shut:
+            raise RowsClosed
         value: bytes | None = self._behind[key] if key in self._behind else self._db.get(key)
         return value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if self._shut:
+            raise RowsClosed
         self.push()
         for key, value in self._db.items(from_key=start):
             assert isinstance(key, bytes)
             if key >= end:
                 return
             yield key, value
+            if self._shut:
+                raise RowsClosed
 
     def write(self, changes: dict[bytes, bytes | None]) -> None:
         """Put changes, or with None delete, all at once.
@@ -113,6 +129,8 @@ class RocksKv:
         They gather here, for what the same rows become next, until a scan wants them, a flush, or
         until they are many: nothing is less safe for it, as what RocksDB has is in memory as well.
         """
+        if self._shut:
+            raise RowsClosed
         if self._behind:
             self._behind.update(changes)
         else:
@@ -167,6 +185,15 @@ class RocksKv:
 
     def _number(self, name: str) -> int:
         return self._db.property_int_value(f"rocksdb.{name}") or 0
+
+    def shut(self) -> None:
+        """Let nobody read or write from now on: it is about to be closed, on another thread."""
+        self._shut = True
+
+    def last_write(self, changes: dict[bytes, bytes | None]) -> None:
+        """Of who closes it."""
+        self._behind |= changes
+        self.push()
 
     def abandon(self) -> None:
         """Put nothing on disk any more, not even at a close: the log is not where the rows are.

@@ -19,6 +19,8 @@ _log = structlog.get_logger()
 _CHUNK = 2000
 _WAIT_S = 0.2
 _ASK_S = 15
+NOTE = "gone"
+"""The header of a tombstone that says what it ends."""
 
 
 class Record(NamedTuple):
@@ -28,6 +30,8 @@ class Record(NamedTuple):
     offset: int
     key: bytes
     value: bytes | None
+    note: bytes | None = None
+    """What a tombstone says of what it ends, in its header."""
 
 
 class Follower:
@@ -120,7 +124,9 @@ class Follower:
         for message in messages:
             topic, offset, error = message.topic(), message.offset(), message.error()
             if error is None:
-                records.append(Record(topic, offset, message.key() or b"", message.value()))
+                value = message.value()
+                note = _note(message.headers()) if value is None else None
+                records.append(Record(topic, offset, message.key() or b"", value, note))
             elif error.code() != UpstreamError._PARTITION_EOF:
                 _log.debug("follow_error", topic=topic, reason=error.str())
                 continue
@@ -131,3 +137,7 @@ class Follower:
             asyncio.run_coroutine_threadsafe(self._deliver(records), self._loop).result()
         if not self._behind and not self.caught_up.is_set():
             self._loop.call_soon_threadsafe(self.caught_up.set)
+
+
+def _note(headers: list[tuple[str, bytes | None]] | None) -> bytes | None:
+    return next((value for name, value in headers or () if name == NOTE), None)

@@ -9,7 +9,7 @@ there are some) needs neither. It is called in the very library that confluent-k
 import asyncio
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
@@ -38,6 +38,9 @@ Reports = list[tuple[int, int | None]]
 Reported = Callable[[Reports], None]
 """Told on the event loop, of many at a time."""
 _Put = tuple[int, bytes, bytes | None, int]  # partition, key, value, tag
+Header = tuple[str, bytes]
+"""What a record says beside its value: a name, and bytes."""
+_VU_TOPIC, _VU_PARTITION, _VU_VALUE, _VU_KEY, _VU_OPAQUE, _VU_HEADER = 2, 3, 4, 5, 6, 9
 
 
 class _Message(ctypes.Structure):
@@ -56,6 +59,31 @@ class _Message(ctypes.Structure):
     )
 
 
+class _Mem(ctypes.Structure):
+    _fields_ = (("data", c_char_p), ("size", c_size_t))
+
+
+class _Named(ctypes.Structure):
+    _fields_ = (("name", c_char_p), ("data", c_char_p), ("size", c_size_t))
+
+
+class _Of(ctypes.Union):
+    _fields_ = (
+        ("handle", c_void_p),
+        ("number", c_int32),
+        ("tag", c_size_t),
+        ("mem", _Mem),
+        ("header", _Named),
+        ("pad", ctypes.c_char * 64),
+    )
+
+
+class _Vu(ctypes.Structure):
+    """rd_kafka_vu_t: one argument of `produceva`."""
+
+    _fields_ = (("kind", c_int), ("of", _Of))
+
+
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_new": (c_void_p, ()),
     "conf_set": (c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
@@ -66,6 +94,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "topic_new": (c_void_p, (c_void_p, c_char_p, c_void_p)),
     "topic_destroy": (None, (c_void_p,)),
     "produce_batch": (c_int, (c_void_p, c_int32, c_int, c_void_p, c_int)),
+    "produceva": (c_void_p, (c_void_p, c_void_p, c_size_t)),
+    "error_destroy": (None, (c_void_p,)),
     "last_error": (c_int, ()),
     "purge": (c_int, (c_void_p, c_int)),
     "queue_get_main": (c_void_p, (c_void_p,)),
@@ -132,6 +162,7 @@ class NativeProducer:
         self._bytes = 0
         self._flying: dict[int, bytes | None] = {}  # tag -> what librdkafka sends from
         self._line: dict[str, list[_Put]] = {}  # by topic: what came in this turn
+        self._headers: dict[int, Header] = {}  # by tag, of those in line that have one
         self._queue = lib.queue_get_main(self._producer)
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -161,7 +192,10 @@ class NativeProducer:
             raise _failure(UpstreamError._INVALID_ARG, reason.value)
         return producer
 
-    def put(self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int) -> None:
+    def put(
+        self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int,
+        header: Header | None = None,
+    ) -> None:  # fmt: skip
         """Raises BufferError where the line is full, KafkaException."""
         size = len(value or b"")
         if size + len(key) > self._size_max:
@@ -174,6 +208,8 @@ class NativeProducer:
             self._loop.call_soon(self._send)
         self._bytes += size
         self._flying[tag] = value
+        if header is not None:
+            self._headers[tag] = header
         self._line.setdefault(topic, []).append((partition, key, value, tag))
 
     def _open(self, topic: str) -> None:
@@ -185,17 +221,46 @@ class NativeProducer:
     def _send(self) -> None:
         line, self._line = self._line, {}
         for topic, puts in line.items():
-            count = len(puts)
-            messages = (_Message * count)()
-            for message, (partition, key, value, tag) in zip(messages, puts, strict=True):
-                message.partition = partition
-                message.payload, message.len = value, len(value or b"")
-                message.key, message.key_len = key, len(key)
-                message.tag = tag
             handle = self._topics[topic]
-            taken = self._lib.produce_batch(handle, -1, _OWN_PARTITIONS, messages, count)
-            if taken < count:
-                self._landed([(message.tag, None) for message in messages if message.err])
+            if self._headers:
+                for run in _runs(puts, self._headers):
+                    header = self._headers.pop(run[0][3], None)
+                    if header is None:
+                        self._send_batch(handle, run)
+                    else:
+                        self._send_with(handle, *run[0], header)
+            else:
+                self._send_batch(handle, puts)
+
+    def _send_batch(self, handle: int, puts: list[_Put]) -> None:
+        count = len(puts)
+        messages = (_Message * count)()
+        for message, (partition, key, value, tag) in zip(messages, puts, strict=True):
+            message.partition = partition
+            message.payload, message.len = value, len(value or b"")
+            message.key, message.key_len = key, len(key)
+            message.tag = tag
+        taken = self._lib.produce_batch(handle, -1, _OWN_PARTITIONS, messages, count)
+        if taken < count:
+            self._landed([(message.tag, None) for message in messages if message.err])
+
+    def _send_with(
+        self, handle: int, partition: int, key: bytes, value: bytes | None, tag: int, header: Header
+    ) -> None:
+        """One record with a header, which batches cannot have."""
+        name, data = header
+        arguments = (_Vu * 6)(
+            _Vu(_VU_TOPIC, _Of(handle=handle)),
+            _Vu(_VU_PARTITION, _Of(number=partition)),
+            _Vu(_VU_VALUE, _Of(mem=_Mem(value, len(value or b"")))),
+            _Vu(_VU_KEY, _Of(mem=_Mem(key, len(key)))),
+            _Vu(_VU_OPAQUE, _Of(tag=tag)),
+            _Vu(_VU_HEADER, _Of(header=_Named(name.encode(), data, len(data)))),
+        )
+        error = self._lib.produceva(self._producer, arguments, len(arguments))
+        if error is not None:
+            self._lib.error_destroy(error)
+            self._landed([(tag, None)])
 
     # -- what comes back
 
@@ -271,6 +336,21 @@ class NativeProducer:
         self._landed([(tag, None) for tag in self._flying])
         os.close(self._readable)
         os.close(self._writable)
+
+
+def _runs(puts: list[_Put], alone: Container[int]) -> Iterator[list[_Put]]:
+    """The same in order, those with these tags each by itself."""
+    run: list[_Put] = []
+    for put in puts:
+        if put[3] in alone:
+            if run:
+                yield run
+            yield [put]
+            run = []
+        else:
+            run.append(put)
+    if run:
+        yield run
 
 
 def _failure(code: int, reason: bytes = b"") -> KafkaException:

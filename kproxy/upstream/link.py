@@ -22,6 +22,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE, Shares
 from kproxy.metadata.levels import CALLS_FROM, Level
+from kproxy.upstream.librdkafka import Header
 from kproxy.upstream.producing import Appender, Report
 from kproxy.upstream.reading import Reader, Records
 from kproxy.upstream.settings import Upstream
@@ -93,10 +94,11 @@ class DataLink:
         self.read: Callable[[int, int, int], None] = self._reader.read
 
     def publish_queue(
-        self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None
-    ) -> None:
+        self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
+        header: Header | None = None,
+    ) -> None:  # fmt: skip
         """Put a record in the queues topic; `done` is called once it is there."""
-        self._appender.publish(self._upstream.queues, key, value, done)
+        self._appender.publish(self._upstream.queues, key, value, done, header)
 
     def publish_map(self, key: bytes, value: bytes) -> None:
         """Put a record in the partitions topic."""

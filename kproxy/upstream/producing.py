@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, Producer
 
 from kproxy.errors import Code, KafkaError
-from kproxy.upstream.librdkafka import NativeProducer, Reported, Reports, library
+from kproxy.upstream.librdkafka import Header, NativeProducer, Reported, Reports, library
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, record_key
 
@@ -30,7 +30,10 @@ _RECORDS_MAX = 2_000_000
 class Sending(Protocol):
     """What takes records to the cluster and tells what became of each."""
 
-    def put(self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int) -> None:
+    def put(
+        self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int,
+        header: Header | None = None,
+    ) -> None:  # fmt: skip
         """Raises BufferError where the line is full, KafkaException."""
         ...
 
@@ -51,10 +54,14 @@ class PlainProducer:
         self._thread = threading.Thread(target=self._run, name="append", daemon=True)
         self._thread.start()
 
-    def put(self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int) -> None:
+    def put(
+        self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int,
+        header: Header | None = None,
+    ) -> None:  # fmt: skip
         self._producer.produce(
-            topic, value, key=key, partition=partition, on_delivery=partial(self._delivered, tag)
-        )
+            topic, value, key=key, partition=partition, on_delivery=partial(self._delivered, tag),
+            headers=None if header is None else [header],
+        )  # fmt: skip
 
     def _delivered(self, tag: int, error: UpstreamError | None, message: Any) -> None:
         self._reports.append((tag, message.offset() if error is None else None))
@@ -152,12 +159,13 @@ class Appender:
         self._flying[counter] = partition
 
     def publish(
-        self, topic: str, key: bytes, value: bytes | None, done: Callable[[], None] | None = None
-    ) -> None:
+        self, topic: str, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
+        header: Header | None = None,
+    ) -> None:  # fmt: skip
         """Put a record of a cache topic in line, best effort; `done` is called on the loop."""
         tag = next(self._tags)
         try:
-            self._sending.put(topic, 0, key, value, tag)
+            self._sending.put(topic, 0, key, value, tag, header)
         except (BufferError, KafkaException) as error:
             _log.warning("not_published", topic=topic, reason=str(error))
             return

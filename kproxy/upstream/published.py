@@ -26,7 +26,7 @@ class NotPublished(Exception):
 class RowsWriter:
     """Publishes one shard's rows. All calls block; made at the first publication, not before."""
 
-    def __init__(self, upstream: Upstream, shard: int) -> None:
+    def __init__(self, upstream: Upstream, shard: int, row_bytes_max: int) -> None:
         self._topic = upstream.offset
         self._shard = shard
         self._producer = Producer(
@@ -35,6 +35,7 @@ class RowsWriter:
                 transaction_timeout_ms=60_000,
                 linger_ms=5,
                 compression_type="lz4",
+                message_max_bytes=row_bytes_max,
             )
         )
 

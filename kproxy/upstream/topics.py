@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import structlog
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
     ClusterMetadata,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -20,9 +23,13 @@ from confluent_kafka.admin import (
 from kproxy.errors import CannotStart
 from kproxy.upstream.settings import Upstream
 
+_log = structlog.get_logger()
+
 _TIMEOUT_S = 15
 _REPLICAS = 3
 _SEGMENT_BYTES_MAX = 128 << 20
+_OVERHEAD_BYTES = 1 << 20
+_DAY_MS = 24 * 3600 * 1000
 _TOOL = "kafka-topics.sh --bootstrap-server"
 
 
@@ -39,10 +46,16 @@ class Wanted:
     configs: dict[str, str]
 
 
+def row_bytes_max(message_bytes_max: int) -> int:
+    """What a published row may take: one command may be all of it, and its packing may fail."""
+    return message_bytes_max + _OVERHEAD_BYTES
+
+
 def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[Wanted]:
     """What the four topics are made with."""
     compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2"}
-    rows = {**compacted, "segment.bytes": str(32 << 20)}
+    largest = str(row_bytes_max(message_bytes_max))
+    rows = {**compacted, "segment.bytes": str(32 << 20), "max.message.bytes": largest}
     return [
         Wanted(
             name=upstream.data,
@@ -79,6 +92,8 @@ class Topics:
         self._single_replica = single_replica
         self._wanted = wanted(upstream, shards, message_bytes_max)
         self._message_bytes_max = message_bytes_max
+        self.tombstones_kept_ms = _DAY_MS
+        """For how long the queues topic says that a queue is gone, as found by `check`."""
 
     def prepare(self) -> None:
         """Make what is missing, check what is there.
@@ -142,6 +157,10 @@ class Topics:
         names = [topic.name for topic in self._wanted]
         metadata = self._known_everywhere(names)
         configs = self._effective(names)
+        if self._create and self._enlarge(configs):
+            configs = self._effective(names)
+        kept = configs[self._upstream.queues].get("delete.retention.ms", str(_DAY_MS))
+        self.tombstones_kept_ms = int(kept)
         for topic in self._wanted:
             found = metadata.topics[topic.name].partitions
             if len(found) != topic.partitions:
@@ -179,6 +198,35 @@ class Topics:
             found[resource.name] = {k: str(entry.value) for k, entry in future.result().items()}
         return found
 
+    def _too_small(self, topic: Wanted, configs: Mapping[str, str]) -> int:
+        """The size of record that a topic of rows should take, where it takes less; else 0."""
+        largest = int(topic.configs.get("max.message.bytes", "0"))
+        return largest if int(configs.get("max.message.bytes", "0")) < largest else 0
+
+    def _enlarge(self, configs: Mapping[str, Mapping[str, str]]) -> bool:
+        """Let topics of rows that an earlier release made take the rows of large groups."""
+        resources = []
+        for topic in self._wanted:
+            largest = self._too_small(topic, configs[topic.name])
+            if largest and topic.name != self._upstream.data:
+                entry = ConfigEntry(
+                    "max.message.bytes",
+                    str(largest),
+                    incremental_operation=AlterConfigOpType.SET,
+                )
+                resources.append(
+                    ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=[entry])
+                )
+        if resources:
+            futures = self._admin.incremental_alter_configs(resources, request_timeout=_TIMEOUT_S)
+            for resource, future in futures.items():
+                try:
+                    future.result()
+                except KafkaException as error:
+                    reason = error.args[0].str()
+                    _log.warning("topic_not_altered", topic=resource.name, reason=reason)
+        return bool(resources)
+
     def _faults(
         self, topic: Wanted, configs: Mapping[str, str], replicas: int
     ) -> Iterator[tuple[str, str]]:
@@ -196,6 +244,12 @@ class Topics:
             yield f"cleanup.policy is {found}, which loses data", alter(f"cleanup.policy={policy}")
         if topic.name == self._upstream.data:
             yield from self._data_faults(configs, alter)
+        elif largest := self._too_small(topic, configs):
+            yield (
+                f"max.message.bytes is {configs['max.message.bytes']}: too small for rows of large"
+                " groups",
+                alter(f"max.message.bytes={largest}"),
+            )
         if configs.get("unclean.leader.election.enable") == "true":
             yield (
                 "unclean.leader.election.enable is true, which can lose acknowledged records",

@@ -1,0 +1,140 @@
+"""Telling all workers what the queues of the home shards served here are.
+
+Who serves a shard announces: what it folds from its claim on, what is left from before, and again
+what somebody else has told wrongly. What a late worker still announces holds as of its log offset.
+"""
+
+from collections.abc import Callable
+
+from anyio.abc import TaskGroup
+
+from kproxy.owning.queues import Gone, QueueCache, announcement
+from kproxy.owning.slices import slices
+from kproxy.shard import Shard
+from kproxy.upstream.link import DataLink
+from kproxy.virtual import rows
+from kproxy.virtual.partitioner import shard_of
+
+Serving = Callable[[int], Shard | None]
+
+
+def serves(shard: Shard, term: int) -> bool:
+    """Whether a shard is still served by the claim that it was."""
+    return shard.serving and shard.term == term
+
+
+class Announcer:
+    """Puts announcements in the queues topic."""
+
+    def __init__(
+        self, link: DataLink, shards: int, cache: QueueCache, serving: Serving, tasks: TaskGroup
+    ) -> None:
+        self._link = link
+        self._shards = shards
+        self._cache = cache
+        self._serving = serving
+        self._tasks = tasks
+        self._to_note: list[str] = []
+        self._to_compare: dict[int, tuple[Shard, int]] = {}
+        self._comparing = False
+
+    def announce(
+        self,
+        shard: Shard,
+        name: str,
+        then: Callable[[], None] | None = None,
+        gone: Gone | None = None,
+    ) -> None:
+        """Tell all workers what a queue of a home shard served here is now, `then` go on.
+
+        `gone`: what is to be said where the name is nobody's; else that it is nobody's as of now.
+        """
+        key = rows.announce_key(name)
+        mark = shard.state.get(key)
+        queue = shard.state.queue(name)
+
+        def delivered() -> None:
+            if mark is not None and shard.serving and shard.state.get(key) == mark:
+                shard.state.put(key, None)
+            if then is not None:
+                then()
+
+        if queue is not None and queue.partitions:
+            self._link.publish_queue(rows.queue_key(name), announcement(queue), delivered)
+        elif queue is None:
+            as_of = shard.applied_through.next_offset - 1
+            header = (gone or Gone(as_of, self._cache.held_id(name))).header()
+            self._link.publish_queue(rows.queue_key(name), None, delivered, header)
+        else:
+            return
+        self._note_soon(name)
+
+    def _note_soon(self, name: str) -> None:
+        if not self._to_note:
+            self._tasks.start_soon(self._note)
+        self._to_note.append(name)
+
+    async def _note(self) -> None:
+        names, self._to_note = self._to_note, []
+        self._cache.note(names)
+
+    def say_again(self, shard: Shard, name: str) -> None:
+        """Announce a queue as it is; where it is not there yet, that no other has its name."""
+        queue = shard.state.queue(name)
+        if queue is None or queue.partitions:
+            self.announce(shard, name)
+            return
+        held = self._cache.held_id(name)
+        if held is not None and held != queue.queue_id:
+            header = Gone(queue.created_at, held).header()
+            self._link.publish_queue(rows.queue_key(name), None, None, header)
+
+    # -- beginning to serve
+
+    async def take_up(self, shard: Shard, term: int) -> None:
+        """Announce what changed before this worker served, unless the topic has it by now."""
+        async for found in slices(shard.kv, b"a", b"b"):
+            for row, mark in found:
+                if not serves(shard, term):
+                    return
+                name = row[1:].decode()
+                if shard.state.get(row) != mark:
+                    continue  # it was said meanwhile
+                if self._cache.heard(name):
+                    shard.state.put(row, None)
+                else:
+                    self.say_again(shard, name)
+        async for found in slices(self._cache.kv, b"d", b"e"):
+            for row, _ in found:
+                name = row[1:].decode()
+                if self._is_home(shard, term, name):
+                    self.say_again(shard, name)
+
+    def _is_home(self, shard: Shard, term: int, name: str) -> bool:
+        return shard_of(name, self._shards) == shard.shard and serves(shard, term)
+
+    async def compare(self, shard: Shard, term: int) -> None:
+        """After a rebuild, of which announcements it knows nothing: say what the topic has not."""
+        async for found in slices(shard.kv, b"q", b"r"):
+            for row, _ in found:
+                name = row[1:].decode()
+                if not serves(shard, term):
+                    return
+                if not self._cache.heard(name):
+                    self.say_again(shard, name)
+        self._to_compare[shard.shard] = shard, term
+        if not self._comparing:
+            self._comparing = True
+            self._tasks.start_soon(self._compare_cache)
+
+    async def _compare_cache(self) -> None:
+        """Say what is gone, of all shards that wait for it in one walk over the catalogue."""
+        while self._to_compare:
+            homes, self._to_compare = self._to_compare, {}
+            async for found in slices(self._cache.kv, b"q", b"r"):
+                for row, _ in found:
+                    name = row[1:].decode()
+                    shard, term = homes.get(shard_of(name, self._shards), (None, 0))
+                    if shard is not None and serves(shard, term) and not self._cache.heard(name):
+                        self.say_again(shard, name)
+        self._comparing = False

@@ -1,0 +1,127 @@
+"""One life of a worker in a simulated cluster: the real classes, over `cluster`'s means."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+
+from kproxy.config import Config
+from kproxy.log.room import DiskRoom
+from kproxy.metadata.levels import Level
+from kproxy.owning.aftermath import Aftermath
+from kproxy.owning.decisions import Decisions
+from kproxy.owning.freshness import Freshness
+from kproxy.owning.queues import QueueCache
+from kproxy.owning.shards import Shards
+from kproxy.owning.site import Site
+from kproxy.progress import Progress
+from kproxy.upstream.following import Record
+from tests.simulation.cluster import SimKv, SimLink, World
+from tests.simulation.virtual_time import Clock
+
+
+def config(directory: Path, shards: int) -> Config:
+    return Config(
+        bootstrap_servers="simulated", data_dir=directory, shards=shards, publish_ms=1500,
+        keeper_period_ms=1000, rows_flush_ms_max=3000, segment_bytes=2000, rows_cached_max=50,
+        disk_free_bytes_min=1,
+    )  # fmt: skip
+
+
+class Life:
+    """From a start to a crash."""
+
+    def __init__(self, world: World, name: str, writer: int, shards: int) -> None:
+        self.world = world
+        self.alive = True
+        self.ended = anyio.Event()
+        world.lives[name] = self
+        directory = world.directory / name
+        self.config = config(directory, shards)
+        self.count = shards
+        self.writer = writer
+        self.shards = Shards(shards, directory)
+        self.kv = SimKv(world, directory / "queues")
+        self.cache = QueueCache(self.kv, shards, self.shards.serving)
+        self.link: Any
+        self.freshness = Freshness(self._queues_end, lambda: self.cache.next_offset)
+        self.shards.settle = self.freshness.settle
+        self.aftermath = Aftermath(shards, self.shards.all, self.cache, self.freshness.settle)
+        self.cache.gone = self.aftermath.queue_gone
+        self.cache.reconfigured = self.aftermath.settings_changed
+        self.decisions: Decisions
+        self._scope = anyio.CancelScope()
+
+    async def _queues_end(self) -> int:
+        return int(await self.link.queues_end())
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    self._start(tasks)
+        finally:
+            self.ended.set()
+
+    def _start(self, tasks: Any) -> None:
+        self.link = SimLink(self.world, self, self.writer, tasks)
+        self.decisions = Decisions(
+            self.link, self.count, self.cache, self.shards.serving, tasks, self.now_ms
+        )
+        self.link.unfollowed = self.decisions.unfollowed
+        self.shards.decide = self.decisions.decide
+        upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
+        site = Site(
+            config=self.config, upstream=upstream, link=self.link, decisions=self.decisions,
+            announce=lambda shard, claim: None,
+            room=DiskRoom(self.config.data_dir, 1), opening=anyio.Semaphore(2),
+            progress=Progress(), lookup=self.cache, now_ms=self.now_ms, level=Level(),
+        )  # fmt: skip
+        for task in (
+            self.link.watch_ends, self.decisions.expire, self.aftermath.run, self.freshness.run,
+            self._follow, self._flush,
+        ):  # fmt: skip
+            tasks.start_soon(task)
+        tasks.start_soon(self.shards.run, site)
+
+    def now_ms(self) -> int:
+        return Clock().time_ns() // 1_000_000
+
+    async def crash(self) -> None:
+        """Nothing it does from now on has an effect, and what was not on its disk is gone."""
+        self.alive = False
+        self._scope.cancel()
+        await self.ended.wait()
+
+    # -- the queues topic, as `Member` follows it
+
+    async def _follow(self) -> None:
+        while True:
+            await anyio.sleep(self.world.delay())
+            most = self.world.rng.choice((1, 2, 5, 100))
+            records = self.world.queues_from(self.cache.next_offset, most)
+            if records:
+                self._take(records)
+
+    def _take(self, records: list[Record]) -> None:
+        names = {record.key[1:].decode() for record in records if record.key[:1] == b"q"}
+        names = {name for name in names if self.shards.serving_name(name) is None}
+        before = {name: self.cache.find(name) for name in names}
+        for name in self.cache.apply(records):
+            home = self.shards.serving_name(name)
+            if home is not None:
+                self.decisions.announcer.say_again(home, name)
+        for name, known in before.items():
+            if known is not None and self.world.plain.alive(known.queue_id):
+                found = self.cache.find(name)
+                assert found is not None, f"{name} is there, and was not found any more"
+                assert found.queue_id == known.queue_id, f"{name} has turned into an older one"
+        self.freshness.moved()
+        for counter, values in self.cache.outcomes(records, self.writer):
+            self.decisions.published(counter, values)
+
+    async def _flush(self) -> None:
+        while True:
+            await anyio.sleep(self.world.rng.random() * 6)
+            self.kv.flush()
