@@ -155,3 +155,14 @@ def test_damage_in_the_active_segment_is_refused_too(data_dir: Path) -> None:
     assert len(refused.raw) == 1
     assert "is damaged at position" in refused.raw[0]
     assert segment.read_bytes() == data
+
+
+def test_queues_of_very_many_partitions_are_folded_again_soon(data_dir: Path) -> None:
+    """They hung the server, and each start after a kill as well."""
+    server = Served(data_dir).wait_ready()
+    with Wire(server.host, server.port) as wire:
+        for number in range(20):
+            assert wire.create(f"wide-{number}", 10_000).error_code == 0
+    server.kill()
+    with served(data_dir) as again, Wire(again.host, again.port) as wire:
+        assert wire.produce("wide-19", batch(b"v"), partition=9_999).base_offset == 0
