@@ -21,8 +21,9 @@ from kproxy.errors import KafkaError
 from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Kind, command
-from kproxy.virtual.types import QueueId
+from kproxy.virtual.bodies import Forget
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
 
@@ -41,16 +42,13 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
     """
     start, end = _tracked(queue_id)
     while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
-        groups: dict[str, list[list[str | int]]] = {}
+        groups: dict[str, list[PartitionKey]] = {}
         for key, _ in found:
-            index = rows.partition_of(key)[1]
-            groups.setdefault(rows.group_of_tracked(key), []).append([queue_id.hex(), index])
+            groups.setdefault(rows.group_of_tracked(key), []).append(rows.partition_of(key))
+        bodies = [Forget(*item).encode(shard.level.value) for item in groups.items()]
         try:
             outcomes = await shard.append(
-                [
-                    command(Kind.FORGET, values={"group": group, "partitions": partitions})
-                    for group, partitions in groups.items()
-                ]
+                [Envelope(Kind.FORGET, body=body) for body in bodies]
             ).wait()
         except KafkaError as error:
             _log.warning("offsets_not_swept", shard=shard.shard, reason=error.message)

@@ -13,6 +13,7 @@ from kproxy.fetching.reading import Answer
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster import Alone
+from kproxy.metadata.levels import Level
 from kproxy.protocol.answers import Broker
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.envelope import Envelope
@@ -91,6 +92,7 @@ class MemoryShard:
         self.serving = True
         self.shard = ShardId(shard)
         self.term = 0
+        self.level = Level()
         self.tasks: TaskGroup | None = None
 
     @property

@@ -22,9 +22,11 @@ from kproxy.groups.consumer import ConsumerGroup
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard import Shard
 from kproxy.virtual import group_rows, rows
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.bodies import Expire
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Head, decode_head
 from kproxy.virtual.rows import Committed
+from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
@@ -98,7 +100,7 @@ class Expiry(Looks):
         members = self._find(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
-        expired: list[list[str | int]] = []
+        expired: list[tuple[QueueId, int, int]] = []
         again_ms, left = self._now_ms(), False
         async with aclosing(self._offsets(group)) as offsets:
             async for key, committed in offsets:
@@ -113,7 +115,7 @@ class Expiry(Looks):
                 if queue is not None and since_ms >= before_ms:
                     again_ms, left = min(again_ms, since_ms), True
                     continue
-                expired.append([queue_id.hex(), index, committed.time_ms])
+                expired.append((queue_id, index, committed.time_ms))
                 if len(expired) == _OFFSETS_MAX:
                     self._begun[group] = key + b"\0"
                     break
@@ -124,10 +126,8 @@ class Expiry(Looks):
                 del self._begun[group]  # once more from the first
         if not left and not head.members:
             again_ms = head.look_ms  # once more, then it goes
-        values = {
-            "group": group, "after": head.version, "offsets": expired, "nothing_left": not left,
-        }  # fmt: skip
-        return command(Kind.EXPIRE, number=again_ms, values=values), len(expired)
+        body = Expire(group, head.version, not left, expired).encode(self._shard.level.value)
+        return Envelope(Kind.EXPIRE, number=again_ms, body=body), len(expired)
 
     async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
         """A group's offsets, from where the last look at it ended; others run in between."""

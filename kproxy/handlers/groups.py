@@ -14,7 +14,8 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.bodies import Expire
+from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.group_rows import Head
 from kproxy.worker import Request, Worker
 
@@ -183,11 +184,9 @@ async def _thinned_out(worker: Worker, coordinator: Coordinator, group_id: str) 
         offsets = []
         for key, value in found:
             queue_id, index = rows.partition_of_offset(key)
-            offsets.append([queue_id.hex(), index, rows.decode_committed(value).time_ms])
-        values = {
-            "group": group_id, "after": head.version, "offsets": offsets, "nothing_left": False,
-        }  # fmt: skip
-        outcome = await append(shard, command(Kind.EXPIRE, number=head.look_ms, values=values))
+            offsets.append((queue_id, index, rows.decode_committed(value).time_ms))
+        body = Expire(group_id, head.version, False, offsets).encode(worker.level.value)
+        outcome = await append(shard, Envelope(Kind.EXPIRE, number=head.look_ms, body=body))
         if outcome.code == Code.NOT_COORDINATOR:
             return Code.NON_EMPTY_GROUP  # it has changed
         if outcome.code:

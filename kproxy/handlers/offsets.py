@@ -15,11 +15,11 @@ from kproxy.memory import Making
 from kproxy.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
-from kproxy.virtual.bodies import Commit, OffsetCommit
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.bodies import Commit, Forget, OffsetCommit
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.virtual.rows import Queue
-from kproxy.virtual.types import QueueId
+from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker import Request, Worker
 
 _GROUP = 0
@@ -300,7 +300,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     used = frozenset() if group is None else group.subscribed()
     if used is None:
         return {"error_code": Code.NON_EMPTY_GROUP, "topics": ()}
-    forgotten: dict[tuple[str, int], None] = {}
+    forgotten: dict[PartitionKey, None] = {}
     topics = []
     for topic in body.topics:
         queue = worker.catalogue.find(topic.name)
@@ -313,13 +313,13 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             elif topic.name in used:
                 code = Code.GROUP_SUBSCRIBED_TO_TOPIC
             else:
-                forgotten[queue.queue_id.hex(), index] = None
+                forgotten[queue.queue_id, index] = None
             parts.append({"partition_index": index, "error_code": code})
             await request.making.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
     for some in slices(forgotten, _OFFSETS_AT_ONCE):
-        values = {"group": body.group_id, "partitions": some}
-        outcome = await append(shard, command(Kind.FORGET, values=values))
+        forget = Forget(body.group_id, some).encode(worker.level.value)
+        outcome = await append(shard, Envelope(Kind.FORGET, body=forget))
         if outcome.code:
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}
     return {"error_code": Code.NONE, "topics": topics}

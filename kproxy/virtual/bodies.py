@@ -15,6 +15,10 @@ BINARY_FROM = 2
 _JSON = ord("{")
 _FORM = 1
 _LENGTH = struct.Struct(">H")
+_COUNT = struct.Struct(">I")
+_PARTITION = struct.Struct(">16sI")
+_EXPIRE = struct.Struct(">q?I")  # version, nothing left, how many offsets
+_EXPIRED = struct.Struct(">16sIq")  # queue, partition, time (ms)
 _COMMIT = struct.Struct(">iI")  # epoch, how many offsets
 _OFFSET = struct.Struct(">16sIqi?I")  # queue, partition, offset, leader epoch, deny, metadata bytes
 
@@ -61,7 +65,7 @@ class Commit(NamedTuple):
             "epoch": self.epoch,
             "offsets": [[o.queue_id.hex(), *o[1:]] for o in self.offsets],
         }
-        return json.dumps(values, separators=(",", ":")).encode()
+        return _dumps(values)
 
 
 def decode_commit(body: bytes) -> Commit:
@@ -98,6 +102,77 @@ def _commit_of(values: dict[str, Any]) -> Commit:
             for queue_hex, partition, offset, leader_epoch, metadata, *more in values["offsets"]
         ],
     )  # fmt: skip
+
+
+class Forget(NamedTuple):
+    """FORGET: a group's offsets of these partitions go, whatever they are."""
+
+    group: str
+    partitions: list[PartitionKey]
+
+    def encode(self, level: int) -> bytes:
+        """The body as this level has it."""
+        if level < BINARY_FROM:
+            return _dumps({
+                "group": self.group, "partitions": [[q.hex(), i] for q, i in self.partitions],
+            })  # fmt: skip
+        parts = [bytes([_FORM]), _text(self.group), _COUNT.pack(len(self.partitions))]
+        parts += [_PARTITION.pack(*key) for key in self.partitions]
+        return b"".join(parts)
+
+
+def decode_forget(body: bytes) -> Forget:
+    """Raises ValueError for a form of a later kproxy."""
+    if body[0] == _JSON:
+        values = json.loads(body)
+        keys = [(QueueId(bytes.fromhex(q)), index) for q, index in values["partitions"]]
+        return Forget(values["group"], keys)
+    _check(body)
+    group, at = _text_at(body, 1)
+    (count,) = _COUNT.unpack_from(body, at)
+    start = at + _COUNT.size
+    found = _PARTITION.iter_unpack(body[start : start + count * _PARTITION.size])
+    return Forget(group, [(QueueId(queue_id), index) for queue_id, index in found])
+
+
+class Expire(NamedTuple):
+    """EXPIRE: offsets that were as old as this when a group of this version was looked at."""
+
+    group: str
+    after: int
+    nothing_left: bool
+    offsets: list[tuple[QueueId, int, int]]  # queue, partition, time of the commit (ms)
+
+    def encode(self, level: int) -> bytes:
+        """The body as this level has it."""
+        if level < BINARY_FROM:
+            return _dumps({
+                "group": self.group, "after": self.after, "nothing_left": self.nothing_left,
+                "offsets": [[q.hex(), *more] for q, *more in self.offsets],
+            })  # fmt: skip
+        parts = [bytes([_FORM]), _text(self.group)]
+        parts.append(_EXPIRE.pack(self.after, self.nothing_left, len(self.offsets)))
+        parts += [_EXPIRED.pack(*offset) for offset in self.offsets]
+        return b"".join(parts)
+
+
+def decode_expire(body: bytes) -> Expire:
+    """Raises ValueError for a form of a later kproxy."""
+    if body[0] == _JSON:
+        values = json.loads(body)
+        offsets = [(QueueId(bytes.fromhex(q)), i, time_ms) for q, i, time_ms in values["offsets"]]
+        return Expire(values["group"], values["after"], bool(values["nothing_left"]), offsets)
+    _check(body)
+    group, at = _text_at(body, 1)
+    after, nothing_left, count = _EXPIRE.unpack_from(body, at)
+    start = at + _EXPIRE.size
+    found = _EXPIRED.iter_unpack(body[start : start + count * _EXPIRED.size])
+    offsets = [(QueueId(queue_id), index, time_ms) for queue_id, index, time_ms in found]
+    return Expire(group, after, nothing_left, offsets)
+
+
+def _dumps(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def _check(body: bytes) -> None:

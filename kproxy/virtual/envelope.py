@@ -33,14 +33,14 @@ class Kind(IntEnum):
     DELETE = 4
     TRIM = 5  # number: the new log start offset
     COMMIT = 6  # body: `bodies.Commit`
-    FORGET = 7  # body: {group, partitions}
+    FORGET = 7  # body: `bodies.Forget`
     PRODUCER_ID = 8
     COPY = 9  # number: the base offset; body: what `COPIED` says, the record batch
     CLAIM = 20  # its writer serves the shard from now on
     SPREAD = 21  # number: log offset in the queue's home shard; body: {name, partitions}
     LANDED = 22  # in the home shard. number: the same, all other shards have it
     GROUP = 24  # body: {group, after, kind, members, values, rows}
-    EXPIRE = 25  # number: when to look again (ms). body: {group, after, offsets, nothing_left}
+    EXPIRE = 25  # number: when to look again (ms). body: `bodies.Expire`
     DELETE_GROUP = 26  # body: {group}
     CONFIGURE = 27  # body: {set, drop, all}
     FORGET_SPREAD = 28  # nobody is told of this deleted queue any more

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from kproxy.errors import Code
 from kproxy.virtual import group_rows, rows
-from kproxy.virtual.bodies import OffsetCommit, decode_commit
+from kproxy.virtual.bodies import OffsetCommit, decode_commit, decode_expire, decode_forget
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import NO_VERSION, Head
 from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.state import State
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import PartitionKey
 
 ALLOW_REWIND = "allow-rewind"
 """A commit whose metadata says so may go back."""
@@ -114,9 +114,9 @@ class GroupFold:
         return Code.NONE
 
     def forget(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
-        values = envelope.values()
-        for queue_hex, index in values["partitions"]:
-            self._drop_offset(values["group"], (QueueId(bytes.fromhex(queue_hex)), index))
+        group, partitions = decode_forget(envelope.body)
+        for key in partitions:
+            self._drop_offset(group, key)
         return Outcome(Code.NONE)
 
     def _drop_offset(self, group: str, key: PartitionKey) -> None:
@@ -134,17 +134,16 @@ class GroupFold:
         without the log.
         A group that was found without any is `spent`, and goes if it is found so once more.
         """
-        values = envelope.values()
-        group: str = values["group"]
+        group, after, nothing_left, offsets = decode_expire(envelope.body)
         head = self.head(group)
-        if head is None or head.version != values["after"]:
+        if head is None or head.version != after:
             return Outcome(Code.NOT_COORDINATOR)
-        for queue_hex, index, time_ms in values["offsets"]:
-            key: PartitionKey = (QueueId(bytes.fromhex(queue_hex)), index)
+        for queue_id, index, time_ms in offsets:
+            key = (queue_id, index)
             known = self._state.committed(group, key)
             if known is not None and known.time_ms == time_ms:
                 self._drop_offset(group, key)
-        nothing_left = bool(values["nothing_left"]) and not head.members
+        nothing_left = nothing_left and not head.members
         if nothing_left and head.spent:
             self._drop_head(group, head)
         else:

@@ -10,6 +10,7 @@ from kproxy.groups.expiry import _OFFSETS_MAX, Expiry
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.retention import _SLICE, Retention
 from kproxy.virtual import rows
+from kproxy.virtual.bodies import decode_expire
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.group_rows import decode_head, group_key
 from kproxy.virtual.types import QueueId
@@ -327,7 +328,7 @@ def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> None:
     stage.now += WEEK // 2 + 1
     appended = len(stage.shard.log)
     turns = stage.expire()
-    expired = [len(one.values()["offsets"]) for one in stage.shard.log[appended:]]
+    expired = [len(decode_expire(one.body).offsets) for one in stage.shard.log[appended:]]
     assert sum(expired) == count
     assert max(expired) <= _OFFSETS_MAX
     assert turns >= count / 500

@@ -18,7 +18,7 @@ from kproxy.fetching.reading import Answer
 from kproxy.handlers import offsets
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
-from kproxy.virtual.bodies import decode_commit
+from kproxy.virtual.bodies import decode_commit, decode_expire
 from kproxy.virtual.envelope import Kind
 from kproxy.worker import Line, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
@@ -305,7 +305,7 @@ def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
         await call(worker, 8, 8, commit_values("q", range(3000)))
         answer = await call(worker, 42, 2, {"groups_names": ["g", "g", "none"]})
         assert [(r.group_id, r.error_code) for r in answer.results] == [("g", 0), ("none", 69)]
-        expired = [len(e.values()["offsets"]) for e in shard_of(worker).log
+        expired = [len(decode_expire(e.body).offsets) for e in shard_of(worker).log
                    if e.kind == Kind.EXPIRE]  # fmt: skip
         assert expired == [500] * 5
         assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geo" + b"t"]
