@@ -91,8 +91,17 @@ class Announcer:
 
     # -- beginning to serve
 
-    async def take_up(self, shard: Shard, term: int) -> None:
-        """Announce what changed before this worker served, unless the topic has it by now."""
+    async def take_up(self, shard: Shard, term: int, *, rebuilt: bool = False) -> None:
+        """Announce what changed before this worker served, unless the topic has it by now.
+
+        `rebuilt`: of what was announced nothing is known; all that the topic has not is said.
+        """
+        said: set[str] = set()
+        async for found in slices(self._cache.kv, b"d", b"e"):
+            for row, _ in found:
+                name = row[1:].decode()
+                if shard_of(name, self._shards) == shard.shard and serves(shard, term):
+                    self._say_once(shard, name, said)
         async for found in slices(shard.kv, b"a", b"b"):
             for row, mark in found:
                 if not serves(shard, term):
@@ -103,25 +112,24 @@ class Announcer:
                 if self._cache.heard(name):
                     shard.state.put(row, None)
                 else:
-                    self.say_again(shard, name)
-        async for found in slices(self._cache.kv, b"d", b"e"):
-            for row, _ in found:
-                name = row[1:].decode()
-                if self._is_home(shard, term, name):
-                    self.say_again(shard, name)
+                    self._say_once(shard, name, said)
+        if rebuilt:
+            await self._compare(shard, term, said)
 
-    def _is_home(self, shard: Shard, term: int, name: str) -> bool:
-        return shard_of(name, self._shards) == shard.shard and serves(shard, term)
+    def _say_once(self, shard: Shard, name: str, said: set[str]) -> None:
+        if name not in said:
+            said.add(name)
+            self.say_again(shard, name)
 
-    async def compare(self, shard: Shard, term: int) -> None:
-        """After a rebuild, of which announcements it knows nothing: say what the topic has not."""
+    async def _compare(self, shard: Shard, term: int, said: set[str]) -> None:
+        """Say what the topic has otherwise; what it has too much, with other shards' later."""
         async for found in slices(shard.kv, b"q", b"r"):
             for row, _ in found:
                 name = row[1:].decode()
                 if not serves(shard, term):
                     return
                 if not self._cache.heard(name):
-                    self.say_again(shard, name)
+                    self._say_once(shard, name, said)
         self._to_compare[shard.shard] = shard, term
         if not self._comparing:
             self._comparing = True

@@ -64,6 +64,7 @@ class Decisions:
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._landing: dict[int, dict[QueueId, list[tuple[int, Answer]]]] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
+        self._cache = cache
         self.announcer = Announcer(link, shards, cache, serving, tasks)
         self._driven: set[tuple[int, QueueId]] = set()
 
@@ -177,13 +178,12 @@ class Decisions:
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """Announce what changed, see that other shards are told, and answer.
 
-        A deletion is answered when every worker can know it. What another worker asked is answered
-        in the topic that it is announced in, behind the announcement.
+        A deletion is answered when every worker can know it: once it stands in the topic. What
+        another worker asked is answered in the topic as well, behind the announcement.
         """
         answer = self._answer_to(envelope)
         deleted = envelope.kind == Kind.DELETE and not outcome.code
-        ours = envelope.writer == self._link.writer
-        then = partial(answer, outcome) if deleted and ours and answer is not None else None
+        then = partial(answer, outcome) if deleted and answer is not None else None
         if not outcome.code and outcome.queue is not None:
             gone = Gone(log_offset, envelope.queue_id) if deleted else None
             self.announcer.announce(shard, outcome.queue.name, then, gone)
@@ -231,7 +231,7 @@ class Decisions:
         (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term, rebuilt)
 
     async def _take_up(self, shard: Shard, term: int, rebuilt: bool) -> None:
-        await self.announcer.take_up(shard, term)
+        await self.announcer.take_up(shard, term, rebuilt=rebuilt)
         async for found in slices(shard.kv, b"w", b"x"):
             for key, _ in found:
                 if not serves(shard, term):
@@ -239,8 +239,6 @@ class Decisions:
                 self._drive(shard, QueueId(key[1:]))
         for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):
             self._answer_late(shard, log_offset, envelope, outcome)
-        if rebuilt:
-            await self.announcer.compare(shard, term)
 
     def _answer_late(
         self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
@@ -251,6 +249,10 @@ class Decisions:
             return
         if self._spreads(shard, log_offset, envelope, outcome):
             self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
+            return
+        deleted = envelope.kind == Kind.DELETE and not outcome.code
+        if deleted and outcome.queue is not None and not self._cache.heard(outcome.queue.name):
+            self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
             return
         answer(outcome._replace(queue=shard.state.queue_by_id(envelope.queue_id) or outcome.queue))
 

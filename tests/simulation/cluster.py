@@ -216,7 +216,7 @@ class SimLink:
     def _in_line(self, line: Any, then: Callable[[], None]) -> None:
         """A little later, behind what came before in this line."""
         loop = asyncio.get_running_loop()
-        at = max(self._lines.get(line, 0.0), loop.time() + self._world.delay())
+        at = max(self._lines.get(line, 0.0) + 1e-6, loop.time() + self._world.delay())
         self._lines[line] = at
         loop.call_at(at, then)
 

@@ -15,6 +15,7 @@ import anyio
 import pytest
 import structlog
 
+from kproxy import copying
 from kproxy import keeper as keeper_module
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
@@ -58,10 +59,10 @@ class Simulation:
             self.assign()
             with anyio.move_on_after(TROUBLE_S):
                 async with anyio.create_task_group() as trouble:
-                    trouble.start_soon(self.now_and_then, 4.0, self.crash)
-                    trouble.start_soon(self.now_and_then, 3.0, self.move)
-                    for _ in range(4):
-                        trouble.start_soon(self.now_and_then, 0.3, self.client)
+                    trouble.start_soon(self.now_and_then, 7.0, self.crash)
+                    trouble.start_soon(self.now_and_then, 5.0, self.move)
+                    for _ in range(6):
+                        trouble.start_soon(self.now_and_then, 0.1, self.client)
             self.world.calm = True
             self.assign()
             await self.agreed()
@@ -261,12 +262,13 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
     for module in (publishing, keeper_module, shared, catalogue):
         monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(copying, "perf_counter", clock.monotonic)
     monkeypatch.setattr(publishing, "RowsWriter", SimRowsWriter)
 
     def run(seed: int, directory: Path) -> Simulation:
         simulation = Simulation(seed, directory / f"seed-{seed}")
         world, threads = simulation.world, Threads(simulation.rng)
-        for module in (holder, rebuild, publishing, shared, keeper_module):
+        for module in (holder, rebuild, publishing, shared, keeper_module, copying):
             monkeypatch.setattr(module, "to_thread", threads)
         monkeypatch.setattr(holder, "RocksKv", lambda path, size: SimKv(world, path))
         monkeypatch.setattr(rebuild, "read_whole", world.read_whole)
