@@ -247,14 +247,17 @@ class Decisions:
         answer = self._answer_to(envelope)
         if answer is None:
             return
-        if self._spreads(shard, log_offset, envelope, outcome):
+        if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
+            name = outcome.queue.name
+            if self._cache.heard(name):
+                answer(outcome)
+            else:
+                self.announcer.announce(shard, name, partial(answer, outcome))
+        elif self._spreads(shard, log_offset, envelope, outcome):
             self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
-            return
-        deleted = envelope.kind == Kind.DELETE and not outcome.code
-        if deleted and outcome.queue is not None and not self._cache.heard(outcome.queue.name):
-            self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
-            return
-        answer(outcome._replace(queue=shard.state.queue_by_id(envelope.queue_id) or outcome.queue))
+        else:
+            queue = shard.state.queue_by_id(envelope.queue_id) or outcome.queue
+            answer(outcome._replace(queue=queue))
 
     def _answer_when_landed(
         self, shard: Shard, queue_id: QueueId, log_offset: int, answer: Answer
