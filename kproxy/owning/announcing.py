@@ -4,10 +4,12 @@ Who serves a shard announces: what it folds from its claim on, what is left from
 what somebody else has told wrongly. What a late worker still announces holds as of its log offset.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+import anyio
 from anyio.abc import TaskGroup
 
+from kproxy.errors import KafkaError
 from kproxy.owning.queues import Gone, QueueCache, announcement
 from kproxy.owning.slices import slices
 from kproxy.shard import Shard
@@ -16,6 +18,8 @@ from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
 
 Serving = Callable[[int], Shard | None]
+Settle = Callable[[], Awaitable[None]]
+_LOST_S = 30.0
 
 
 def serves(shard: Shard, term: int) -> bool:
@@ -27,14 +31,23 @@ class Announcer:
     """Puts announcements in the queues topic."""
 
     def __init__(
-        self, link: DataLink, shards: int, cache: QueueCache, serving: Serving, tasks: TaskGroup
+        self,
+        link: DataLink,
+        shards: int,
+        cache: QueueCache,
+        serving: Serving,
+        settle: Settle,
+        tasks: TaskGroup,
     ) -> None:
+        """`settle`: wait until the cache is as new as the topic."""
+        self._settle = settle
         self._link = link
         self._shards = shards
         self._cache = cache
         self._serving = serving
         self._tasks = tasks
         self._to_note: list[str] = []
+        self._unsure: dict[str, tuple[Shard, int, float]] = {}  # term, and since when
         self._to_compare: dict[int, tuple[Shard, int]] = {}
         self._comparing = False
 
@@ -53,7 +66,11 @@ class Announcer:
         mark = shard.state.get(key)
         queue = shard.state.queue(name)
 
+        said = shard, shard.term, anyio.current_time()
+
         def delivered() -> None:
+            if self._unsure.get(name) is said:
+                del self._unsure[name]
             if mark is not None and shard.serving and shard.state.get(key) == mark:
                 shard.state.put(key, None)
             if then is not None:
@@ -67,7 +84,17 @@ class Announcer:
             self._link.publish_queue(rows.queue_key(name), None, delivered, header)
         else:
             return
+        self._unsure[name] = said
         self._note_soon(name)
+
+    def say_lost(self) -> None:
+        """Say again what has not reached the topic in time."""
+        late = anyio.current_time() - _LOST_S
+        for name, (shard, term, since) in list(self._unsure.items()):
+            if since < late:
+                del self._unsure[name]
+                if serves(shard, term):
+                    self.say_again(shard, name)
 
     def _note_soon(self, name: str) -> None:
         if not self._to_note:
@@ -97,6 +124,11 @@ class Announcer:
         `rebuilt`: of what was announced nothing is known; all that the topic has not is said.
         """
         said: set[str] = set()
+        try:
+            await self._settle()
+            known = True
+        except KafkaError:
+            known = False
         async for found in slices(self._cache.kv, b"d", b"e"):
             for row, _ in found:
                 name = row[1:].decode()
@@ -109,7 +141,7 @@ class Announcer:
                 name = row[1:].decode()
                 if shard.state.get(row) != mark:
                     continue  # it was said meanwhile
-                if self._cache.heard(name):
+                if known and self._cache.heard(name):
                     shard.state.put(row, None)
                 else:
                     self._say_once(shard, name, said)

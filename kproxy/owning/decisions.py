@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.owning.announcing import Announcer, Serving, serves
+from kproxy.owning.announcing import Announcer, Serving, Settle, serves
 from kproxy.owning.queues import Gone, QueueCache, announced, announcement, outcome_key
 from kproxy.owning.slices import slices
 from kproxy.pulse import pulse
@@ -53,6 +53,7 @@ class Decisions:
         shards: int,
         cache: QueueCache,
         serving: Serving,
+        settle: Settle,
         tasks: TaskGroup,
         now_ms: Callable[[], int],
     ) -> None:
@@ -64,8 +65,7 @@ class Decisions:
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._landing: dict[int, dict[QueueId, list[tuple[int, Answer]]]] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
-        self._cache = cache
-        self.announcer = Announcer(link, shards, cache, serving, tasks)
+        self.announcer = Announcer(link, shards, cache, serving, settle, tasks)
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking
@@ -131,6 +131,7 @@ class Decisions:
         """Answer what was never decided with an error that clients retry."""
         while True:
             await pulse(_AGAIN_S)
+            self.announcer.say_lost()
             now = anyio.current_time()
             late = [counter for counter, (_, until) in self._waiting.items() if until < now]
             for counter in late:
@@ -248,11 +249,7 @@ class Decisions:
         if answer is None:
             return
         if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
-            name = outcome.queue.name
-            if self._cache.heard(name):
-                answer(outcome)
-            else:
-                self.announcer.announce(shard, name, partial(answer, outcome))
+            self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
         elif self._spreads(shard, log_offset, envelope, outcome):
             self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
         else:

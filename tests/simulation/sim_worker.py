@@ -69,8 +69,9 @@ class Life:
     def _start(self, tasks: Any) -> None:
         self.link = SimLink(self.world, self, self.writer, tasks)
         self.decisions = Decisions(
-            self.link, self.count, self.cache, self.shards.serving, tasks, self.now_ms
-        )
+            self.link, self.count, self.cache, self.shards.serving, self.freshness.settle, tasks,
+            self.now_ms,
+        )  # fmt: skip
         self.link.unfollowed = self.decisions.unfollowed
         self.shards.decide = self.decisions.decide
         upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
@@ -85,7 +86,11 @@ class Life:
             self._follow, self._flush,
         ):  # fmt: skip
             tasks.start_soon(task)
-        tasks.start_soon(self.shards.run, site)
+        tasks.start_soon(self._serve, site)
+
+    async def _serve(self, site: Site) -> None:
+        await self.freshness.settle()  # as `Member.start` does
+        await self.shards.run(site)
 
     def now_ms(self) -> int:
         return Clock().time_ns() // 1_000_000
