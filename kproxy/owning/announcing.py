@@ -118,10 +118,10 @@ class Announcer:
 
     # -- beginning to serve
 
-    async def take_up(self, shard: Shard, term: int, *, rebuilt: bool = False) -> None:
+    async def take_up(self, shard: Shard, term: int) -> None:
         """Announce what changed before this worker served, unless the topic has it by now.
 
-        `rebuilt`: of what was announced nothing is known; all that the topic has not is said.
+        A rebuilt copy does not say what changed: all that the topic has otherwise is announced.
         """
         said: set[str] = set()
         try:
@@ -145,7 +145,7 @@ class Announcer:
                     shard.state.put(row, None)
                 else:
                     self._say_once(shard, name, said)
-        if rebuilt:
+        if shard.state.get(rows.COMPARE_KEY) is not None:
             await self._compare(shard, term, said)
 
     def _say_once(self, shard: Shard, name: str, said: set[str]) -> None:
@@ -177,4 +177,7 @@ class Announcer:
                     shard, term = homes.get(shard_of(name, self._shards), (None, 0))
                     if shard is not None and serves(shard, term) and not self._cache.heard(name):
                         self.say_again(shard, name)
+            for shard, term in homes.values():
+                if serves(shard, term):
+                    shard.commit({rows.COMPARE_KEY: None})
         self._comparing = False

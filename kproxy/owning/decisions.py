@@ -227,12 +227,12 @@ class Decisions:
 
     # -- beginning to serve
 
-    def take_up(self, shard: Shard, *, rebuilt: bool = False) -> None:
+    def take_up(self, shard: Shard) -> None:
         """Announce, spread and answer what an earlier owner did not get to."""
-        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term, rebuilt)
+        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term)
 
-    async def _take_up(self, shard: Shard, term: int, rebuilt: bool) -> None:
-        await self.announcer.take_up(shard, term, rebuilt=rebuilt)
+    async def _take_up(self, shard: Shard, term: int) -> None:
+        await self.announcer.take_up(shard, term)
         async for found in slices(shard.kv, b"w", b"x"):
             for key, _ in found:
                 if not serves(shard, term):
