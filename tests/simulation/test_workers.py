@@ -229,6 +229,7 @@ class Simulation:
 
     def check(self) -> None:
         plain = self.world.plain
+        assert not plain.faults
         wanted = {
             name: (queue.queue_id, queue.partitions, queue.configs)
             for name, queue in plain.names.items()
