@@ -4,10 +4,12 @@ Who serves a shard announces: what it folds from its claim on, what is left from
 what somebody else has told wrongly. What a late worker still announces holds as of its log offset.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+import anyio
 from anyio.abc import TaskGroup
 
+from kproxy.errors import KafkaError
 from kproxy.owning.queues import Gone, QueueCache, announcement
 from kproxy.owning.slices import slices
 from kproxy.shard import Shard
@@ -16,6 +18,8 @@ from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
 
 Serving = Callable[[int], Shard | None]
+Settle = Callable[[], Awaitable[None]]
+_LOST_S = 30.0
 
 
 def serves(shard: Shard, term: int) -> bool:
@@ -27,14 +31,23 @@ class Announcer:
     """Puts announcements in the queues topic."""
 
     def __init__(
-        self, link: DataLink, shards: int, cache: QueueCache, serving: Serving, tasks: TaskGroup
+        self,
+        link: DataLink,
+        shards: int,
+        cache: QueueCache,
+        serving: Serving,
+        settle: Settle,
+        tasks: TaskGroup,
     ) -> None:
+        """`settle`: wait until the cache is as new as the topic."""
+        self._settle = settle
         self._link = link
         self._shards = shards
         self._cache = cache
         self._serving = serving
         self._tasks = tasks
         self._to_note: list[str] = []
+        self._unsure: dict[str, tuple[Shard, int, float]] = {}  # term, and since when
         self._to_compare: dict[int, tuple[Shard, int]] = {}
         self._comparing = False
 
@@ -53,7 +66,11 @@ class Announcer:
         mark = shard.state.get(key)
         queue = shard.state.queue(name)
 
+        said = shard, shard.term, anyio.current_time()
+
         def delivered() -> None:
+            if self._unsure.get(name) is said:
+                del self._unsure[name]
             if mark is not None and shard.serving and shard.state.get(key) == mark:
                 shard.state.put(key, None)
             if then is not None:
@@ -67,7 +84,17 @@ class Announcer:
             self._link.publish_queue(rows.queue_key(name), None, delivered, header)
         else:
             return
+        self._unsure[name] = said
         self._note_soon(name)
+
+    def say_lost(self) -> None:
+        """Say again what has not reached the topic in time."""
+        late = anyio.current_time() - _LOST_S
+        for name, (shard, term, since) in list(self._unsure.items()):
+            if since < late:
+                del self._unsure[name]
+                if serves(shard, term):
+                    self.say_again(shard, name)
 
     def _note_soon(self, name: str) -> None:
         if not self._to_note:
@@ -92,7 +119,21 @@ class Announcer:
     # -- beginning to serve
 
     async def take_up(self, shard: Shard, term: int) -> None:
-        """Announce what changed before this worker served, unless the topic has it by now."""
+        """Announce what changed before this worker served, unless the topic has it by now.
+
+        A rebuilt copy does not say what changed: all that the topic has otherwise is announced.
+        """
+        said: set[str] = set()
+        try:
+            await self._settle()
+            known = True
+        except KafkaError:
+            known = False
+        async for found in slices(self._cache.kv, b"d", b"e"):
+            for row, _ in found:
+                name = row[1:].decode()
+                if shard_of(name, self._shards) == shard.shard and serves(shard, term):
+                    self._say_once(shard, name, said)
         async for found in slices(shard.kv, b"a", b"b"):
             for row, mark in found:
                 if not serves(shard, term):
@@ -100,28 +141,27 @@ class Announcer:
                 name = row[1:].decode()
                 if shard.state.get(row) != mark:
                     continue  # it was said meanwhile
-                if self._cache.heard(name):
+                if known and self._cache.heard(name):
                     shard.state.put(row, None)
                 else:
-                    self.say_again(shard, name)
-        async for found in slices(self._cache.kv, b"d", b"e"):
-            for row, _ in found:
-                name = row[1:].decode()
-                if self._is_home(shard, term, name):
-                    self.say_again(shard, name)
+                    self._say_once(shard, name, said)
+        if shard.state.get(rows.COMPARE_KEY) is not None:
+            await self._compare(shard, term, said)
 
-    def _is_home(self, shard: Shard, term: int, name: str) -> bool:
-        return shard_of(name, self._shards) == shard.shard and serves(shard, term)
+    def _say_once(self, shard: Shard, name: str, said: set[str]) -> None:
+        if name not in said:
+            said.add(name)
+            self.say_again(shard, name)
 
-    async def compare(self, shard: Shard, term: int) -> None:
-        """After a rebuild, of which announcements it knows nothing: say what the topic has not."""
+    async def _compare(self, shard: Shard, term: int, said: set[str]) -> None:
+        """Say what the topic has otherwise; what it has too much, with other shards' later."""
         async for found in slices(shard.kv, b"q", b"r"):
             for row, _ in found:
                 name = row[1:].decode()
                 if not serves(shard, term):
                     return
                 if not self._cache.heard(name):
-                    self.say_again(shard, name)
+                    self._say_once(shard, name, said)
         self._to_compare[shard.shard] = shard, term
         if not self._comparing:
             self._comparing = True
@@ -137,4 +177,7 @@ class Announcer:
                     shard, term = homes.get(shard_of(name, self._shards), (None, 0))
                     if shard is not None and serves(shard, term) and not self._cache.heard(name):
                         self.say_again(shard, name)
+            for shard, term in homes.values():
+                if serves(shard, term):
+                    shard.commit({rows.COMPARE_KEY: None})
         self._comparing = False

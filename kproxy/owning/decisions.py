@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.owning.announcing import Announcer, Serving, serves
+from kproxy.owning.announcing import Announcer, Serving, Settle, serves
 from kproxy.owning.queues import Gone, QueueCache, announced, announcement, outcome_key
 from kproxy.owning.slices import slices
 from kproxy.pulse import pulse
@@ -53,6 +53,7 @@ class Decisions:
         shards: int,
         cache: QueueCache,
         serving: Serving,
+        settle: Settle,
         tasks: TaskGroup,
         now_ms: Callable[[], int],
     ) -> None:
@@ -64,7 +65,7 @@ class Decisions:
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._landing: dict[int, dict[QueueId, list[tuple[int, Answer]]]] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
-        self.announcer = Announcer(link, shards, cache, serving, tasks)
+        self.announcer = Announcer(link, shards, cache, serving, settle, tasks)
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking
@@ -130,6 +131,7 @@ class Decisions:
         """Answer what was never decided with an error that clients retry."""
         while True:
             await pulse(_AGAIN_S)
+            self.announcer.say_lost()
             now = anyio.current_time()
             late = [counter for counter, (_, until) in self._waiting.items() if until < now]
             for counter in late:
@@ -177,13 +179,12 @@ class Decisions:
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """Announce what changed, see that other shards are told, and answer.
 
-        A deletion is answered when every worker can know it. What another worker asked is answered
-        in the topic that it is announced in, behind the announcement.
+        A deletion is answered when every worker can know it: once it stands in the topic. What
+        another worker asked is answered in the topic as well, behind the announcement.
         """
         answer = self._answer_to(envelope)
         deleted = envelope.kind == Kind.DELETE and not outcome.code
-        ours = envelope.writer == self._link.writer
-        then = partial(answer, outcome) if deleted and ours and answer is not None else None
+        then = partial(answer, outcome) if deleted and answer is not None else None
         if not outcome.code and outcome.queue is not None:
             gone = Gone(log_offset, envelope.queue_id) if deleted else None
             self.announcer.announce(shard, outcome.queue.name, then, gone)
@@ -226,11 +227,11 @@ class Decisions:
 
     # -- beginning to serve
 
-    def take_up(self, shard: Shard, *, rebuilt: bool = False) -> None:
+    def take_up(self, shard: Shard) -> None:
         """Announce, spread and answer what an earlier owner did not get to."""
-        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term, rebuilt)
+        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term)
 
-    async def _take_up(self, shard: Shard, term: int, rebuilt: bool) -> None:
+    async def _take_up(self, shard: Shard, term: int) -> None:
         await self.announcer.take_up(shard, term)
         async for found in slices(shard.kv, b"w", b"x"):
             for key, _ in found:
@@ -239,8 +240,6 @@ class Decisions:
                 self._drive(shard, QueueId(key[1:]))
         for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):
             self._answer_late(shard, log_offset, envelope, outcome)
-        if rebuilt:
-            await self.announcer.compare(shard, term)
 
     def _answer_late(
         self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
@@ -249,10 +248,13 @@ class Decisions:
         answer = self._answer_to(envelope)
         if answer is None:
             return
-        if self._spreads(shard, log_offset, envelope, outcome):
+        if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
+            self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
+        elif self._spreads(shard, log_offset, envelope, outcome):
             self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
-            return
-        answer(outcome._replace(queue=shard.state.queue_by_id(envelope.queue_id) or outcome.queue))
+        else:
+            queue = shard.state.queue_by_id(envelope.queue_id) or outcome.queue
+            answer(outcome._replace(queue=queue))
 
     def _answer_when_landed(
         self, shard: Shard, queue_id: QueueId, log_offset: int, answer: Answer

@@ -60,7 +60,6 @@ class Holder:
         self._site = site
         self.shard: Shard | None = None  # while it is served
         self._claimed_by_other = anyio.Event()
-        self._rebuilt = False
         self._foreign = 0
         self._saying = False
 
@@ -107,7 +106,6 @@ class Holder:
         if shard is not None:
             try:
                 if await self._is_prefix(shard):
-                    self._rebuilt = False
                     return shard
             except BaseException:
                 shard.close()
@@ -124,7 +122,6 @@ class Holder:
                 await to_thread.run_sync(shard.close)
                 await to_thread.run_sync(wipe, self._directory)
             raise
-        self._rebuilt = True
         return shard
 
     def _open_local(self) -> Shard | None:
@@ -263,8 +260,7 @@ class Holder:
         shard.term = claim
         self.shard = shard
         self._site.announce(self._index, claim)
-        self._site.decisions.take_up(shard, rebuilt=self._rebuilt)
-        self._rebuilt = False
+        self._site.decisions.take_up(shard)
         _log.info("shard_served", shard=self._index, claim=claim)
 
     def _stop_serving(self, shard: Shard) -> None:

@@ -273,7 +273,13 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 async def _served(member: Member, tasks: TaskGroup) -> Worker:
     config, shards = member.config, member.shards
     member.decisions = Decisions(
-        member.link, config.shards, member.cache, shards.serving, tasks, wall_clock_ms
+        member.link,
+        config.shards,
+        member.cache,
+        shards.serving,
+        member.freshness.settle,
+        tasks,
+        wall_clock_ms,
     )
     member.link.unfollowed = member.decisions.unfollowed
     shards.decide = member.decisions.decide

@@ -25,6 +25,7 @@ _NEXT = b"m"
 _CURRENT = b"c"
 _OUTCOME = struct.Struct(">cQQ")
 _GONE = struct.Struct(">Q16s")
+_ENDED_MAX = 10_000
 _NO_ID = bytes(16)
 
 
@@ -124,6 +125,7 @@ class QueueCache:
         self._shards = shards
         self._serving = serving
         self.changes = 0
+        self._ended: dict[str, int] = {}  # names that were nobody's a while ago, as of when
         self.gone: Callable[[QueueId], None] = _nothing
         """Told of ids that stand for no queue any more, as the log has it."""
         self.reconfigured: Callable[[Queue], None] = _nothing
@@ -195,6 +197,7 @@ class QueueCache:
             keys = [key for key, _ in self.kv.scan(first, bytes([first[0] + 1]))]
             self.kv.write(dict.fromkeys(keys))
         self.kv.write({_NEXT: None, _CURRENT: None})
+        self._ended.clear()
 
     def apply(self, records: Iterable[Record]) -> list[str]:
         """Take in records of the topic; the names that it has wrong, of home shards served here."""
@@ -232,8 +235,10 @@ class QueueCache:
     def _take(self, changes: dict[bytes, bytes | None], name: str, word: Queue | Gone) -> bool:
         """Believe what is said of another's queue, unless something later is known."""
         known = self._known(changes, name)
+        if isinstance(word, Gone):
+            self._remember(name, word)
         if isinstance(word, Queue):
-            if known is not None and word.changed_at < known.changed_at:
+            if word.changed_at < (known.changed_at if known else self._ended.get(name, 0)):
                 return False
             self._put(changes, name, word)
         elif known is not None and word.at < 0:
@@ -243,6 +248,13 @@ class QueueCache:
                 return False
             self._put(changes, name, None)
         return True
+
+    def _remember(self, name: str, gone: Gone) -> None:
+        """So that what somebody says late of a queue that is gone does not bring it back."""
+        at = max(self._ended.pop(name, 0), gone.at)
+        self._ended[name] = at
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def note(self, names: Iterable[str]) -> None:
         """Queues of home shards served here were announced: the same without waiting for it."""

@@ -20,6 +20,7 @@ from kproxy.upstream.whole import read_whole
 from kproxy.virtual import published
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.published import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
+from kproxy.virtual.rows import COMPARE_KEY
 
 _log = structlog.get_logger()
 
@@ -95,6 +96,7 @@ class _Below(Onlooker):
             self._finish(NotRebuilt(str(error)))
             return
         shard.log.next_offset = self._as_of
+        shard.state.put(COMPARE_KEY, b"")
         shard.begin_at(self._as_of, self._last)
         self._finish(None)
 

@@ -6,8 +6,9 @@ is not in its `p` row, `b` batch index, `o` committed offset,
 `r` groups by queue, `c` and `n` when to look at a partition's retention, `x` deleted queues and
 `y` trimmed ones to sweep, `s` live bytes by segment, `m` the checkpoint; on a shared log `w` what a
 home shard has to spread, `h` what another home shard spread here, `v` appends without effect, `a`
-queues to announce, `d` rows to publish, `t` counters of a rebuild, `K` the term: whose claim holds.
-Those of groups, `g`, `u` and `e`: `group_rows`.
+queues to announce, `d` rows to publish, `t` counters of a rebuild, `j` that its queues are still to
+be compared with the queues topic, `K` the term: whose claim holds. Those of groups, `g`, `u` and
+`e`: `group_rows`.
 
 Rows that will grow say their form in one byte. In those of kind `p`, `b`, `k` and `o` it is the
 first, which was always the highest byte of a number that never needs it; in a `q` row it follows
@@ -175,6 +176,8 @@ def unpublished_key(key: bytes) -> bytes:
 
 PUBLISHED_KINDS = frozenset(b"qpkoxvhwguK")
 CHECKPOINT_KEY = b"m"
+COMPARE_KEY = b"j"
+"""Of a rebuilt copy, until what its queues are was compared with what the queues topic says."""
 TERM_KEY = b"K"
 
 

@@ -81,11 +81,16 @@ class Member:
         self.link: Any = Link(topic, writer)
         self.holders: dict[int, Holder] = {}
         self.cache = QueueCache(DictKv(), SHARDS, self.serving)
-        self.decisions = Decisions(self.link, SHARDS, self.cache, self.serving, self.tasks, now_ms)
+        self.decisions = Decisions(
+            self.link, SHARDS, self.cache, self.serving, self.settle, self.tasks, now_ms
+        )
         self.site: Any = SimpleNamespace(
             link=self.link, decisions=self.decisions, announce=lambda shard, claim: None,
             level=Level(),
         )  # fmt: skip
+
+    async def settle(self) -> None:
+        pass
 
     def serving(self, index: int) -> Any:
         holder = self.holders.get(index)

@@ -11,6 +11,7 @@ from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.queues import Gone, QueueCache, announcement
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import COMPARE_KEY
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
 from tests.owning.fakes import SHARDS, Member, Topic
@@ -219,7 +220,7 @@ def test_after_a_rebuild_a_deletion_that_nobody_announced_is() -> None:
         holder, shard = heir.hold(HOME)
         heir.fold(holder, shard, *story.log, delete(story.new), create(name="unheard"))
         shard.kv.write(dict.fromkeys(key for key, _ in shard.kv.scan(b"a", b"b")))
-        holder._rebuilt = True
+        shard.kv.write({COMPARE_KEY: b""})
         holder._serve(shard, 99)
         await heir.tasks.run()
         await story.listener.hear()

@@ -124,9 +124,17 @@ class World:
         return self.lives[path.relative_to(self.directory).parts[0]]
 
     def wipe(self, directory: Path) -> None:
+        """As `rebuild.wipe`."""
         if self.life_of(directory).alive:
-            shutil.rmtree(directory, ignore_errors=True)
-            self.disk = {p: r for p, r in self.disk.items() if directory not in p.parents}
+            self._remove(directory)
+
+    def lose(self, name: str) -> None:
+        """A worker's disk, all of it."""
+        self._remove(self.directory / name)
+
+    def _remove(self, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        self.disk = {p: r for p, r in self.disk.items() if directory not in p.parents}
 
     def delay(self) -> float:
         if not self.calm and self.rng.random() < 0.02:
@@ -216,7 +224,7 @@ class SimLink:
     def _in_line(self, line: Any, then: Callable[[], None]) -> None:
         """A little later, behind what came before in this line."""
         loop = asyncio.get_running_loop()
-        at = max(self._lines.get(line, 0.0), loop.time() + self._world.delay())
+        at = max(self._lines.get(line, 0.0) + 1e-6, loop.time() + self._world.delay())
         self._lines[line] = at
         loop.call_at(at, then)
 
@@ -248,8 +256,12 @@ class SimLink:
         self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
         header: tuple[str, bytes] | None = None,
     ) -> None:  # fmt: skip
+        if key[:1] == b"q" and self._life.alive:
+            name = key[1:].decode()
+            assert self._life.shards.serving_name(name), "announced by who does not serve it"
+
         def land() -> None:
-            if self._world.dice(0.01) or (not self._life.alive and self._rng.random() < 0.5):
+            if self._world.dice(0.03) or (not self._life.alive and self._rng.random() < 0.5):
                 return
             self._world.say(key, value, header[1] if header else None)
             if done is not None:

@@ -17,6 +17,7 @@ from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
 from kproxy.progress import Progress
 from kproxy.upstream.following import Record
+from kproxy.virtual.rows import Queue
 from tests.simulation.cluster import SimKv, SimLink, World
 from tests.simulation.virtual_time import Clock
 
@@ -36,6 +37,7 @@ class Life:
         self.world = world
         self.alive = True
         self.ended = anyio.Event()
+        self.over: set[bytes] = set()  # ids of queues that it has heard the end of
         world.lives[name] = self
         directory = world.directory / name
         self.config = config(directory, shards)
@@ -67,8 +69,9 @@ class Life:
     def _start(self, tasks: Any) -> None:
         self.link = SimLink(self.world, self, self.writer, tasks)
         self.decisions = Decisions(
-            self.link, self.count, self.cache, self.shards.serving, tasks, self.now_ms
-        )
+            self.link, self.count, self.cache, self.shards.serving, self.freshness.settle, tasks,
+            self.now_ms,
+        )  # fmt: skip
         self.link.unfollowed = self.decisions.unfollowed
         self.shards.decide = self.decisions.decide
         upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
@@ -83,7 +86,11 @@ class Life:
             self._follow, self._flush,
         ):  # fmt: skip
             tasks.start_soon(task)
-        tasks.start_soon(self.shards.run, site)
+        tasks.start_soon(self._serve, site)
+
+    async def _serve(self, site: Site) -> None:
+        await self.freshness.settle()  # as `Member.start` does
+        await self.shards.run(site)
 
     def now_ms(self) -> int:
         return Clock().time_ns() // 1_000_000
@@ -113,13 +120,18 @@ class Life:
             if home is not None:
                 self.decisions.announcer.say_again(home, name)
         for name, known in before.items():
-            if known is not None and self.world.plain.alive(known.queue_id):
-                found = self.cache.find(name)
-                assert found is not None, f"{name} is there, and was not found any more"
-                assert found.queue_id == known.queue_id, f"{name} has turned into an older one"
+            self._check_heard(name, known, self.cache.find(name))
         self.freshness.moved()
         for counter, values in self.cache.outcomes(records, self.writer):
             self.decisions.published(counter, values)
+
+    def _check_heard(self, name: str, known: Queue | None, found: Queue | None) -> None:
+        """Of a queue whose home is elsewhere: what is there stays, what is over stays so."""
+        if found is not None:
+            assert found.queue_id not in self.over, f"{name} has come back"
+        if known is not None and (found is None or found.queue_id != known.queue_id):
+            assert not self.world.plain.alive(known.queue_id), f"{name} is not found any more"
+            self.over.add(known.queue_id)
 
     async def _flush(self) -> None:
         while True:

@@ -15,14 +15,19 @@ import anyio
 import pytest
 import structlog
 
+from kproxy import copying
 from kproxy import keeper as keeper_module
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.log import shared
 from kproxy.metadata import catalogue
 from kproxy.metadata.catalogue import new_queue_id
-from kproxy.owning import holder, publishing, rebuild
-from kproxy.owning.queues import QueueCache
+from kproxy.owning import aftermath, holder, publishing, queues, rebuild
+from kproxy.owning.announcing import Announcer
+from kproxy.owning.decisions import Decisions
+from kproxy.owning.freshness import Freshness
+from kproxy.owning.queues import Gone, QueueCache
+from kproxy.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import shard_of
@@ -58,10 +63,13 @@ class Simulation:
             self.assign()
             with anyio.move_on_after(TROUBLE_S):
                 async with anyio.create_task_group() as trouble:
-                    trouble.start_soon(self.now_and_then, 4.0, self.crash)
-                    trouble.start_soon(self.now_and_then, 3.0, self.move)
-                    for _ in range(4):
-                        trouble.start_soon(self.now_and_then, 0.3, self.client)
+                    trouble.start_soon(self.now_and_then, 7.0, self.crash)
+                    trouble.start_soon(self.now_and_then, 5.0, self.move)
+                    for _ in range(6):
+                        trouble.start_soon(self.now_and_then, 0.1, self.client)
+            if self.rng.random() < 0.3:
+                for name in list(self.lives):
+                    await self.end(name, with_its_disk=True)
             self.world.calm = True
             self.assign()
             await self.agreed()
@@ -82,14 +90,15 @@ class Simulation:
 
     async def crash(self) -> None:
         name = self.rng.choice(list(self.lives))
+        await self.end(name, with_its_disk=self.rng.random() < 0.2)
+        self.assign()
+
+    async def end(self, name: str, *, with_its_disk: bool) -> None:
         with anyio.CancelScope(shield=True):
             await self.lives[name].crash()
-            if self.rng.random() < 0.2:  # with its disk
-                self.world.lives[name].alive = True
-                self.world.wipe(self.world.directory / name)
-                self.world.lives[name].alive = False
+            if with_its_disk:
+                self.world.lose(name)
             self.start(name)
-        self.assign()
 
     async def move(self) -> None:
         self.assign()
@@ -220,10 +229,15 @@ class Simulation:
 
     def check(self) -> None:
         plain = self.world.plain
+        assert not plain.faults
         wanted = {
             name: (queue.queue_id, queue.partitions, queue.configs)
             for name, queue in plain.names.items()
         }
+        for name, queue in plain.names.items():
+            for index in range(queue.partitions):
+                there = plain.shards[shard_of(name, SHARDS, index)].ends
+                assert (queue.queue_id, index) in there, f"{name} lacks partition {index}"
         self.world.compact()
         fresh = QueueCache(DictKv(), SHARDS, lambda index: None)
         fresh.apply(self.world.queues_from(0, 10**6))
@@ -261,12 +275,13 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
     for module in (publishing, keeper_module, shared, catalogue):
         monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(copying, "perf_counter", clock.monotonic)
     monkeypatch.setattr(publishing, "RowsWriter", SimRowsWriter)
 
     def run(seed: int, directory: Path) -> Simulation:
         simulation = Simulation(seed, directory / f"seed-{seed}")
         world, threads = simulation.world, Threads(simulation.rng)
-        for module in (holder, rebuild, publishing, shared, keeper_module):
+        for module in (holder, rebuild, publishing, shared, keeper_module, copying):
             monkeypatch.setattr(module, "to_thread", threads)
         monkeypatch.setattr(holder, "RocksKv", lambda path, size: SimKv(world, path))
         monkeypatch.setattr(rebuild, "read_whole", world.read_whole)
@@ -286,4 +301,84 @@ LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEED
 @pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
 def test_workers_agree_with_the_logs(simulated: Any, tmp_path: Path, seed: int) -> None:
     simulation = simulated(seed, tmp_path)
-    assert min(simulation.done.get(what, 0) for what in ("created", "deleted", "committed")) > 2
+    assert sum(simulation.done.values()) > 10
+
+
+def test_a_seed_is_the_same_each_time(simulated: Any, tmp_path: Path) -> None:
+    one, other = (simulated(3, tmp_path / name).world.trace for name in ("one", "other"))
+    assert one == other
+
+
+# -- the simulation sees mistakes
+
+
+def tombstones_that_do_not_say_as_of_when(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queues, "_gone", lambda note: Gone(2**62))
+
+
+def who_catches_up_announces(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Decisions, "folded", Decisions.applied)
+
+
+def a_sweep_beside_the_log(patch: pytest.MonkeyPatch) -> None:
+    async def sweep(shard: Any, queue_id: bytes) -> None:
+        for key, _ in list(shard.kv.scan(b"r" + queue_id, b"r" + queue_id + b"\xff" * 5)):
+            offset_key = rows.offset_key(key[21:].decode(), *rows.partition_of(key))
+            shard.commit({key: None, offset_key: None})
+
+    patch.setattr(aftermath, "sweep_commits", sweep)
+
+
+def a_log_trimmed_to_where_it_is_applied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shard, "first_live", lambda self: self.applied_through.next_offset)
+
+
+def landed_before_all_were_told(patch: pytest.MonkeyPatch) -> None:
+    async def tell_all(self: Decisions, shard: Any, queue_id: bytes, work: Any) -> bool:
+        return True
+
+    patch.setattr(Decisions, "_tell_all", tell_all)
+
+
+def a_catalogue_that_is_believed_at_once(patch: pytest.MonkeyPatch) -> None:
+    async def settle(self: Freshness) -> None:
+        pass
+
+    patch.setattr(Freshness, "settle", settle)
+
+
+def a_rebuild_that_looks_one_way_only(patch: pytest.MonkeyPatch) -> None:
+    async def compare_cache(self: Announcer) -> None:
+        for shard, _ in self._to_compare.values():
+            shard.commit({rows.COMPARE_KEY: None})
+        self._to_compare.clear()
+        self._comparing = False
+
+    patch.setattr(Announcer, "_compare_cache", compare_cache)
+
+
+MISTAKES = [
+    (tombstones_that_do_not_say_as_of_when, 30),
+    (who_catches_up_announces, 10),
+    (a_sweep_beside_the_log, 20),
+    (a_log_trimmed_to_where_it_is_applied, 10),
+    (landed_before_all_were_told, 10),
+    (a_catalogue_that_is_believed_at_once, 30),
+    pytest.param(a_rebuild_that_looks_one_way_only, 300, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("mistake", "seeds"), MISTAKES)
+def test_mistakes_are_seen(
+    simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int
+) -> None:
+    mistake(monkeypatch)
+    seen = []
+    for seed in range(seeds):
+        try:
+            simulated(seed, tmp_path)
+        except* AssertionError as group:
+            seen.append(group)
+        if seen:
+            return
+    pytest.fail(f"nothing is seen in {seeds} seeds")

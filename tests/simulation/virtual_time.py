@@ -1,11 +1,14 @@
 """An event loop whose time goes by as fast as there is nothing to do."""
 
 import asyncio
+import itertools
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import pytest
+from anyio._backends._asyncio import CancelScope
 
 
 class _NoWait(selectors.SelectSelector):
@@ -20,19 +23,46 @@ class _NoWait(selectors.SelectSelector):
         return []
 
 
+class _Task(asyncio.Task[Any]):
+    """With a number for its hash, so that sets of tasks are gone through in the same order."""
+
+    def __init__(self, *args: Any, number: int, **more: Any) -> None:
+        self._number = number
+        super().__init__(*args, **more)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.clock = 1000.0
+        self._numbers = itertools.count()
         selector = _NoWait()
         selector.loop = self
         super().__init__(selector)
+        self.set_task_factory(self._task)
+
+    def _task(self, loop: Any, coro: Any, **more: Any) -> _Task:
+        return _Task(coro, loop=loop, number=next(self._numbers), **more)
 
     def time(self) -> float:
         return self.clock
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(main, backend_options={"loop_factory": VirtualLoop})
+    numbers = itertools.count()
+    of_scopes: dict[int, int] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        made = CancelScope.__init__
+
+        def init(self: Any, *args: Any, **more: Any) -> None:
+            of_scopes[id(self)] = next(numbers)
+            made(self, *args, **more)
+
+        patch.setattr(CancelScope, "__init__", init)
+        patch.setattr(CancelScope, "__hash__", lambda self: of_scopes.get(id(self), 0))
+        anyio.run(main, backend_options={"loop_factory": VirtualLoop})
 
 
 class Clock:

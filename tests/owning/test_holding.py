@@ -1,0 +1,135 @@
+"""Shards taken away while everything that works on them is at it: nothing but that piece ends."""
+
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from kproxy.errors import Code
+from kproxy.groups.coordinator import Coordinators
+from kproxy.metadata.catalogue import new_queue_id
+from kproxy.owning import holder, publishing, rebuild
+from kproxy.shard import Shard
+from kproxy.store.rocks import RocksKv, RowsClosed
+from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.types import QueueId, ShardId
+from tests.simulation.cluster import SimRowsWriter, World
+from tests.simulation.sim_worker import Life
+
+GROUPS = 400
+OFFSETS = 10  # of each
+ROUNDS = 8
+
+
+async def served(life: Life) -> Shard:
+    with anyio.fail_after(20):
+        while (shard := life.shards.serving(0)) is None:
+            await anyio.sleep(0.001)
+    return shard
+
+
+async def fill(shard: Shard, queue_id: QueueId) -> None:
+    """Many groups, each with a member and offsets on one queue."""
+    values: dict[str, Any] = {"name": "q", "partitions": OFFSETS, "configs": {}}
+    commands = [command(Kind.CREATE, queue_id, values=values)]
+    for number in range(GROUPS):
+        group = f"g{number}"
+        values = {"group": group, "after": -1, "kind": "classic", "members": 1, "values": {},
+                  "rows": {"m": {"epoch": 1, "instance": None}}}  # fmt: skip
+        commands.append(command(Kind.GROUP, values=values))
+        offsets = [[queue_id.hex(), index, 1, -1, "", False] for index in range(OFFSETS)]
+        values = {"group": group, "member": "m", "epoch": 1, "offsets": offsets}
+        commands.append(command(Kind.COMMIT, values=values))
+    for start in range(0, len(commands), 100):
+        outcomes = await shard.append(commands[start : start + 100]).wait()
+        assert outcomes[0].code == Code.NONE
+
+
+@pytest.fixture
+def with_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Life], Awaitable[None]]], None]:
+    """Runs a test with one worker on a simulated cluster, on a real disk and in real time."""
+
+    def run(test: Callable[[Life], Awaitable[None]]) -> None:
+        world = World(random.Random(1), 1, tmp_path)
+        world.calm = True
+        monkeypatch.setattr(world, "delay", lambda: 0.0)
+        monkeypatch.setattr(publishing, "RowsWriter", SimRowsWriter)
+        monkeypatch.setattr(rebuild, "read_whole", world.read_whole)
+        monkeypatch.setattr(holder, "_AGAIN_S", 0.01)
+
+        async def main() -> None:
+            life = Life(world, "w0", 1, 1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(life.run)
+                await checkpoint()
+                await test(life)
+                await life.crash()
+                tasks.cancel_scope.cancel()
+
+        anyio.run(main)
+
+    return run
+
+
+def test_a_shard_is_taken_away_from_all_that_works_on_it(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT B5: the whole worker ended, as if its disk could not be written."""
+    touched = []
+    scan = RocksKv.scan
+
+    def noted(self: RocksKv, start: bytes, end: bytes) -> Any:
+        touched.append(start[:1])
+        return scan(self, start, end)
+
+    async def test(life: Life) -> None:
+        queue_id = new_queue_id(ShardId(0), 1)
+        life.shards.assigned(frozenset({0}))
+        await fill(await served(life), queue_id)
+        monkeypatch.setattr(RocksKv, "scan", noted)
+        coordinators = Coordinators(life.shards.all, life.config, life.cache, life.now_ms)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(coordinators.run)
+            for turns in range(ROUNDS):
+                life.shards.assigned(frozenset({0}))
+                shard = await served(life)
+                life.aftermath.queue_gone(new_queue_id(ShardId(0), 1))
+                assert shard.tasks is not None
+                shard.tasks.start_soon(life.aftermath.look_at, shard, [queue_id], [])
+                coordinators.of(shard)
+                for _ in range(turns * 3):
+                    await checkpoint()
+                life.shards.assigned(frozenset())
+                await life.aftermath.round()
+                with anyio.fail_after(20):
+                    while life.shards.serving(0) is not None:
+                        await checkpoint()
+            tasks.cancel_scope.cancel()
+        assert {b"u", b"r"} <= set(touched)
+
+    with_life(test)
+
+
+def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(with_life: Any) -> None:
+    async def test(life: Life) -> None:
+        life.shards.assigned(frozenset({0}))
+        shard = await served(life)
+        await fill(shard, new_queue_id(ShardId(0), 1))
+        rows = shard.kv.scan(b"g", b"h")
+        next(rows)
+        life.shards.assigned(frozenset())
+        with anyio.fail_after(20):
+            while life.shards.serving(0) is not None or shard.tasks is not None:
+                await checkpoint()
+        for touch in (lambda: shard.kv.get(b"m"), lambda: next(rows), lambda: shard.commit({})):
+            with pytest.raises(RowsClosed) as refused:
+                touch()
+            assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
+
+    with_life(test)
