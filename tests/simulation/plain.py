@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from kproxy.protocol.batch import read_header
-from kproxy.virtual.bodies import decode_commit
+from kproxy.virtual.bodies import decode_commit, decode_forget
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.partitioner import shard_of
 
@@ -89,10 +89,9 @@ class Plain:
         here.ends = {key: end for key, end in here.ends.items() if key[0] != queue_id}
 
     def _forget(self, here: PlainShard, envelope: Envelope) -> None:
-        values = envelope.values()
-        for queue_hex, index in values["partitions"]:
-            queue_id = bytes.fromhex(queue_hex)
+        group, partitions = decode_forget(envelope.body)
+        for queue_id, index in partitions:
             if self.alive(queue_id):
                 self.faults.append("offsets on a queue that is there were forgotten")
-            here.commits.pop((values["group"], queue_id, index), None)
+            here.commits.pop((group, bytes(queue_id), index), None)
             self.swept += 1
