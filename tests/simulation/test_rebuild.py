@@ -17,6 +17,7 @@ from kproxy.copying import Live
 from kproxy.errors import Code
 from kproxy.keeper import Keeper
 from kproxy.log.base import Ticket
+from kproxy.metadata.levels import Level
 from kproxy.virtual import group_rows, published, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
@@ -51,6 +52,7 @@ class Owner:
         self.log: list[Envelope] = []
         self.capture: Capture | None = None
         self.serving = True
+        self.level = Level()
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
