@@ -128,16 +128,26 @@ class SharedLog(Log):
         if refusal is not None:
             ticket.fail(refusal)
             return ticket
+        full: KafkaError | None = None
         for slot, envelope in enumerate(ticket.envelopes):
-            envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
-            self._sequencer.sent(envelope)
-            self._tickets[envelope.counter] = (ticket, slot)
-            try:
-                self._link.send(self._partition, envelope)
-            except KafkaError as error:
-                self._sequencer.unreported(envelope.counter)
-                self._settle(envelope.counter, Outcome(error.code, message=error.message))
+            refused = full or self._send(ticket, slot, envelope)
+            if refused is not None:
+                ticket.settle_one(slot, Outcome(refused.code, message=refused.message))
+                if refused.code != Code.MESSAGE_TOO_LARGE:
+                    full = refused  # what comes behind it must not overtake it
         return ticket
+
+    def _send(self, ticket: Shares, slot: int, envelope: Envelope) -> KafkaError | None:
+        envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
+        self._sequencer.sent(envelope)
+        self._tickets[envelope.counter] = (ticket, slot)
+        try:
+            self._link.send(self._partition, envelope)
+        except KafkaError as error:
+            self._sequencer.unreported(envelope.counter)
+            del self._tickets[envelope.counter]
+            return error
+        return None
 
     def _refusal(self, ticket: Ticket) -> KafkaError | None:
         if self._closing or self._broken is not None:

@@ -37,13 +37,14 @@ _PERIOD_S = 1.0
 class _LastRecord(Onlooker):
     """Reads one record, to hold it against the local copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
         self.envelope: Envelope | None = None
         self.done = anyio.Event()
 
     async def was_read(self, records: Records) -> None:
         if not self.done.is_set():
-            self.envelope = records[0][1]
+            self.envelope = dict(records).get(self._offset)
             self.done.set()
 
     def lost(self, reason: str) -> None:
@@ -183,7 +184,7 @@ class Holder:
         last = here.next_offset - 1
         if not await link.start(self._index) <= last < await link.end(self._index):
             return False
-        record = _LastRecord()
+        record = _LastRecord(last)
         link.follow(self._index, record)
         link.read(self._index, last, last + 1)
         await record.done.wait()

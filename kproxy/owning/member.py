@@ -82,7 +82,7 @@ class Member:
             {upstream.partitions: 0, upstream.queues: self.cache.next_offset},
             self._take,
             lambda topic: self.cache.begin_again(),
-            lambda reason: self.fail(f"cannot write to {config.data_dir}: {reason}"),
+            self.fail,
         )
 
     def fail(self, reason: str) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import structlog
@@ -47,7 +48,7 @@ class Follower:
     ) -> None:
         """`began_again`: a topic has no record at its start offset any more; all of it comes.
 
-        `failed`: `deliver` did, and nothing more comes.
+        `failed`: `deliver` did, for the reason given, and nothing more comes.
         """
         self._failed = failed
         self._deliver = deliver
@@ -114,10 +115,18 @@ class Follower:
             except (CancelledError, RuntimeError):  # the event loop has ended
                 return
             except RowsFailed as error:
-                self._loop.call_soon_threadsafe(self._failed, str(error))
+                self._tell_failed(f"cannot write the catalogue: {error}")
                 return
             except KafkaException as error:
                 _log.warning("follow_failed", reason=str(error))
+            except Exception as error:  # a frozen catalogue would be found out by nobody
+                _log.exception("follow_ended")
+                self._tell_failed(f"cannot take in what other workers say: {error!r}")
+                return
+
+    def _tell_failed(self, reason: str) -> None:
+        with suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(self._failed, reason)
 
     def _hand_over(self, messages: list[Any]) -> None:
         records = []

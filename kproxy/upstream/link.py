@@ -91,7 +91,6 @@ class DataLink:
         self.send: Callable[[int, Envelope], None] = self._appender.send
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
         """Told of reports for shards that nothing follows here: (counter, log offset)."""
-        self.read: Callable[[int, int, int], None] = self._reader.read
 
     def publish_queue(
         self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
@@ -103,6 +102,10 @@ class DataLink:
     def publish_map(self, key: bytes, value: bytes) -> None:
         """Put a record in the partitions topic."""
         self._appender.publish(self._upstream.partitions, key, value)
+
+    def read(self, partition: int, start: int, end: int) -> None:
+        """Bring records to who follows this log now, and to nobody who follows it later."""
+        self._reader.read(partition, start, end, self._following.get(partition))
 
     def follow(self, partition: int, following: Following) -> None:
         self._following[partition] = following
@@ -188,14 +191,14 @@ class DataLink:
         for counter, offset in reports:
             self.unfollowed(counter, offset)
 
-    async def _was_read(self, partition: int, records: Records) -> None:
+    async def _was_read(self, partition: int, reader: object, records: Records) -> None:
         following = self._following.get(partition)
-        if following is not None:
+        if following is not None and following is reader:
             await following.was_read(records)
 
-    def _lost(self, partition: int, reason: str) -> None:
+    def _lost(self, partition: int, reader: object, reason: str) -> None:
         following = self._following.get(partition)
-        if following is not None:
+        if following is not None and following is reader:
             following.lost(reason)
 
     # -- where logs begin and end

@@ -36,14 +36,16 @@ class Reader:
     def __init__(
         self,
         upstream: Upstream,
-        deliver: Callable[[int, Records], Coroutine[Any, Any, None]],
-        lost: Callable[[int, str], None],
+        deliver: Callable[[int, object, Records], Coroutine[Any, Any, None]],
+        lost: Callable[[int, object, str], None],
     ) -> None:
+        """Both are told of the partition, and for whom it was read."""
         self._topic = upstream.data
         self._deliver = deliver
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._asked: SimpleQueue[tuple[int, int, int] | None] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[int, int, int, object] | None] = SimpleQueue()
+        self._readers: dict[int, object] = {}  # partition -> for whom
         self._active: dict[int, tuple[int, int]] = {}  # partition -> next offset, end
         self._consumer = Consumer(
             upstream.reading(
@@ -62,9 +64,9 @@ class Reader:
         self._thread = threading.Thread(target=self._run, name="read", daemon=True)
         self._thread.start()
 
-    def read(self, partition: int, start: int, end: int) -> None:
-        """Deliver the records from `start` to before `end`."""
-        self._asked.put((partition, start, end))
+    def read(self, partition: int, start: int, end: int, reader: object) -> None:
+        """Deliver the records from `start` to before `end`; whoever else reads there has ended."""
+        self._asked.put((partition, start, end, reader))
 
     def close(self) -> None:
         self._closing = True
@@ -100,7 +102,10 @@ class Reader:
                 time.sleep(_AGAIN_S)
                 raise
 
-    def _begin(self, partition: int, start: int, end: int) -> None:
+    def _begin(self, partition: int, start: int, end: int, reader: object) -> None:
+        if partition in self._active and self._readers[partition] is not reader:
+            self._stop(partition)
+        self._readers[partition] = reader
         if partition in self._active:
             position, known = self._active[partition]
             self._active[partition] = (position, max(end, known))
@@ -147,7 +152,8 @@ class Reader:
             if position >= end:
                 self._stop(partition)
         if records:
-            asyncio.run_coroutine_threadsafe(self._deliver(partition, records), self._loop).result()
+            delivery = self._deliver(partition, self._readers[partition], records)
+            asyncio.run_coroutine_threadsafe(delivery, self._loop).result()
 
     def _fill_hole(self, partition: int, records: Records, position: int, offset: int) -> bool:
         """Offsets that hold no record: another's transaction marker, or the log was trimmed.
@@ -176,7 +182,7 @@ class Reader:
 
     def _give_up(self, partition: int, reason: str) -> None:
         self._stop(partition)
-        self._loop.call_soon_threadsafe(self._lost, partition, reason)
+        self._loop.call_soon_threadsafe(self._lost, partition, self._readers[partition], reason)
 
     def _stop(self, partition: int) -> None:
         del self._active[partition]

@@ -221,3 +221,45 @@ def test_segments_roll(tmp_path: Path) -> None:
 
     anyio.run(test)
     assert len(list(tmp_path.glob("*.log"))) == 4
+
+
+def test_nothing_overtakes_what_the_full_line_refused(tmp_path: Path) -> None:
+    """FAULT S10: of one ticket's envelopes a later one went out where an earlier one did not."""
+
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            codes = iter([None, Code.REQUEST_TIMED_OUT, None])
+
+            def send(partition: int, envelope: Envelope) -> None:
+                code = next(codes)
+                if code is not None:
+                    raise KafkaError(code, "full")
+                link.sent.append(envelope)
+
+            link.send = send  # type: ignore[method-assign]
+            ticket = log.append([envelope(), envelope(), envelope()])
+            assert len(link.sent) == 1
+            log.reported([(1, 0)])
+            found = [outcome.code for outcome in await ticket.wait()]
+            assert found == [Code.NONE, Code.REQUEST_TIMED_OUT, Code.REQUEST_TIMED_OUT]
+
+    anyio.run(test)
+
+
+def test_one_that_is_too_large_holds_up_nobody(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as (log, link):
+            real = link.send
+
+            def send(partition: int, envelope: Envelope) -> None:
+                if len(envelope.body) > 10:
+                    raise KafkaError(Code.MESSAGE_TOO_LARGE, "too large")
+                real(partition, envelope)
+
+            link.send = send  # type: ignore[method-assign]
+            ticket = log.append([envelope(bytes(11)), envelope()])
+            log.reported([(2, 0)])
+            found = [outcome.code for outcome in await ticket.wait()]
+            assert found == [Code.MESSAGE_TOO_LARGE, Code.NONE]
+
+    anyio.run(test)

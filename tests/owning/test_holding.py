@@ -7,10 +7,14 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 from anyio.lowlevel import checkpoint
 
+from kproxy import keeper
 from kproxy.errors import Code
+from kproxy.groups import coordinator
 from kproxy.groups.coordinator import Coordinators
+from kproxy.groups.member import Member
 from kproxy.metadata.catalogue import new_queue_id
 from kproxy.owning import holder, publishing, rebuild
 from kproxy.shard import Shard
@@ -36,10 +40,11 @@ async def fill(shard: Shard, queue_id: QueueId) -> None:
     """Many groups, each with a member and offsets on one queue."""
     values: dict[str, Any] = {"name": "q", "partitions": OFFSETS, "configs": {}}
     commands = [command(Kind.CREATE, queue_id, values=values)]
+    member = Member("m", None, "client", "/here", 60.0, 60.0, ()).row(1)
     for number in range(GROUPS):
         group = f"g{number}"
         values = {"group": group, "after": -1, "kind": "classic", "members": 1, "values": {},
-                  "rows": {"m": {"epoch": 1, "instance": None}}}  # fmt: skip
+                  "rows": {"m": member}}  # fmt: skip
         commands.append(command(Kind.GROUP, values=values))
         offsets = [[queue_id.hex(), index, 1, -1, "", False] for index in range(OFFSETS)]
         values = {"group": group, "member": "m", "epoch": 1, "offsets": offsets}
@@ -93,6 +98,8 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
         life.shards.assigned(frozenset({0}))
         await fill(await served(life), queue_id)
         monkeypatch.setattr(RocksKv, "scan", noted)
+        monkeypatch.setattr(coordinator, "_SLICE", 4)
+        monkeypatch.setattr(keeper, "_SLICE", 20)
         coordinators = Coordinators(life.shards.all, life.config, life.cache, life.now_ms)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(coordinators.run)
@@ -113,7 +120,9 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
             tasks.cancel_scope.cancel()
         assert {b"u", b"r"} <= set(touched)
 
-    with_life(test)
+    with structlog.testing.capture_logs() as said:
+        with_life(test)
+    assert not [line for line in said if line["log_level"] in ("warning", "error")]
 
 
 def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(with_life: Any) -> None:

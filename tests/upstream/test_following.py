@@ -1,0 +1,42 @@
+"""Following topics: a worker that cannot take in what it hears says so and ends."""
+
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from kproxy.upstream import following
+from kproxy.upstream.following import Follower, Record
+from kproxy.upstream.settings import Reach, Upstream
+from tests.upstream.consumers import FakeConsumer
+
+UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Reach("nowhere"))
+
+
+def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT S3: the thread ended without a word, and the catalogue stood still."""
+    monkeypatch.setattr(following, "Consumer", FakeConsumer)
+
+    async def test() -> None:
+        reasons: list[str] = []
+        taken: list[int] = []
+
+        async def deliver(records: list[Record]) -> None:
+            taken.extend(record.offset for record in records)
+            raise TypeError("of a later kproxy")
+
+        def began_again(topic: str) -> None:
+            pytest.fail(topic)
+
+        given: Any = {"t": 0}
+        follower = Follower(UPSTREAM, given, deliver, began_again, reasons.append)
+        await to_thread.run_sync(follower.start)
+        with anyio.fail_after(10):
+            while not reasons:
+                await anyio.sleep(0.002)
+        await to_thread.run_sync(follower.close)
+        assert "of a later kproxy" in reasons[0]
+        assert taken == [0, 1]  # and no more
+
+    anyio.run(test)
