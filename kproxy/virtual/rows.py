@@ -10,9 +10,10 @@ queues to announce, `d` rows to publish, `t` counters of a rebuild, `j` that its
 be compared with the queues topic, `K` the term: whose claim holds. Those of groups, `g`, `u` and
 `e`: `group_rows`.
 
-Rows that will grow say their form in one byte. In those of kind `p`, `b`, `k` and `o` it is the
-first, which was always the highest byte of a number that never needs it; in a `q` row it follows
-the numbers. A form that is not known is refused: a later kproxy wrote it.
+Rows that will grow say their form in one byte: the highest of a number of our own that never needs
+it (in `p` the log start, in `b` the segment, in `o` the time), in `k` the high half of the number
+of batches; in a `q` row it follows the numbers. A number that a client chooses will not do: it may
+be anything. A form that is not known is refused: a later kproxy wrote it.
 """
 
 import json
@@ -291,8 +292,9 @@ class Producer(NamedTuple):
 
 
 def decode_producer(data: bytes) -> Producer:
-    if data[0]:
-        raise _later("k", data[0])
+    form = data[_PRODUCER.size - 1] >> 4
+    if form:
+        raise _later("k", form)
     _, epoch, count = _PRODUCER.unpack_from(data)
     starts = range(_PRODUCER.size, _PRODUCER.size + count * _SENT.size, _SENT.size)
     return Producer(epoch, tuple(Sent._make(_SENT.unpack_from(data, at)) for at in starts))
@@ -424,7 +426,7 @@ def decode_batch(data: bytes) -> Batch:
     return Batch._make(_BATCH.unpack(data))
 
 
-_COMMITTED_FORMS = (0, 0xFF)  # of an offset below 0 too, which clients may commit
+_COMMITTED_FORM_AT = 12  # of the time
 
 
 class Committed(NamedTuple):
@@ -441,7 +443,7 @@ class Committed(NamedTuple):
 
 def decode_committed(data: bytes) -> Committed:
     """Raises ValueError for a form of a later kproxy."""
-    if data[0] not in _COMMITTED_FORMS:
-        raise _later("o", data[0])
+    if data[_COMMITTED_FORM_AT]:
+        raise _later("o", data[_COMMITTED_FORM_AT])
     offset, leader_epoch, time_ms = _OFFSET.unpack_from(data)
     return Committed(offset, leader_epoch, time_ms, data[_OFFSET.size :].decode())

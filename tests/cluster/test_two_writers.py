@@ -136,7 +136,10 @@ def test_two_workers_appending_to_one_shard_agree_byte_for_byte(
 
 def test_a_fenced_writers_rows_are_not_published(kafka: Kafka) -> None:
     site = upstream(kafka, "fenced")
-    zombie, owner = RowsWriter(site, 0), RowsWriter(site, 0)
+    zombie, owner = (
+        RowsWriter(site, 0, CONFIG.data_message_bytes_max),
+        RowsWriter(site, 0, CONFIG.data_message_bytes_max),
+    )
     zombie.fence()
     zombie.write(iter([(b"pa", b"1"), (b"pb", b"1")]), 10)
     owner.fence()
@@ -246,7 +249,7 @@ def test_rows_ahead_of_the_log_are_refused(kafka: Kafka, tmp_path: Path) -> None
     with workers.running():
         site = upstream(kafka, workers.prefix)
         workers.workers[0].kill()
-        writer = RowsWriter(site, 0)
+        writer = RowsWriter(site, 0, CONFIG.data_message_bytes_max)
         writer.fence()
         writer.write(iter([]), 1000)
         writer.close()

@@ -20,8 +20,8 @@ QUEUE = Queue(
 FORM_AT: list[tuple[bytes, int, Callable[[bytes], object]]] = [
     (Partition().encode(), 0, rows.decode_partition),
     (Batch(0, 0, 1, 0, 0, 1, 5, 5).encode(), 0, rows.decode_batch),
-    (rows.producer_with(None, 7, 0, Sent(0, 0, 0, 0)), 0, rows.decode_producer),
-    (Committed(3, -1, 0, "m").encode(), 0, rows.decode_committed),
+    (rows.producer_with(None, 7, 0, Sent(0, 0, 0, 0)), 10, rows.decode_producer),
+    (Committed(3, -1, 0, "m").encode(), 12, rows.decode_committed),
     (QUEUE.encode(), 40, lambda data: rows.decode_queue("q", data)),
     (Term(3, 4).encode(), 0, rows.decode_term),
 ]
@@ -33,11 +33,18 @@ def test_a_form_of_a_later_kproxy_is_refused(
 ) -> None:
     decode(data)
     with pytest.raises(ValueError, match="later one"):
-        decode(data[:at] + b"\x02" + data[at + 1 :])
+        decode(data[:at] + b"\x21" + data[at + 1 :])
 
 
-def test_an_offset_below_zero_is_no_later_form() -> None:
-    assert rows.decode_committed(Committed(-1, -1, 0, "").encode()).offset == -1
+@pytest.mark.parametrize("number", [-(2**63), -1, 0, 1 << 56, 2**63 - 1])
+def test_numbers_that_clients_choose_are_no_forms(number: int) -> None:
+    time_ms = (1 << 55) - 1
+    assert rows.decode_committed(Committed(number, number >> 32, time_ms, "").encode())[0] == number
+    sent = Sent(number >> 32, number >> 32, number, number)
+    row = rows.producer_with(None, number, -1, sent)
+    for _ in range(rows.BATCHES_REMEMBERED):
+        row = rows.producer_with(row, number, -1, sent)
+    assert rows.decode_producer(row).batches == (sent,) * rows.BATCHES_REMEMBERED
 
 
 def test_the_term_is_the_claim_that_came_last() -> None:
