@@ -34,6 +34,17 @@ def shard_of(worker: Worker) -> MemoryShard:
     return shard
 
 
+def slowness() -> float:
+    """How many times as long as on an idle machine of ours a little work takes here and now.
+
+    Whoever shares the two cores slows each instruction down, CPU time and all.
+    """
+    began, work = time.thread_time(), {}
+    for number in range(100_000):
+        work[number % 1000] = (number, str(number))
+    return max(1.0, (time.thread_time() - began) / 0.015)
+
+
 async def held_by(work: Awaitable[Any]) -> tuple[Any, float]:
     """What comes of it, and the longest that the loop was held meanwhile."""
     longest, ended = 0.0, False
@@ -68,7 +79,7 @@ async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -
         return b"".join(await chunks_of(answer)) if isinstance(answer, Answer) else answer or b""
 
     answer, held = await held_by(answered())
-    assert held < HELD_S
+    assert held < HELD_S * slowness()
     assert worker.answer_memory.used == 0
     return decode_response(key, version, bytes(answer[4:]))[1] if answer else None
 
