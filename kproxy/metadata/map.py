@@ -33,6 +33,7 @@ class ClusterMap:
     def __init__(self, shards: int) -> None:
         self.owners: list[Owner] = [NOBODY] * shards
         self.nodes: dict[int, Broker] = {}
+        self._newest_id = 0
         self.cluster_id: str | None = None
         self.level = OLDEST  # in force
         self.levels: dict[int, int] = {}  # by node id, the newest that it knows
@@ -83,8 +84,13 @@ class ClusterMap:
         return None
 
     def _node(self, key: bytes, node_id: int, values: dict[str, Any] | None) -> bytes | None:
+        self._newest_id = max(self._newest_id, node_id)
         known = self.nodes.get(node_id)
         if values is None:
+            return key if known else None
+        if values.get("gone"):  # it was away for long; if it is back, it says so
+            self.nodes.pop(node_id, None)
+            self.levels.pop(node_id, None)
             return key if known else None
         given = Broker(node_id, str(values["host"]), int(values["port"]))
         if known is None:
@@ -104,7 +110,8 @@ class ClusterMap:
         return None
 
     def free_node_id(self) -> int:
-        return next(i for i in range(1, len(self.nodes) + 2) if i not in self.nodes)
+        """One that was nobody's as far as is known: who had it may still come back."""
+        return self._newest_id + 1
 
 
 def cluster_record(cluster_id: str, shards: int, level: int) -> tuple[bytes, bytes]:
@@ -121,3 +128,9 @@ def node_record(node: Broker, level: int = NEWEST) -> tuple[bytes, bytes]:
 
 def shard_record(shard: int, owner: Owner) -> tuple[bytes, bytes]:
     return b"shard:%d" % shard, json.dumps({"node": owner.node_id, "claim": owner.claim}).encode()
+
+
+def gone_records(node_id: int) -> tuple[tuple[bytes, bytes | None], ...]:
+    """That a worker is not there any more, and what lets compaction forget it."""
+    key = b"node:%d" % node_id
+    return (key, json.dumps({"gone": True}).encode()), (key, None)

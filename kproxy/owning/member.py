@@ -20,6 +20,7 @@ from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_
 from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.freshness import Freshness
+from kproxy.owning.nodes import AwayNodes
 from kproxy.owning.queues import QueueCache, outcome_key
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
@@ -160,6 +161,8 @@ class Member:
             return
         if undone is not None and self.me is not None:
             self._say_again(undone)
+        if self.me is not None and self.map.nodes.get(self.me.node_id, self.me) != self.me:
+            self.fail("it was away for so long that its node id is another's now: start it again")
         self.level.value = self.map.level
         self._tell_claim(key)
         self._map_changed.set()
@@ -315,15 +318,23 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     tasks.start_soon(member.note_how_current)
     tasks.start_soon(_watch_failure, member)
     _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
+    upgrades = ClusterUpgrades(
+        member.upstream, member.map, member.link.publish_map, member.map_changed
+    )
+    away = AwayNodes(
+        member.map,
+        upgrades.live,
+        member.link.publish_map,
+        lambda: shards.serving(0) is not None,
+    )
+    tasks.start_soon(away.run)
     worker = Worker(
         config=config,
         cluster=Mapped(member.me, member.map),
         routes=shards,
         lookup=member.cache,
         level=member.level,
-        upgrades=ClusterUpgrades(
-            member.upstream, member.map, member.link.publish_map, member.map_changed
-        ),
+        upgrades=upgrades,
     )
     tasks.start_soon(worker.groups.run)
     return worker

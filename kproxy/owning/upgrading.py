@@ -37,15 +37,18 @@ class ClusterUpgrades:
         self._changed = changed
 
     async def behind(self) -> list[str]:
-        live = await to_thread.run_sync(self._live)
+        live = await self.live()
         levels = {
             f"{node.host}:{node.port}": self._map.levels.get(node.node_id, OLDEST)
             for node in self._map.nodes.values()
         }
         return sorted(address for address in live if levels.get(address, OLDEST) < NEWEST)
 
+    async def live(self) -> list[str]:
+        """The addresses of those that Kafka's group has as members. Raises KafkaError."""
+        return await to_thread.run_sync(self._live)
+
     def _live(self) -> list[str]:
-        """The addresses of those that Kafka's group has as members."""
         group = self._upstream.group
         try:
             admin = AdminClient(self._upstream.settings())

@@ -99,7 +99,7 @@ class DataLink:
         """Put a record in the queues topic; `done` is called once it is there."""
         self._appender.publish(self._upstream.queues, key, value, done, header)
 
-    def publish_map(self, key: bytes, value: bytes) -> None:
+    def publish_map(self, key: bytes, value: bytes | None) -> None:
         """Put a record in the partitions topic."""
         self._appender.publish(self._upstream.partitions, key, value)
 

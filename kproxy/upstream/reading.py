@@ -1,14 +1,16 @@
 """Reading the data topic: only what this worker did not append itself, and what it missed.
 
 Nothing is assigned while there is nothing to read, so that a read begins at once: librdkafka has
-one fetch under way per broker, and one that waits for records would be waited for.
+one fetch under way per broker, and one that waits for records would be waited for. A partition
+whose reader is still busy (with its disk) is paused meanwhile: the others go on.
 """
 
 import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -28,6 +30,8 @@ _ASK_S = 10
 _HOLE_MAX = 100_000
 _LEADERS_S = 60.0
 _AGAIN_S = 0.5
+_PATIENCE_S = 0.1  # for a reader, before the others go on without it
+_LOOK_S = 0.02
 
 
 class Reader:
@@ -58,6 +62,8 @@ class Reader:
                 queued_max_messages_kbytes=16 << 10,
             )
         )
+        self._busy: dict[int, Future[None]] = {}  # partition -> what its reader is at
+        self._later: list[tuple[int, int, int, object]] = []  # asked for while it was
         self._holes: dict[int, int] = {}  # partition -> where a hole was seen
         self._leaders_at = -_LEADERS_S
         self._closing = False
@@ -79,22 +85,42 @@ class Reader:
         while not self._closing:
             try:
                 self._take_asked()
+                self._look_at_busy()
                 if self._active:
                     self._read_some()
             except (CancelledError, RuntimeError):  # the event loop has ended
                 break
             except KafkaException as error:
                 _log.warning("read_failed", reason=str(error))
+            except Exception:
+                _log.exception("read_failed")  # who lacks it will ask for it again
         self._consumer.close()
+
+    def _look_at_busy(self) -> None:
+        """Go on with partitions whose readers are done with what they were given."""
+        for partition, delivery in list(self._busy.items()):
+            if delivery.done():
+                del self._busy[partition]
+                if partition in self._active:
+                    self._consumer.resume([TopicPartition(self._topic, partition)])
+                delivery.result()
+        later, self._later = self._later, []
+        for asked in later:
+            self._asked.put(asked)
+        if later and not self._active:
+            time.sleep(_LOOK_S)
 
     def _take_asked(self) -> None:
         while True:
             try:
-                asked = self._asked.get(block=not self._active)
+                asked = self._asked.get(block=not (self._active or self._later))
             except Empty:
                 return
             if asked is None:
                 return
+            if asked[0] in self._busy:
+                self._later.append(asked)
+                continue
             try:
                 self._begin(*asked)
             except KafkaException:
@@ -129,7 +155,7 @@ class Reader:
         for message in messages:
             by_partition.setdefault(message.partition() or 0, []).append(message)
         for partition, found in by_partition.items():
-            if partition in self._active:
+            if partition in self._active and partition not in self._busy:
                 self._hand_over(partition, found)
 
     def _hand_over(self, partition: int, messages: list[Any]) -> None:
@@ -153,7 +179,15 @@ class Reader:
                 self._stop(partition)
         if records:
             delivery = self._deliver(partition, self._readers[partition], records)
-            asyncio.run_coroutine_threadsafe(delivery, self._loop).result()
+            self._wait_for(partition, asyncio.run_coroutine_threadsafe(delivery, self._loop))
+
+    def _wait_for(self, partition: int, delivery: Future[None]) -> None:
+        with suppress(TimeoutError):
+            delivery.result(_PATIENCE_S)
+            return
+        self._busy[partition] = delivery
+        if partition in self._active:
+            self._consumer.pause([TopicPartition(self._topic, partition)])
 
     def _fill_hole(self, partition: int, records: Records, position: int, offset: int) -> bool:
         """Offsets that hold no record: another's transaction marker, or the log was trimmed.

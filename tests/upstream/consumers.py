@@ -1,6 +1,5 @@
 """A consumer of confluent-kafka's over lists."""
 
-import threading
 import time
 from typing import Any
 
@@ -42,7 +41,7 @@ class FakeConsumer:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._at: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._paused: set[int] = set()
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         for one in partitions:
@@ -54,6 +53,12 @@ class FakeConsumer:
         for one in partitions:
             del self._at[one.partition]
 
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self._paused |= {one.partition for one in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self._paused -= {one.partition for one in partitions}
+
     def list_topics(self, *_: Any, **__: Any) -> None:
         pass
 
@@ -63,7 +68,7 @@ class FakeConsumer:
     def consume(self, count: int, seconds: float) -> list[Message]:
         found = []
         for partition, offset in list(self._at.items()):
-            if offset < self.records and count:
+            if offset < self.records and count and partition not in self._paused:
                 envelope = Envelope(Kind.APPEND, body=b"%d" % offset)
                 key = record_key(envelope)
                 found.append(Message("t", partition, offset, key, envelope.body))

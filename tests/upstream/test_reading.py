@@ -72,3 +72,36 @@ def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
         assert readers.found["before"] == [0, 1]
 
     run(test)
+
+
+def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
+    """FAULT S8: one shard that could not write stopped what all others read."""
+
+    async def test(reader: Reader, readers: Readers) -> None:
+        readers.held["slow"] = anyio.Event()
+        reader.read(0, 0, 6, "slow")
+        await readers.has("slow", [0])
+        reader.read(1, 5, 9, "quick")
+        await readers.has("quick", [5, 6, 7, 8])
+        assert len(readers.found["slow"]) < 3
+        reader.read(0, 6, 12, "slow")
+        readers.held.pop("slow").set()
+        await readers.has("slow", list(range(12)))
+
+    run(test)
+
+
+def test_more_is_asked_for_while_the_reader_is_busy_with_all_it_asked_for() -> None:
+    async def test(reader: Reader, readers: Readers) -> None:
+        readers.held["slow"] = anyio.Event()
+        reader.read(0, 0, 1, "slow")
+        await readers.has("slow", [0])
+        await anyio.sleep(2 * reading._PATIENCE_S)
+        first = len(readers.found["slow"])
+        reader.read(0, first, 9, "slow")
+        await anyio.sleep(2 * reading._LOOK_S)
+        assert len(readers.found["slow"]) == first
+        readers.held.pop("slow").set()
+        await readers.has("slow", list(range(9)))
+
+    run(test)
