@@ -6,23 +6,38 @@ given up starts anew.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from anyio import Lock
 
-from kproxy.errors import Code
-from kproxy.groups.assignors import ASSIGNORS, Parts, Wish
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.assignors import Parts, Target
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress, restored
 from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.reconciling import reconcile
+from kproxy.groups.slices import EVERY, Steps, at_once, in_order, spent
 from kproxy.groups.timers import Timers
 from kproxy.virtual.group_rows import NO_VERSION, Head
-from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
+_REGEXES_MAX = 1000
+NO_PARTS: Parts = frozenset()
+
+Subscription = tuple[tuple[str, ...], str]
+"""Names and a regular expression; in one group equal ones are one object."""
+Subscriptions = list[Subscription]
+
+
+class Made(NamedTuple):
+    """A target as an assignor made it, for the members that there were."""
+
+    epoch: int
+    assignor: str
+    target: Target
+    instances: dict[str, str]  # instance ids by member id
 
 
 class State(StrEnum):
@@ -70,7 +85,13 @@ class ConsumerGroup:
         self.ended = False
         self.resolved: dict[str, frozenset[str]] = {}  # names by regex
         self.seen_changes = -1  # of the catalogue, when it was last looked at
-        self.look_again_at = 0.0
+        self.look_again_at = self.resolve_again_at = 0.0
+        self.looking = self.assigning = False  # beside what members ask for
+        self._instances: dict[str, ConsumerMember] = {}
+        self._holders: dict[PartitionKey, int] = {}  # members that have it, or have to revoke
+        self._subscriptions: dict[Subscription, tuple[Subscription, int]] = {}
+        self._regexes: Counter[str] = Counter()
+        self._subscribed: tuple[object, frozenset[str]] = (None, frozenset())
 
     # -- rows
 
@@ -127,6 +148,10 @@ class ConsumerGroup:
     def put(self, member: ConsumerMember) -> None:
         """A member as it is from now on."""
         known = self.members.get(member.id)
+        if known is not member:
+            if known is not None:
+                self._uncount(known)
+            self._count(member)
         if known is None or known.deadline == 0:
             member.deadline = self._home.now() + self._session_s(member)
             self._watch(member)
@@ -136,9 +161,74 @@ class ConsumerGroup:
 
     def take_out(self, member_id: str) -> ConsumerMember:
         member = self.members.pop(member_id)
+        self._uncount(member)
+        member.cancel_timers()
         self.changed.discard(member_id)
         self.gone.add(member_id)
         return member
+
+    def _count(self, member: ConsumerMember) -> None:
+        if member.instance is not None:
+            self._instances[member.instance] = member
+        self._count_held(_union(member.assigned, member.revoking), 1)
+        self._count_subscription(member, 1)
+
+    def _uncount(self, member: ConsumerMember) -> None:
+        if member.instance is not None and self._instances.get(member.instance) is member:
+            del self._instances[member.instance]
+        self._count_held(_union(member.assigned, member.revoking), -1)
+        self._count_subscription(member, -1)
+
+    def _count_held(self, parts: Parts, by: int) -> None:
+        holders = self._holders
+        for part in parts:
+            count = holders.get(part, 0) + by
+            if count:
+                holders[part] = count
+            else:
+                del holders[part]
+
+    def _count_subscription(self, member: ConsumerMember, by: int) -> None:
+        given = (member.topics, member.regex)
+        shared, count = self._subscriptions.get(given, (given, 0))
+        member.topics = shared[0]
+        if count + by:
+            self._subscriptions[shared] = shared, count + by
+        else:
+            del self._subscriptions[shared]
+        if member.regex:
+            self._regexes[member.regex] += by
+            if not self._regexes[member.regex]:
+                del self._regexes[member.regex]
+        if count + by == max(by, 0):  # one more, or one less
+            self._subscribed = (None, frozenset())
+
+    def check_room_for(self, regex: str | None) -> None:
+        """Raises KafkaError where a regular expression is one too many."""
+        if regex and regex not in self._regexes and len(self._regexes) >= _REGEXES_MAX:
+            raise KafkaError(
+                Code.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum of {_REGEXES_MAX} different regular"
+                " expressions.",
+            )
+
+    def subscribe(self, member: ConsumerMember, topics: tuple[str, ...], regex: str) -> None:
+        """What a member reads from now on."""
+        there = self.members.get(member.id) is member
+        if there:
+            self._count_subscription(member, -1)
+        member.topics, member.regex = topics, regex
+        if there:
+            self._count_subscription(member, 1)
+
+    def leave_for_now(self, member: ConsumerMember) -> None:
+        """A static member goes and may be back; what it had is kept for it."""
+        member.move_to(LEFT_FOR_NOW)
+        self._count_held(member.revoking - member.assigned, -1)
+        member.revoking = NO_PARTS
+        member.progress = Progress.STABLE
+        self.give_time_to_revoke(member)
+        self.changed.add(member.id)
 
     def depart(self, *member_ids: str) -> None:
         """Members are gone; the others get another target, or go on as a classic group."""
@@ -150,7 +240,7 @@ class ConsumerGroup:
     @property
     def only_classic(self) -> bool:
         """Whether nobody of the consumer protocol is left, but somebody of the classic one is."""
-        return {member.classic for member in self.members.values()} == {True}
+        return bool(self.members) and all(member.classic for member in self.members.values())
 
     def _session_s(self, member: ConsumerMember) -> float:
         return member.session_s if member.classic else self._home.consumer_session_s
@@ -164,7 +254,11 @@ class ConsumerGroup:
 
     def _watch(self, member: ConsumerMember) -> None:
         member_id = member.id
-        self._home.timers.at(member.deadline, lambda now: self._expire(member_id, now))
+        if member.timer is not None:
+            member.timer.cancel()
+        member.timer = self._home.timers.at(
+            member.deadline, lambda now: self._expire(member_id, now)
+        )
 
     def _expire(self, member_id: str, now: float) -> float | None:
         member = self.members.get(member_id)
@@ -178,21 +272,22 @@ class ConsumerGroup:
     def give_time_to_revoke(self, member: ConsumerMember) -> None:
         """A member that has to give up partitions has its own rebalance timeout for it."""
         if member.progress != Progress.UNREVOKED:
-            member.revoke_by = None
-            return
-        if member.revoke_by is None:
-            by = member.revoke_by = self._home.now() + max(0.0, member.rebalance_s)
+            if member.revoke_by is not None:
+                member.revoke_by.cancel()
+                member.revoke_by = None
+        elif member.revoke_by is None:
             member_id = member.id
 
             def due(now: float) -> None:
                 there = self.members.get(member_id)
-                if there is not None and there.revoke_by == by and not self.ended:
+                if there is not None and there.revoke_by is timer and not self.ended:
                     self._home.fence_soon(self, member_id)
 
-            self._home.timers.at(by, due)
+            by = self._home.now() + max(0.0, member.rebalance_s)
+            timer = member.revoke_by = self._home.timers.at(by, due)
 
     def of_instance(self, instance: str) -> ConsumerMember | None:
-        return next((m for m in self.members.values() if m.instance == instance), None)
+        return self._instances.get(instance)
 
     def commit_fault(self, member_id: str, instance: str | None, epoch: int, version: int) -> Code:
         """Why this may not commit now; without members anyone may."""
@@ -209,14 +304,24 @@ class ConsumerGroup:
 
     # -- what they read
 
-    def names_of(self, member: ConsumerMember) -> frozenset[str]:
-        return frozenset(member.topics) | self.resolved.get(member.regex, frozenset())
-
     def regexes(self) -> set[str]:
-        return {member.regex for member in self.members.values() if member.regex}
+        return set(self._regexes)
+
+    def unresolved(self) -> bool:
+        return any(regex not in self.resolved for regex in self._regexes)
+
+    def subscriptions(self) -> Subscriptions:
+        """Each different one once."""
+        return [shared for shared, _ in self._subscriptions.values()]
 
     def subscribed(self) -> frozenset[str] | None:
-        return frozenset(n for member in self.members.values() for n in self.names_of(member))
+        resolved, names = self._subscribed
+        if resolved is not self.resolved:
+            parts = [t for t, _ in self._subscriptions]
+            parts += [tuple(self.resolved.get(regex, ())) for regex in self._regexes]
+            names = frozenset().union(*parts)
+            self._subscribed = self.resolved, names
+        return names
 
     def choose_assignor(self) -> str:
         """What most members ask for."""
@@ -225,58 +330,74 @@ class ConsumerGroup:
 
     def may_assign(self) -> bool:
         """Whether a new target is due, and the last one not too fresh."""
-        return self.target_epoch < self.epoch and self._home.now() >= self.assign_again_at
+        due = self.target_epoch < self.epoch and not self.assigning
+        return due and self._home.now() >= self.assign_again_at
 
-    def assign(self, queues: Mapping[str, Queue]) -> None:
-        """Make a target for the group's epoch."""
-        sizes = {queue.queue_id: queue.partitions for queue in queues.values()}
-        ids_of: dict[frozenset[str], frozenset[QueueId]] = {}
-        wishes = {}
-        for member in self.members.values():
-            names = self.names_of(member)
-            if names not in ids_of:
-                ids_of[names] = frozenset(queues[n].queue_id for n in names if n in queues)
-            wishes[member.id] = Wish(ids_of[names], member.target, member.instance or member.id)
-        self.assignor = self.choose_assignor()
-        for member_id, parts in ASSIGNORS[self.assignor](wishes, sizes).items():
-            if self.members[member_id].target != parts:
-                self.members[member_id].target = parts
-                self.changed.add(member_id)
-        self.target_epoch = self.epoch
-        self.assign_again_at = self._home.now() + self._home.assignment_interval_s
+    def take_target(self, made: Made, took_s: float = 0.0) -> None:
+        """Members that came since it was begun have theirs from the next one."""
+        self.assignor = made.assignor
+        for member_id, parts in made.target.items():
+            member = self.members.get(member_id)
+            if member is None and member_id in made.instances:
+                member = self.of_instance(made.instances[member_id])
+            if member is not None and member.target is not parts and member.target != parts:
+                member.target = parts
+                self.changed.add(member.id)
+        self.target_epoch = made.epoch
+        self.assign_again_at = self._home.now() + max(self._home.assignment_interval_s, took_s)
 
-    def reconcile(self, member: ConsumerMember, owned: Parts | None) -> None:
+    def reconcile(self, member: ConsumerMember, owned: Parts | None) -> Steps[None]:
         """Take a member a step towards its target."""
-        before = (member.epoch, member.progress, member.assigned, member.revoking)
-        others: frozenset[PartitionKey] = frozenset()
+        before = (member.epoch, member.progress)
+        assigned, revoking = member.assigned, member.revoking
+        others: Parts = NO_PARTS
         if member.epoch != self.target_epoch or member.progress != Progress.STABLE:
-            others = self._held_by_others(member)
-        reconcile(member, self.target_epoch, owned, others)
-        if (member.epoch, member.progress, member.assigned, member.revoking) != before:
+            others = yield from self._held_by_others(member)
+        yield from reconcile(member, self.target_epoch, owned, others)
+        if member.assigned is not assigned or member.revoking is not revoking:
+            held, held_before = _union(member.assigned, member.revoking), _union(assigned, revoking)
+            gone, new = held_before - held, held - held_before
+            self._count_held(gone, -1)
+            self._count_held(new, 1)
+            if gone or new or member.assigned != assigned:
+                self.changed.add(member.id)
+        if (member.epoch, member.progress) != before:
             self.changed.add(member.id)
         self.give_time_to_revoke(member)
+        yield from spent(len(assigned) + len(revoking))
 
-    def _held_by_others(self, member: ConsumerMember) -> frozenset[PartitionKey]:
+    def _held_by_others(self, member: ConsumerMember) -> Steps[Parts]:
         wanted = member.target - member.assigned
-        if not wanted:
-            return frozenset()
-        held: set[PartitionKey] = set()
-        for other in self.members.values():
-            if other is not member:
-                held |= wanted & other.assigned
-                held |= wanted & other.revoking
-        return frozenset(held)
+        yield from spent(len(wanted))
+        holders, own = self._holders, member.revoking
+        found = frozenset(part for part in wanted if holders.get(part, 0) > (part in own))
+        yield from spent(len(wanted))
+        return found
 
     def waits(self, member: ConsumerMember) -> bool:
         """Whether something that a member is to have is still held by another."""
-        return bool(self._held_by_others(member))
+        holders, own = self._holders, member.revoking
+        wanted = member.target - member.assigned
+        return any(holders.get(part, 0) > (part in own) for part in wanted)
 
     def end(self, code: Code) -> None:
         self.ended = True
+        for member in self.members.values():
+            member.cancel_timers()
+
+
+def _union(one: Parts, other: Parts) -> Parts:
+    return one | other if other else one
 
 
 def by_queue(parts: Iterable[PartitionKey]) -> dict[QueueId, list[int]]:
+    return at_once(steps_by_queue(parts))
+
+
+def steps_by_queue(parts: Iterable[PartitionKey]) -> Steps[dict[QueueId, list[int]]]:
     found: dict[QueueId, list[int]] = {}
-    for queue_id, index in sorted(parts):
+    for number, (queue_id, index) in enumerate((yield from in_order(parts)), 1):
         found.setdefault(queue_id, []).append(index)
+        if number % EVERY == 0:
+            yield
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 from kproxy.groups.assignors import Parts
 from kproxy.groups.member import Protocols, decode_protocols, encode_protocols
+from kproxy.groups.timers import Timer
 from kproxy.virtual.types import PartitionKey, QueueId
 
 LEFT_FOR_NOW = -2
@@ -44,14 +45,23 @@ class ConsumerMember:
         self.protocols: Protocols = ()  # of one that still speaks the classic protocol
         self.session_s = 0.0  # likewise
         self.deadline = 0.0
-        self.revoke_by: float | None = None
+        self.timer: Timer | None = None  # of its deadline
+        self.revoke_by: Timer | None = None
 
     @property
     def classic(self) -> bool:
         return bool(self.protocols)
 
-    def copy(self) -> "ConsumerMember":
-        return copy.copy(self)
+    def copy(self, member_id: str) -> "ConsumerMember":
+        """The same under another id, with no time set."""
+        made = copy.copy(self)
+        made.id, made.deadline, made.timer, made.revoke_by = member_id, 0.0, None, None
+        return made
+
+    def cancel_timers(self) -> None:
+        for timer in (self.timer, self.revoke_by):
+            if timer is not None:
+                timer.cancel()
 
     def move_to(self, epoch: int) -> None:
         if epoch != self.epoch:

@@ -12,7 +12,6 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
-from crc32c import crc32c
 
 from kproxy.appends import append
 from kproxy.config import Config
@@ -20,20 +19,19 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.groups.expiry import Expiry
+from kproxy.groups.looking import Looking
 from kproxy.groups.migration import downgraded, upgraded
-from kproxy.groups.regex import compiled
+from kproxy.groups.slices import Slices
 from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard import Shard
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.group_rows import Head, decode_head
-from kproxy.virtual.rows import Queue
 
 _log = structlog.get_logger()
 
 _TICK_S = 0.05
-_LOOK_S = 1.0
 _SLICE = 200
 
 Group = ClassicGroup | ConsumerGroup
@@ -43,7 +41,12 @@ class Coordinator:
     """The groups of one shard while this worker serves it."""
 
     def __init__(
-        self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
+        self,
+        shard: Shard,
+        config: Config,
+        lookup: Lookup,
+        now_ms: Callable[[], int],
+        slices: Slices,
     ) -> None:
         self.shard = shard
         self.term = shard.term
@@ -55,6 +58,10 @@ class Coordinator:
         self._to_log: list[Group] = []
         self._to_fence: list[tuple[ConsumerGroup, str]] = []
         self._more = anyio.Event()
+        self.slices = slices
+        self.looking = Looking(
+            lookup, slices, self.now, lambda g: self.groups.get(g.id) is g, self.log_changes
+        )
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
@@ -193,48 +200,6 @@ class Coordinator:
 
     # -- consumer groups
 
-    async def look_at_queues(self, group: ConsumerGroup, *, now: bool) -> bool:
-        """Whether the queues that a group reads have changed since its target was made."""
-        changes = self.lookup.changes
-        unresolved = group.regexes() - group.resolved.keys()
-        if not now and not unresolved:
-            if changes == group.seen_changes or self.now() < group.look_again_at:
-                return False
-        started = self.now()
-        group.seen_changes = changes
-        await self._resolve(group, group.regexes())
-        topology = self._topology(group)
-        # Looking at a million names may take seconds: at most a twentieth of the time goes there.
-        group.look_again_at = self.now() + max(_LOOK_S, 20 * (self.now() - started))
-        changed = topology != group.topology
-        group.topology = topology
-        return changed
-
-    async def _resolve(self, group: ConsumerGroup, regexes: set[str]) -> None:
-        """Find the queues whose names a regular expression matches as a whole."""
-        found: dict[str, set[str]] = {regex: set() for regex in regexes}
-        if not found:
-            group.resolved = {}
-            return
-        patterns = [(compiled(regex), names) for regex, names in found.items()]
-        for number, queue in enumerate(self.lookup.all()):
-            for pattern, names in patterns:
-                if queue.partitions and pattern.fullmatch(queue.name):
-                    names.add(queue.name)
-            if number % _SLICE == _SLICE - 1:
-                await checkpoint()
-        group.resolved = {regex: frozenset(names) for regex, names in found.items()}
-
-    def queues_of(self, group: ConsumerGroup) -> dict[str, Queue]:
-        """The queues there are of those that a group reads, by name."""
-        found = {name: self.lookup.find(name) for name in group.subscribed() or ()}
-        return {name: queue for name, queue in found.items() if queue is not None}
-
-    def _topology(self, group: ConsumerGroup) -> int:
-        queues = self.queues_of(group)
-        parts = [queues[name].queue_id + b"%d" % queues[name].partitions for name in sorted(queues)]
-        return crc32c(b"".join(parts))
-
     def fence_soon(self, group: ConsumerGroup, member_id: str) -> None:
         self._to_fence.append((group, member_id))
         self._more.set()
@@ -272,6 +237,7 @@ class Coordinator:
         async with anyio.create_task_group() as tasks:
             expiry = Expiry(self.shard, self.config, self.lookup, self.now_ms, self.find)
             tasks.start_soon(expiry.run)
+            tasks.start_soon(self.looking.run)
             await self._log_what_is_due()
 
     async def _log_what_is_due(self) -> None:
@@ -323,6 +289,7 @@ class Coordinators:
         self._lookup = lookup
         self._now_ms = now_ms
         self._by_shard: dict[int, Coordinator] = {}
+        self._slices = Slices()
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def of(self, shard: Shard) -> Coordinator:
@@ -331,7 +298,7 @@ class Coordinators:
         if known is None or known.shard is not shard or known.term != shard.term:
             if known is not None:
                 self._drop(known)
-            known = Coordinator(shard, self._config, self._lookup, self._now_ms)
+            known = Coordinator(shard, self._config, self._lookup, self._now_ms, self._slices)
             self._by_shard[shard.shard] = known
         return known
 

@@ -66,7 +66,9 @@ class _Join:
         if self.member_id and found is None:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
         if isinstance(found, ConsumerGroup) and found.members:
-            return await self._mixed(found)
+            with CancelScope(shield=True):  # what is begun is logged
+                answer = await self._mixed(found)
+            return answer  # noqa: RET504 (mypy sees that the scope might end it)
         self.group = await self.coordinator.open_classic(self.group_id)
         try:
             waiting = await self._joined()

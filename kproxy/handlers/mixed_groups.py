@@ -40,18 +40,19 @@ async def join(
         member = _member(group, asked)
         topics = tuple(sorted(set(wanted.topics)))
         changed = topics != member.topics or member.id not in group.members
-        member.topics, member.regex, member.assignor = topics, "", None
+        group.subscribe(member, topics, "")
+        member.assignor = None
         member.protocols, member.session_s = asked.protocols, asked.session_s
         member.rebalance_s = asked.rebalance_s
         group.put(member)
         group.heard(member)
-        if await coordinator.look_at_queues(group, now=changed) or changed:
+        if coordinator.looking.look(group, now=changed) or changed:
             group.epoch += 1
         if group.may_assign():
-            group.assign(coordinator.queues_of(group))
+            coordinator.looking.assign(group)
         owned = parts_named(wanted.owned, coordinator.lookup)
         # Before version 1 of the subscription members give up all they have before they join.
-        group.reconcile(member, owned)
+        await coordinator.slices.run(group.reconcile(member, owned))
         code = await coordinator.log_changes(group)
         if code:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE)
@@ -71,9 +72,7 @@ def _member(group: ConsumerGroup, asked: Member) -> ConsumerMember:
             if asked.id:
                 raise KafkaError(Code.FENCED_INSTANCE_ID)
             group.take_out(known.id)
-            member = known.copy()
-            member.id, member.deadline = f"{asked.instance}-{uuid.uuid4()}", 0.0
-            member.revoke_by = None
+            member = known.copy(f"{asked.instance}-{uuid.uuid4()}")
             if member.epoch == LEFT_FOR_NOW:
                 member.epoch = 0
             return member
@@ -126,7 +125,7 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, body: Any) -
     member = _classic(group, body)
     group.heard(member)
     async with group.lock:
-        if not group.ended and await coordinator.look_at_queues(group, now=False):
+        if not group.ended and coordinator.looking.look(group, now=False):
             group.epoch += 1
             group.changed.add(member.id)
             await coordinator.log_changes(group)

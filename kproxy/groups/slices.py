@@ -1,0 +1,107 @@
+"""Long work in slices, so that the loop serves everybody in between.
+
+Work is a generator that yields every few hundred elements and returns its result. What is small is
+done within a request, counted by its yields and not by a clock, so that the same request has the
+same answer on any machine.
+"""
+
+import heapq
+from collections.abc import Callable, Generator, Iterable
+from itertools import islice
+from time import perf_counter
+from typing import Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from kproxy.virtual.types import QueueId
+
+Result = TypeVar("Result")
+Name = TypeVar("Name", str, tuple[QueueId, int])
+Steps = Generator[None, None, Result]
+
+EVERY = 256
+"""Elements from one yield to the next, about."""
+AT_ONCE = 20
+"""Yields of what a request may do itself: some milliseconds."""
+_SLICE_S = 0.005
+
+
+class Work(Generic[Result]):
+    """Steps on their way to a result."""
+
+    def __init__(self, steps: Steps[Result]) -> None:
+        self._steps = steps
+        self._result: list[Result] = []
+
+    def advance(self) -> bool:
+        """Go to the next yield; whether all is done."""
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self._result.append(end.value)
+            return True
+        return False
+
+    def begin(self) -> bool:
+        """Do what may be done at once; whether that was all."""
+        return any(self.advance() for _ in range(AT_ONCE))
+
+    @property
+    def result(self) -> Result:
+        return self._result[0]
+
+
+class Slices:
+    """Of all the work that shares these, one slice is done in a turn of the loop."""
+
+    def __init__(self) -> None:
+        self._turn = anyio.Lock()
+
+    async def finish(self, work: Work[Result], wanted: Callable[[], bool]) -> bool:
+        """Go on to the end, or until nobody wants it any more; whether it is done."""
+        while wanted():
+            async with self._turn:
+                until = perf_counter() + _SLICE_S
+                while perf_counter() < until:
+                    if work.advance():
+                        return True
+            await checkpoint()
+        return False
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        """The result of steps: at once where they are few."""
+        work = Work(steps)
+        if not work.begin():
+            await self.finish(work, lambda: True)
+        return work.result
+
+
+def at_once(steps: Steps[Result]) -> Result:
+    """The result, however long it takes."""
+    work = Work(steps)
+    while not work.advance():
+        pass
+    return work.result
+
+
+def spent(count: int) -> Steps[None]:
+    """So many elements were worked on in one go."""
+    for _ in range(count // EVERY):
+        yield
+
+
+def in_order(names: Iterable[Name]) -> Steps[list[Name]]:
+    """Sorted; many are sorted piece by piece, as sorting all is one long call."""
+    pieces, left = [], iter(names)
+    while piece := sorted(islice(left, 16 * EVERY)):
+        pieces.append(piece)
+        yield
+    if len(pieces) < 2:
+        return pieces[0] if pieces else []
+    found: list[Name] = []
+    merged = heapq.merge(*pieces)
+    while piece := list(islice(merged, EVERY)):
+        found += piece
+        yield
+    return found

@@ -1,0 +1,253 @@
+"""Consumer groups over many queues: what takes long is done beside their members' heartbeats."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.errors import Code
+from kproxy.groups import consumer, looking
+from kproxy.groups.consumer import ConsumerGroup, by_queue
+from kproxy.groups.slices import AT_ONCE, Work
+from kproxy.handlers import consumer_groups
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.worker import Request, Worker
+from tests.fakes import memory_worker
+
+PARTITIONS = 4000
+
+
+def run(test: Callable[[Worker], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        worker = memory_worker(**settings)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.groups.run)
+            with anyio.fail_after(30):
+                await test(worker)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+class Member:
+    def __init__(self, worker: Worker, name: str, *topics: str, regex: str | None = None) -> None:
+        self.worker, self.name, self.topics, self.regex = worker, name, topics, regex
+        self.epoch = 0
+        self.has: set[PartitionKey] = set()
+
+    async def beat(self) -> int:
+        first = self.epoch == 0
+        owned = [
+            SimpleNamespace(topic_id=SimpleNamespace(bytes=bytes(q)), partitions=indices)
+            for q, indices in by_queue(self.has).items()
+        ]
+        body = SimpleNamespace(
+            group_id="g", member_id=self.name, member_epoch=self.epoch, instance_id=None,
+            rack_id=None, rebalance_timeout=timedelta(seconds=60 if first else -0.001),
+            subscribed_topic_names=self.topics if first else None,
+            subscribed_topic_regex=self.regex if first else None,
+            server_assignor=None, topic_partitions=() if first else owned,
+        )  # fmt: skip
+        header: Any = SimpleNamespace(client_id="c", api_version=1)
+        answer = await consumer_groups.heartbeat(self.worker, Request(header=header, body=body))
+        if not answer["error_code"]:
+            self.epoch = answer["member_epoch"]
+            if answer["assignment"] is not None:
+                self.has = {
+                    (QueueId(t["topic_id"].bytes), i)
+                    for t in answer["assignment"]["topic_partitions"]
+                    for i in t["partitions"]
+                }
+        return int(answer["error_code"])
+
+
+async def settled(count: int, *members: Member) -> None:
+    """All beat until each has so many partitions."""
+    while any(len(member.has) != count for member in members):
+        for member in members:
+            assert await member.beat() == 0
+        await anyio.sleep(0.001)
+
+
+def group_of(worker: Worker) -> ConsumerGroup:
+    shard: Any = worker.coordinated("g")
+    found = worker.groups.of(shard).find("g")
+    assert isinstance(found, ConsumerGroup)
+    return found
+
+
+async def made(worker: Worker, *names: str, partitions: int = 1) -> None:
+    for name in names:
+        await worker.catalogue.create(name, partitions)[1].wait()
+
+
+def test_a_big_target_is_made_beside_heartbeats() -> None:
+    async def test(worker: Worker) -> None:
+        await made(worker, "a", partitions=PARTITIONS)
+        one, two = Member(worker, "one", "a"), Member(worker, "two", "a")
+        assert await one.beat() == 0
+        assert (group_of(worker).assigning, one.has) == (True, set())
+        assert await two.beat() == 0  # the target of all is on its way, and nobody waits for it
+        assert group_of(worker).assigning
+        while group_of(worker).assigning:
+            await anyio.sleep(0.001)
+        await settled(PARTITIONS, one)
+        group_of(worker).assign_again_at = 0
+        await settled(PARTITIONS // 2, one, two)
+        assert not one.has & two.has
+
+    run(test)
+
+
+def test_a_target_is_for_those_who_are_there_when_it_is_made() -> None:
+    """One leaves and one comes meanwhile: the target holds for who is left, the next for all."""
+
+    async def test(worker: Worker) -> None:
+        await made(worker, "a", partitions=PARTITIONS)
+        members = [Member(worker, name, "a") for name in ("one", "two", "three")]
+        one, two, three = members
+        await one.beat()
+        group = group_of(worker)
+        while group.assigning:
+            await anyio.sleep(0.001)
+        await two.beat()
+        group.assign_again_at = 0
+        await one.beat()
+        assert group.assigning
+        two.epoch = -1
+        await two.beat()
+        await three.beat()
+        while group.assigning:
+            await anyio.sleep(0.001)
+        assert group.target_epoch < group.epoch
+        assert len(group.members["one"].target) == PARTITIONS // 2
+        assert not group.members["three"].target
+        group.assign_again_at = 0
+        await settled(PARTITIONS // 2, one, three)
+
+    run(test)
+
+
+class Counted:
+    """A catalogue that counts the queues that are looked through."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._lookup = worker.groups._lookup
+        self.walked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lookup, name)
+
+    def all(self, first: str = "") -> Iterator[Queue]:
+        for queue in self._lookup.all(first):
+            self.walked += 1
+            yield queue
+
+
+def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
+    queues, regexes = 600, 20
+
+    async def test(worker: Worker) -> None:
+        counted: Any = Counted(worker)
+        worker.groups._lookup = counted
+        await made(worker, *(f"q{n}" for n in range(queues)))
+        members = [Member(worker, f"m{n}", regex=f"q{n}.?.?") for n in range(regexes)]
+        for member in members:
+            assert await member.beat() == 0
+        group = group_of(worker)
+        while group.looking or group.unresolved():
+            for member in members:
+                assert await member.beat() == 0
+            await anyio.sleep(0.001)
+        names = {f"q{n}" for n in range(queues)}
+        assert group.subscribed() == {
+            name for name in names for n in range(regexes) if name.startswith(f"q{n}")
+        }
+        walked = counted.walked
+        for member in members:
+            assert await member.beat() == 0
+        assert await Member(worker, "again", regex="q1.?.?").beat() == 0
+        assert counted.walked == walked
+
+    run(test)
+
+
+def test_a_group_that_resolves_does_not_keep_its_members_waiting() -> None:
+    """Their heartbeats are answered while there is no end to its regular expressions' work."""
+
+    async def test(worker: Worker) -> None:
+        await made(worker, *(f"q{n}" for n in range(200)))
+        one, two = Member(worker, "one", regex="q.*"), Member(worker, "two", "q1")
+        assert await two.beat() == 0
+        group = group_of(worker)
+        endless = Work(_endless())
+        assert not endless.begin()
+        group.looking = True
+        found = worker.groups.of(worker.coordinated("g")).looking
+        found._later(lambda: found._look_on(group, endless, 0.0))
+        for _ in range(5):
+            assert await one.beat() == 0
+            assert await two.beat() == 0
+        assert len(two.has) == 1
+
+    run(test)
+
+
+def _endless() -> Iterator[None]:
+    while True:
+        yield
+
+
+def test_regexes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(worker: Worker) -> None:
+        monkeypatch.setattr(consumer, "_REGEXES_MAX", 2)
+        codes = [await Member(worker, f"m{n}", regex=f"q{n}").beat() for n in range(3)]
+        assert codes == [Code.NONE, Code.NONE, Code.GROUP_MAX_SIZE_REACHED]
+        assert await Member(worker, "m4", regex="q1").beat() == 0
+
+    run(test)
+
+
+def test_matches_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(worker: Worker) -> None:
+        monkeypatch.setattr(looking, "_MATCHES_MAX", 7)
+        await made(worker, *(f"q{n}" for n in range(5)))
+        one, two = Member(worker, "one", regex="q.*"), Member(worker, "two", regex="q.+")
+        assert [await one.beat(), await two.beat()] == [0, 0]
+        assert sum(len(names) for names in group_of(worker).resolved.values()) <= 2 * 7
+
+    run(test)
+
+
+def test_equal_subscriptions_are_kept_once() -> None:
+    async def test(worker: Worker) -> None:
+        members = [Member(worker, f"m{n}", "a", "b") for n in range(5)]
+        for member in members:
+            assert await member.beat() == 0
+        group = group_of(worker)
+        assert len({id(member.topics) for member in group.members.values()}) == 1
+        assert group.subscriptions() == [(("a", "b"), "")]
+        members[0].epoch = -1
+        await members[0].beat()
+        assert group.subscribed() == {"a", "b"}
+
+    run(test)
+
+
+def test_what_is_done_at_once_is_counted() -> None:
+    work = Work(_endless())
+    steps = 0
+    advance = work.advance
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return advance()
+
+    work.advance = count  # type: ignore[method-assign]
+    assert not work.begin()
+    assert steps == AT_ONCE
