@@ -115,8 +115,7 @@ class ClassicGroup(Rebalancing):
     def reserve(self, client_id: str, session_s: float) -> str:
         """A member id for someone to join with."""
         member_id = f"{client_id}-{uuid.uuid4()}"
-        self._pending.add(member_id)
-        self._home.timers.at(
+        self._pending[member_id] = self._home.timers.at(
             self._home.now() + session_s, lambda now: self._expire_pending(member_id)
         )
         return member_id
@@ -130,13 +129,18 @@ class ClassicGroup(Rebalancing):
         return member_id in self._pending
 
     def drop_reserved(self, member_id: str) -> bool:
-        if member_id not in self._pending:
+        if not self._take_reserved(member_id):
             return False
-        self._pending.discard(member_id)
         self._maybe_complete()
         if self.idle:
             self._home.forget(self)
         return True
+
+    def _take_reserved(self, member_id: str) -> bool:
+        timer = self._pending.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
 
     def _expire_pending(self, member_id: str) -> None:
         self.drop_reserved(member_id)
@@ -145,11 +149,12 @@ class ClassicGroup(Rebalancing):
         """Take a new member in and rebalance; the promise is its JoinGroup answer."""
         if not self.members:
             self.protocol_type = protocol_type
-        self._pending.discard(member.id)
+        self._take_reserved(member.id)
         member.new = True
         self._newly_joined = True
         waiting: Promise[dict[str, Any]] = Promise()
         member.joined = waiting
+        self._unjoined.discard(member.id)
         self.take_in(member)
         if self.leader is None:
             self.leader = member.id
@@ -165,6 +170,7 @@ class ClassicGroup(Rebalancing):
         waiting: Promise[dict[str, Any]] = Promise()
         member.answer_join(join_answer(Code.UNKNOWN_MEMBER_ID, member.id))  # an earlier try
         member.joined = waiting
+        self._unjoined.discard(member.id)
         self.rebalance()
         return waiting
 
@@ -172,7 +178,10 @@ class ClassicGroup(Rebalancing):
         self, member: Member, protocols: tuple[tuple[str, bytes], ...], session_s: float,
         rebalance_s: float,
     ) -> None:  # fmt: skip
-        member.protocols = protocols
+        if protocols != member.protocols:
+            self._count_protocols(member.protocols, -1)
+            self._count_protocols(protocols, 1)
+            member.protocols = protocols
         member.session_s = session_s
         member.rebalance_s = rebalance_s
         if not member.new:
@@ -189,6 +198,9 @@ class ClassicGroup(Rebalancing):
         self._instances[instance] = new_id
         if self.leader == old_id:
             self.leader = new_id
+        if self.state == State.PREPARING:
+            self._unjoined.discard(old_id)
+            self._unjoined.add(new_id)
         if old_id in self._unsynced:
             self._unsynced.discard(old_id)
             self._unsynced.add(new_id)
@@ -198,6 +210,7 @@ class ClassicGroup(Rebalancing):
     def take_in(self, member: Member) -> None:
         """A member that is there from now on, without a rebalance."""
         self.members[member.id] = member
+        self._count_protocols(member.protocols, 1)
         if member.instance is not None:
             self._instances[member.instance] = member.id
         member.deadline = self._home.now() + (_NEW_MEMBER_S if member.new else member.session_s)
@@ -209,7 +222,7 @@ class ClassicGroup(Rebalancing):
         member.answer_sync(sync_answer(Code.UNKNOWN_MEMBER_ID))  # an earlier try
         waiting: Promise[dict[str, Any]] = Promise()
         member.synced = waiting
-        self._unsynced.discard(member.id)
+        self.has_synced(member.id)
         return waiting
 
     def assign(self, assignments: dict[str, bytes]) -> None:
@@ -221,15 +234,19 @@ class ClassicGroup(Rebalancing):
         """The assignment could not be logged."""
         for member in self.members.values():
             member.assignment = b""
-            member.answer_sync(sync_answer(code))
+        answer = sync_answer(code)
+        self._answer_some((waiting, answer) for waiting in self._take_synced())
 
     def settle(self) -> None:
         """The assignment has been logged."""
         self.state = State.STABLE
+        answers = []
         for member in self.members.values():
             if member.synced is not None:
                 self.heard(member)
-                member.answer_sync(self.assignment_of(member))
+                answers.append((member.synced, self.assignment_of(member)))
+                member.synced = None
+        self._answer_some(iter(answers))
 
     def assignment_of(self, member: Member) -> dict[str, Any]:
         return sync_answer(Code.NONE) | {
@@ -247,6 +264,7 @@ class ClassicGroup(Rebalancing):
     def end(self, code: Code) -> None:
         """This coordinator knows nothing any more: whoever waits is told to look again."""
         self.state = State.DEAD
+        self.cancel_timers()
         for member in self.members.values():
             member.answer_join(join_answer(code, member.id))
             member.answer_sync(sync_answer(code))

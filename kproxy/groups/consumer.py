@@ -6,7 +6,7 @@ given up starts anew.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -24,11 +24,16 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
 _REGEXES_MAX = 1000
+_FENCED_WITHIN_S = 1.0
 NO_PARTS: Parts = frozenset()
 
 Subscription = tuple[tuple[str, ...], str]
 """Names and a regular expression; in one group equal ones are one object."""
 Subscriptions = list[Subscription]
+
+
+Still = Callable[[], bool]
+"""Whether a member's time is over still."""
 
 
 class Made(NamedTuple):
@@ -54,8 +59,9 @@ class Home(Protocol):
     timers: Timers
 
     def now(self) -> float: ...
-    def fence_soon(self, group: "ConsumerGroup", member_id: str) -> None:
-        """Take a member out that was not heard of, or did not give up in time."""
+    def fence_soon(self, group: "ConsumerGroup", member: ConsumerMember, still: Still) -> None:
+        """Take a member out that was not heard of, or did not give up in time; if it still is so
+        when its turn comes."""
         ...
 
     @property
@@ -266,8 +272,8 @@ class ConsumerGroup:
             return None
         if member.deadline > now:
             return member.deadline
-        self._home.fence_soon(self, member_id)
-        return None
+        self._home.fence_soon(self, member, lambda: member.deadline <= self._home.now())
+        return now + _FENCED_WITHIN_S  # by then it has been taken out, or been heard of
 
     def give_time_to_revoke(self, member: ConsumerMember) -> None:
         """A member that has to give up partitions has its own rebalance timeout for it."""
@@ -276,12 +282,9 @@ class ConsumerGroup:
                 member.revoke_by.cancel()
                 member.revoke_by = None
         elif member.revoke_by is None:
-            member_id = member.id
 
             def due(now: float) -> None:
-                there = self.members.get(member_id)
-                if there is not None and there.revoke_by is timer and not self.ended:
-                    self._home.fence_soon(self, member_id)
+                self._home.fence_soon(self, member, lambda: member.revoke_by is timer)
 
             by = self._home.now() + max(0.0, member.rebalance_s)
             timer = member.revoke_by = self._home.timers.at(by, due)

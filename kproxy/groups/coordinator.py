@@ -5,6 +5,7 @@ with members are read, so that members that never come back run out; when it is 
 is sent to look for the new coordinator.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ from kproxy.appends import append
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup
-from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.consumer import ConsumerGroup, Still
+from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.groups.expiry import Expiry
 from kproxy.groups.looking import Looking
 from kproxy.groups.migration import downgraded, upgraded
@@ -32,7 +34,9 @@ from kproxy.virtual.group_rows import Head, decode_head
 _log = structlog.get_logger()
 
 _TICK_S = 0.05
+_LATE_S = 0.5
 _SLICE = 200
+_FENCED_NAMED = 10  # in the log
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -55,8 +59,8 @@ class Coordinator:
         self.now_ms = now_ms
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
-        self._to_log: list[Group] = []
-        self._to_fence: list[tuple[ConsumerGroup, str]] = []
+        self._to_log: deque[Group] = deque()
+        self._to_fence: dict[ConsumerGroup, list[tuple[ConsumerMember, Still]]] = {}
         self._more = anyio.Event()
         self.slices = slices
         self.looking = Looking(
@@ -200,16 +204,23 @@ class Coordinator:
 
     # -- consumer groups
 
-    def fence_soon(self, group: ConsumerGroup, member_id: str) -> None:
-        self._to_fence.append((group, member_id))
+    def fence_soon(self, group: ConsumerGroup, member: ConsumerMember, still: Still) -> None:
+        self._to_fence.setdefault(group, []).append((member, still))
         self._more.set()
 
-    async def _fence(self, group: ConsumerGroup, member_id: str) -> None:
+    async def _fence(
+        self, group: ConsumerGroup, fenced: list[tuple[ConsumerMember, Still]]
+    ) -> None:
+        """Take out those whose time is over still: a heartbeat may have been before us."""
         async with group.lock:
-            if self.groups.get(group.id) is not group or member_id not in group.members:
+            if self.groups.get(group.id) is not group:
                 return
-            _log.info("member_fenced", group=group.id, member=member_id)
-            group.depart(member_id)
+            there = group.members.get
+            gone = list({m.id: 0 for m, still in fenced if there(m.id) is m and still()})
+            if not gone:
+                return
+            _log.info("members_fenced", group=group.id, members=gone[:_FENCED_NAMED], all=len(gone))
+            group.depart(*gone)
             code = await self.log_changes(group)
             if code:
                 _log.warning("group_not_logged", group=group.id, reason=code.name)
@@ -243,14 +254,13 @@ class Coordinator:
     async def _log_what_is_due(self) -> None:
         while True:
             self._more = anyio.Event()
-            groups, self._to_log = self._to_log, []
-            for group in groups:
+            while self._to_log:
+                group = self._to_log.popleft()
                 code = await self.log(group)
                 if code and self.groups.get(group.id) is group:
                     _log.warning("group_not_logged", group=group.id, reason=code.name)
-            fenced, self._to_fence = self._to_fence, []
-            for consumers, member_id in fenced:
-                await self._fence(consumers, member_id)
+            while self._to_fence:
+                await self._fence(*self._to_fence.popitem())
             if not self._to_log and not self._to_fence:
                 await self._more.wait()
 
@@ -322,18 +332,32 @@ class Coordinators:
     async def run(self) -> None:
         """Keep to the shards that are served, and let time pass for their groups."""
         async with anyio.create_task_group() as tasks:
+            waited, expected = False, anyio.current_time()
             while True:
-                shards, now = self._serving(), anyio.current_time()
-                for shard in shards:
-                    coordinator = self.of(shard)
-                    if id(coordinator) not in self._scopes:
-                        self._start(coordinator, tasks)
-                    coordinator.timers.run_due(now)
-                served = {shard.shard for shard in shards}
-                for coordinator in list(self._by_shard.values()):
-                    if coordinator.shard.shard not in served:
-                        self._drop(coordinator)
+                now = anyio.current_time()
+                self._follow(tasks)
+                # After a standstill, what members have sent meanwhile is read first.
+                waited = not waited and now - expected > _LATE_S
+                if not waited:
+                    await self._run_due(now)
+                expected = anyio.current_time() + _TICK_S
                 await anyio.sleep(_TICK_S)
+
+    def _follow(self, tasks: TaskGroup) -> None:
+        shards = self._serving()
+        for shard in shards:
+            coordinator = self.of(shard)
+            if id(coordinator) not in self._scopes:
+                self._start(coordinator, tasks)
+        served = {shard.shard for shard in shards}
+        for coordinator in list(self._by_shard.values()):
+            if coordinator.shard.shard not in served:
+                self._drop(coordinator)
+
+    async def _run_due(self, now: float) -> None:
+        for coordinator in list(self._by_shard.values()):
+            while coordinator.timers.run_due(now):
+                await checkpoint()
 
     def stop(self) -> None:
         """Answer whoever waits: this worker ends."""

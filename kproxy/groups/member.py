@@ -6,6 +6,8 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from kproxy.groups.timers import Timer
+
 Answer = TypeVar("Answer")
 
 
@@ -36,7 +38,7 @@ class Member:
 
     __slots__ = (
         "assignment", "client_id", "deadline", "host", "id", "instance", "joined", "new",
-        "protocols", "rebalance_s", "session_s", "synced",
+        "protocols", "rebalance_s", "session_s", "synced", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +63,7 @@ class Member:
         self.synced: Promise[dict[str, Any]] | None = None
         self.new = False  # it cannot send heartbeats before its first answer
         self.deadline = 0.0
+        self.timer: Timer | None = None  # of its deadline
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")

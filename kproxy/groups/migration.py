@@ -47,6 +47,7 @@ def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> Consu
         member.answer_join(join_answer(Code.REBALANCE_IN_PROGRESS, member.id))
         member.answer_sync(sync_answer(Code.REBALANCE_IN_PROGRESS))
     classic.state = State.DEAD
+    classic.cancel_timers()
     return group
 
 

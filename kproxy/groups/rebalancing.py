@@ -1,15 +1,22 @@
 """How a classic group gets from one generation to the next: who is waited for, and until when."""
 
+import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from anyio import Lock
 
 from kproxy.errors import Code
 from kproxy.groups.answers import State, join_answer, sync_answer
-from kproxy.groups.member import Member
-from kproxy.groups.timers import Timers
+from kproxy.groups.member import Member, Promise, Protocols
+from kproxy.groups.timers import Due, Timer, Timers
 from kproxy.virtual.group_rows import NO_VERSION
+
+_ANSWERS_AT_ONCE = 100
+
+Answers = Iterator[tuple[Promise[dict[str, Any]], dict[str, Any]]]
 
 
 class Home(Protocol):
@@ -41,7 +48,9 @@ class Rebalancing:
         self.state = State.EMPTY
         self.members: dict[str, Member] = {}
         self._instances: dict[str, str] = {}
-        self._pending: set[str] = set()  # ids given out and not joined with
+        self._pending: dict[str, Timer] = {}  # ids given out and not joined with
+        self._supported: Counter[str] = Counter()  # members by protocol
+        self._unjoined: set[str] = set()  # who is waited for while it prepares
         self._unsynced: set[str] = set()
         self.generation = 0
         self.protocol_type: str | None = None
@@ -50,7 +59,7 @@ class Rebalancing:
         self.version = NO_VERSION
         self.logged: set[str] = set()  # members that have rows
         self.lock = Lock()
-        self._round = 0  # of rebalances, so that a late timer finds that it is late
+        self._timer: Timer | None = None  # of the rebalance
         self._initial = False
         self._newly_joined = False
 
@@ -62,7 +71,9 @@ class Rebalancing:
             self._watch(member)
 
     def _watch(self, member: Member) -> None:
-        self._home.timers.at(member.deadline, lambda now: self._expire(member, now))
+        if member.timer is not None:
+            member.timer.cancel()
+        member.timer = self._home.timers.at(member.deadline, lambda now: self._expire(member, now))
 
     def _expire(self, member: Member, now: float) -> float | None:
         if self.members.get(member.id) is not member or self.state == State.DEAD:
@@ -79,15 +90,25 @@ class Rebalancing:
         self._drop(member_id)
         self.rebalance_without()
 
+    def _count_protocols(self, protocols: Protocols, by: int) -> None:
+        for name in {name for name, _ in protocols}:
+            self._supported[name] += by
+            if not self._supported[name]:
+                del self._supported[name]
+
     def _common_protocols(self) -> set[str]:
-        sets = [{name for name, _ in member.protocols} for member in self.members.values()]
-        return set.intersection(*sets)
+        count = len(self.members)
+        return {name for name, members in self._supported.items() if members == count}
 
     def _drop(self, member_id: str) -> None:
         member = self.members.pop(member_id)
         if member.instance is not None:
             self._instances.pop(member.instance, None)
         self._unsynced.discard(member_id)
+        self._unjoined.discard(member_id)
+        self._count_protocols(member.protocols, -1)
+        if member.timer is not None:
+            member.timer.cancel()
         member.answer_join(join_answer(Code.UNKNOWN_MEMBER_ID, member_id))
         member.answer_sync(sync_answer(Code.UNKNOWN_MEMBER_ID))
         if self.leader == member_id:
@@ -108,11 +129,11 @@ class Rebalancing:
 
     def _prepare(self) -> None:
         if self.state == State.COMPLETING:
-            for member in self.members.values():
-                member.answer_sync(sync_answer(Code.REBALANCE_IN_PROGRESS))
+            answer = sync_answer(Code.REBALANCE_IN_PROGRESS)
+            self._answer_some((waiting, answer) for waiting in self._take_synced())
         self._initial = self.state == State.EMPTY
         self.state = State.PREPARING
-        self._round += 1
+        self._unjoined = {m.id for m in self.members.values() if m.joined is None}
         if self._initial:
             self._debounce(self._rebalance_s())
         else:
@@ -122,40 +143,55 @@ class Rebalancing:
     def _rebalance_s(self) -> float:
         return max((member.rebalance_s for member in self.members.values()), default=0.0)
 
+    def _take_synced(self) -> list[Promise[dict[str, Any]]]:
+        """Who waits for an assignment, and is to be answered now."""
+        waiting = [m.synced for m in self.members.values() if m.synced is not None]
+        for member in self.members.values():
+            member.synced = None
+        return waiting
+
+    def _answer_some(self, answers: Answers) -> None:
+        """Answer those who waited, some in each turn of the loop: all wake up and are sent it."""
+        for waiting, answer in islice(answers, _ANSWERS_AT_ONCE):
+            waiting.set(answer)
+        left = next(answers, None)
+        if left is not None:
+            asyncio.get_running_loop().call_soon(self._answer_some, chain((left,), answers))
+
+    def _at(self, seconds: float, due: Due | None) -> None:
+        """What comes next unless something else does."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if due is not None:
+            self._timer = self._home.timers.at(self._home.now() + seconds, due)
+
     def _debounce(self, remaining_s: float) -> None:
         """A new group waits a little for more members, again for each that came meanwhile."""
         self._newly_joined = False
-        round_, delay_s = self._round, min(self._home.initial_delay_s, remaining_s)
+        delay_s = min(self._home.initial_delay_s, remaining_s)
 
         def due(now: float) -> None:
-            if (self._round, self.state) != (round_, State.PREPARING):
-                return
             if self._newly_joined and remaining_s - delay_s > 0:
                 self._debounce(remaining_s - delay_s)
             else:
                 self._complete()
 
-        self._home.timers.at(self._home.now() + delay_s, due)
+        self._at(delay_s, due)
 
     def _complete_by(self, seconds: float) -> None:
-        round_ = self._round
-
-        def due(now: float) -> None:
-            if (self._round, self.state) == (round_, State.PREPARING):
-                self._complete()
-
-        self._home.timers.at(self._home.now() + seconds, due)
+        self._at(seconds, lambda now: self._complete())
 
     def _maybe_complete(self) -> None:
         if self.state != State.PREPARING or self._initial or self._pending:
             return
-        if all(member.joined is not None for member in self.members.values()):
+        if not self._unjoined:
             self._complete()
 
     def _complete(self) -> None:
         """Go on with those who have joined; static members are kept for their sessions' length."""
-        for member in [m for m in self.members.values() if m.joined is None and not m.instance]:
-            self._drop(member.id)
+        for member_id in [m for m in self._unjoined if not self.members[m].instance]:
+            self._drop(member_id)
         joined = [m.id for m in self.members.values() if m.joined is not None]
         if self.members and not joined:
             self._complete_by(self._rebalance_s())
@@ -163,19 +199,23 @@ class Rebalancing:
         if joined and self.leader not in joined:
             self.leader = joined[0]
         self._initial = False
-        self._round += 1
         self.generation += 1
         if not self.members:
             self.state, self.protocol, self.leader = State.EMPTY, None, None
+            self._at(0.0, None)
             self._home.soon(self)
             return
         self.protocol = self.vote()
         self.state = State.COMPLETING
         self._unsynced = set(self.members)
+        answers = []
         for member in self.members.values():
             member.new = False
             self.heard(member)
-            member.answer_join(self.current(member.id))
+            if member.joined is not None:
+                answers.append((member.joined, self.current(member.id)))
+                member.joined = None
+        self._answer_some(iter(answers))
         self._sync_by(self._rebalance_s())
 
     def vote(self) -> str:
@@ -188,17 +228,18 @@ class Rebalancing:
         return votes.most_common(1)[0][0]
 
     def _sync_by(self, seconds: float) -> None:
-        round_ = self._round
-
         def due(now: float) -> None:
-            if self._round != round_ or not self._unsynced:
-                return
-            if self.state in (State.COMPLETING, State.STABLE):
+            if self._unsynced:
                 for member_id in list(self._unsynced):
                     self._drop(member_id)
                 self._prepare()
 
-        self._home.timers.at(self._home.now() + seconds, due)
+        self._at(seconds, due)
+
+    def has_synced(self, member_id: str) -> None:
+        self._unsynced.discard(member_id)
+        if not self._unsynced and self.state in (State.COMPLETING, State.STABLE):
+            self._at(0.0, None)  # nobody is waited for
 
     def current(self, member_id: str) -> dict[str, Any]:
         """The JoinGroup answer with the current generation."""
@@ -212,6 +253,14 @@ class Rebalancing:
             "leader": self.leader or "",
             "members": members,
         }
+
+    def cancel_timers(self) -> None:
+        """Nothing happens by itself any more."""
+        self._at(0.0, None)
+        timers = [member.timer for member in self.members.values()]
+        for timer in (*timers, *self._pending.values()):
+            if timer is not None:
+                timer.cancel()
 
     def members_listed(self) -> list[dict[str, Any]]:
         return [
