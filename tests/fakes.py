@@ -11,6 +11,7 @@ from kproxy.fetching.reading import Answer
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster import Alone
+from kproxy.metadata.levels import Level
 from kproxy.protocol.answers import Broker
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Fold
@@ -85,6 +86,7 @@ class MemoryShard:
         self.serving = True
         self.shard = ShardId(shard)
         self.term = 0
+        self.level = Level()
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))

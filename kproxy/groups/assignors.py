@@ -37,7 +37,7 @@ def uniform(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> Steps[T
     return _EachItsOwn(wishes, sizes).steps()
 
 
-def _in_order(queues: Iterable[QueueId]) -> Steps[list[QueueId]]:
+def queues_in_order(queues: Iterable[QueueId]) -> Steps[list[QueueId]]:
     """Sorted, by their last bytes first: those are random, and a sort of all is one long call."""
     buckets: dict[int, list[QueueId]] = {}
     for number, queue in enumerate(queues, 1):
@@ -57,7 +57,7 @@ def _all_parts(
 ) -> Steps[list[PartitionKey]]:
     parts: list[PartitionKey] = []
     done = 0
-    for queue in (yield from _in_order(queues)):
+    for queue in (yield from queues_in_order(queues)):
         size = sizes.get(queue, 0)
         parts += [(queue, index) for index in range(size)]
         done += 1 + size

@@ -12,7 +12,8 @@ from kproxy.groups.answers import State, join_answer, sync_answer
 from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.member import Member, Promise, restored
 from kproxy.groups.rebalancing import Rebalancing
-from kproxy.virtual.group_rows import Head
+from kproxy.groups.slices import Steps, spent
+from kproxy.virtual.group_rows import Head, Rows
 
 _NEW_MEMBER_S = 300.0  # as Kafka's group.new.member.join.timeout
 
@@ -44,15 +45,16 @@ class ClassicGroup(Rebalancing):
             "leader": self.leader,
         }
 
-    def rows(self) -> dict[str, dict[str, Any] | None]:
-        """All members' rows, and None for those that have one and are gone."""
-        rows: dict[str, dict[str, Any] | None] = dict.fromkeys(self.logged - self.members.keys())
+    def rows(self) -> Steps[Rows]:
+        """All members' rows as of now, and None for those that have one and are gone."""
+        rows: Rows = dict.fromkeys(self.logged - self.members.keys())
         for member in self.members.values():
             rows[member.id] = member.row(self.generation)
+        yield from spent(len(rows))  # members come and go meanwhile
         return rows
 
-    def was_logged(self) -> None:
-        self.logged = set(self.members)
+    def was_logged(self, rows: Rows) -> None:
+        self.logged = {member_id for member_id, row in rows.items() if row is not None}
 
     # -- members
 

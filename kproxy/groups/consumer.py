@@ -12,25 +12,20 @@ from typing import Any, NamedTuple, Protocol
 
 from anyio import Lock
 
-from kproxy.errors import Code, KafkaError
-from kproxy.groups.assignors import Parts, Target
+from kproxy.errors import Code
+from kproxy.groups.assignors import Parts, Target, queues_in_order
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress, restored
+from kproxy.groups.counted import Holders, Subscribed
 from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.reconciling import reconcile
-from kproxy.groups.slices import EVERY, Steps, at_once, in_order, spent
+from kproxy.groups.slices import EVERY, Steps, at_once, spent
 from kproxy.groups.timers import Timers
-from kproxy.virtual.group_rows import NO_VERSION, Head
+from kproxy.virtual.group_rows import NO_VERSION, Head, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
-_REGEXES_MAX = 1000
 _FENCED_WITHIN_S = 1.0
 NO_PARTS: Parts = frozenset()
-
-Subscription = tuple[tuple[str, ...], str]
-"""Names and a regular expression; in one group equal ones are one object."""
-Subscriptions = list[Subscription]
-
 
 Still = Callable[[], bool]
 """Whether a member's time is over still."""
@@ -94,10 +89,8 @@ class ConsumerGroup:
         self.look_again_at = self.resolve_again_at = 0.0
         self.looking = self.assigning = False  # beside what members ask for
         self._instances: dict[str, ConsumerMember] = {}
-        self._holders: dict[PartitionKey, int] = {}  # members that have it, or have to revoke
-        self._subscriptions: dict[Subscription, tuple[Subscription, int]] = {}
-        self._regexes: Counter[str] = Counter()
-        self._subscribed: tuple[object, frozenset[str]] = (None, frozenset())
+        self._holders = Holders()
+        self.reading = Subscribed()
 
     # -- rows
 
@@ -121,13 +114,15 @@ class ConsumerGroup:
             "protocol_type": CONSUMER_PROTOCOL,
         }
 
-    def rows(self) -> dict[str, dict[str, Any] | None]:
-        rows: dict[str, dict[str, Any] | None] = dict.fromkeys(self.gone)
-        for member_id in self.changed & self.members.keys():
-            rows[member_id] = self.members[member_id].row()
+    def rows(self) -> Steps[Rows]:
+        rows: Rows = dict.fromkeys(self.gone)
+        for number, member_id in enumerate(self.changed & self.members.keys(), 1):
+            rows[member_id] = yield from self.members[member_id].row()
+            if number % EVERY == 0:
+                yield
         return rows
 
-    def was_logged(self) -> None:
+    def was_logged(self, rows: Rows) -> None:
         self.changed.clear()
         self.gone.clear()
 
@@ -176,61 +171,28 @@ class ConsumerGroup:
     def _count(self, member: ConsumerMember) -> None:
         if member.instance is not None:
             self._instances[member.instance] = member
-        self._count_held(_union(member.assigned, member.revoking), 1)
-        self._count_subscription(member, 1)
+        at_once(self._holders.count(_union(member.assigned, member.revoking), 1))
+        self.reading.count(member, 1)
 
     def _uncount(self, member: ConsumerMember) -> None:
         if member.instance is not None and self._instances.get(member.instance) is member:
             del self._instances[member.instance]
-        self._count_held(_union(member.assigned, member.revoking), -1)
-        self._count_subscription(member, -1)
-
-    def _count_held(self, parts: Parts, by: int) -> None:
-        holders = self._holders
-        for part in parts:
-            count = holders.get(part, 0) + by
-            if count:
-                holders[part] = count
-            else:
-                del holders[part]
-
-    def _count_subscription(self, member: ConsumerMember, by: int) -> None:
-        given = (member.topics, member.regex)
-        shared, count = self._subscriptions.get(given, (given, 0))
-        member.topics = shared[0]
-        if count + by:
-            self._subscriptions[shared] = shared, count + by
-        else:
-            del self._subscriptions[shared]
-        if member.regex:
-            self._regexes[member.regex] += by
-            if not self._regexes[member.regex]:
-                del self._regexes[member.regex]
-        if count + by == max(by, 0):  # one more, or one less
-            self._subscribed = (None, frozenset())
-
-    def check_room_for(self, regex: str | None) -> None:
-        """Raises KafkaError where a regular expression is one too many."""
-        if regex and regex not in self._regexes and len(self._regexes) >= _REGEXES_MAX:
-            raise KafkaError(
-                Code.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum of {_REGEXES_MAX} different regular"
-                " expressions.",
-            )
+        at_once(self._holders.count(_union(member.assigned, member.revoking), -1))
+        self.reading.count(member, -1)
 
     def subscribe(self, member: ConsumerMember, topics: tuple[str, ...], regex: str) -> None:
         """What a member reads from now on."""
         there = self.members.get(member.id) is member
         if there:
-            self._count_subscription(member, -1)
+            self.reading.count(member, -1)
         member.topics, member.regex = topics, regex
         if there:
-            self._count_subscription(member, 1)
+            self.reading.count(member, 1)
 
     def leave_for_now(self, member: ConsumerMember) -> None:
         """A static member goes and may be back; what it had is kept for it."""
         member.move_to(LEFT_FOR_NOW)
-        self._count_held(member.revoking - member.assigned, -1)
+        at_once(self._holders.count(member.revoking - member.assigned, -1))
         member.revoking = NO_PARTS
         member.progress = Progress.STABLE
         self.give_time_to_revoke(member)
@@ -307,24 +269,11 @@ class ConsumerGroup:
 
     # -- what they read
 
-    def regexes(self) -> set[str]:
-        return set(self._regexes)
-
     def unresolved(self) -> bool:
-        return any(regex not in self.resolved for regex in self._regexes)
-
-    def subscriptions(self) -> Subscriptions:
-        """Each different one once."""
-        return [shared for shared, _ in self._subscriptions.values()]
+        return any(regex not in self.resolved for regex in self.reading.regexes)
 
     def subscribed(self) -> frozenset[str] | None:
-        resolved, names = self._subscribed
-        if resolved is not self.resolved:
-            parts = [t for t, _ in self._subscriptions]
-            parts += [tuple(self.resolved.get(regex, ())) for regex in self._regexes]
-            names = frozenset().union(*parts)
-            self._subscribed = self.resolved, names
-        return names
+        return self.reading.names(self.resolved)
 
     def choose_assignor(self) -> str:
         """What most members ask for."""
@@ -352,16 +301,16 @@ class ConsumerGroup:
     def reconcile(self, member: ConsumerMember, owned: Parts | None) -> Steps[None]:
         """Take a member a step towards its target."""
         before = (member.epoch, member.progress)
+        if before == (self.target_epoch, Progress.STABLE):
+            return
         assigned, revoking = member.assigned, member.revoking
-        others: Parts = NO_PARTS
-        if member.epoch != self.target_epoch or member.progress != Progress.STABLE:
-            others = yield from self._held_by_others(member)
+        others = yield from self._holders.others(member)
         yield from reconcile(member, self.target_epoch, owned, others)
         if member.assigned is not assigned or member.revoking is not revoking:
             held, held_before = _union(member.assigned, member.revoking), _union(assigned, revoking)
             gone, new = held_before - held, held - held_before
-            self._count_held(gone, -1)
-            self._count_held(new, 1)
+            yield from self._holders.count(gone, -1)
+            yield from self._holders.count(new, 1)
             if gone or new or member.assigned != assigned:
                 self.changed.add(member.id)
         if (member.epoch, member.progress) != before:
@@ -369,19 +318,9 @@ class ConsumerGroup:
         self.give_time_to_revoke(member)
         yield from spent(len(assigned) + len(revoking))
 
-    def _held_by_others(self, member: ConsumerMember) -> Steps[Parts]:
-        wanted = member.target - member.assigned
-        yield from spent(len(wanted))
-        holders, own = self._holders, member.revoking
-        found = frozenset(part for part in wanted if holders.get(part, 0) > (part in own))
-        yield from spent(len(wanted))
-        return found
-
-    def waits(self, member: ConsumerMember) -> bool:
+    def waits(self, member: ConsumerMember) -> Steps[bool]:
         """Whether something that a member is to have is still held by another."""
-        holders, own = self._holders, member.revoking
-        wanted = member.target - member.assigned
-        return any(holders.get(part, 0) > (part in own) for part in wanted)
+        return bool((yield from self._holders.others(member)))
 
     def end(self, code: Code) -> None:
         self.ended = True
@@ -399,8 +338,15 @@ def by_queue(parts: Iterable[PartitionKey]) -> dict[QueueId, list[int]]:
 
 def steps_by_queue(parts: Iterable[PartitionKey]) -> Steps[dict[QueueId, list[int]]]:
     found: dict[QueueId, list[int]] = {}
-    for number, (queue_id, index) in enumerate((yield from in_order(parts)), 1):
+    for number, (queue_id, index) in enumerate(parts, 1):
         found.setdefault(queue_id, []).append(index)
         if number % EVERY == 0:
             yield
-    return found
+    in_order = {}
+    for number, queue_id in enumerate((yield from queues_in_order(found)), 1):
+        indices = in_order[queue_id] = found[queue_id]
+        if len(indices) > 1:
+            indices.sort()
+        if number % EVERY == 0:
+            yield
+    return in_order

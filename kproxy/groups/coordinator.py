@@ -28,7 +28,7 @@ from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard import Shard
 from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Head, decode_head
 
 _log = structlog.get_logger()
@@ -168,8 +168,7 @@ class Coordinator:
         """The same for who has the group's lock."""
         if self.groups.get(group.id) is not group:
             return Code.NOT_COORDINATOR
-        rows = group.rows()
-        if isinstance(group, ConsumerGroup) and not rows:
+        if isinstance(group, ConsumerGroup) and not (group.changed or group.gone):
             return Code.NONE
         values = {
             "group": group.id,
@@ -177,14 +176,14 @@ class Coordinator:
             "kind": group.kind,
             "members": len(group.members),
             "values": group.values(),
-            "rows": rows,
         }
-        outcome = await append(
-            self.shard, command(Kind.GROUP, time_ms=self.now_ms(), values=values)
-        )
+        rows = await self.slices.run(group.rows())
+        packed = self.shard.level.reaches(2)
+        body = await self.slices.run(group_rows.encode_change(values, rows, packed=packed))
+        outcome = await append(self.shard, Envelope(Kind.GROUP, time_ms=self.now_ms(), body=body))
         if outcome.code == Code.NONE:
             group.version = outcome.number
-            group.was_logged()
+            group.was_logged(rows)
             if group.idle:
                 self.forget(group)
         elif outcome.code == Code.NOT_COORDINATOR or isinstance(group, ConsumerGroup):

@@ -17,7 +17,8 @@ from crc32c import crc32c
 
 from kproxy.errors import Code
 from kproxy.groups.assignors import ASSIGNORS, Target, Wish
-from kproxy.groups.consumer import ConsumerGroup, Made, Subscriptions
+from kproxy.groups.consumer import ConsumerGroup, Made
+from kproxy.groups.counted import Subscriptions
 from kproxy.groups.regex import compiled
 from kproxy.groups.slices import EVERY, Result, Slices, Steps, Work, in_order
 from kproxy.metadata.catalogue import Lookup
@@ -109,10 +110,10 @@ class Looking:
                 await self._logged(group)
 
     def _seen(self, group: ConsumerGroup) -> Steps[Seen]:
-        changes, regexes = self._lookup.changes, group.regexes()
+        changes, regexes = self._lookup.changes, set(group.reading.regexes)
         known = group.resolved if changes == group.seen_changes else {}
         resolved = {regex: names for regex, names in known.items() if regex in regexes}
-        subscriptions = group.subscriptions()
+        subscriptions = group.reading.all()
         resolved |= yield from self._resolved(regexes - resolved.keys())
         queues = yield from self._queues(subscriptions, resolved)
         parts = []
@@ -184,7 +185,7 @@ class Looking:
         """A target for the members as they are when it is begun."""
         epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
         members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]
-        queues = yield from self._queues(group.subscriptions(), resolved)
+        queues = yield from self._queues(group.reading.all(), resolved)
         sizes = {queue.queue_id: queue.partitions for queue in queues.values()}
         ids_of: dict[tuple[int, str], frozenset[QueueId]] = {}
         wishes = {}

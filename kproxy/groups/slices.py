@@ -14,10 +14,7 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kproxy.virtual.types import QueueId
-
 Result = TypeVar("Result")
-Name = TypeVar("Name", str, tuple[QueueId, int])
 Steps = Generator[None, None, Result]
 
 EVERY = 256
@@ -91,7 +88,7 @@ def spent(count: int) -> Steps[None]:
         yield
 
 
-def in_order(names: Iterable[Name]) -> Steps[list[Name]]:
+def in_order(names: Iterable[str]) -> Steps[list[str]]:
     """Sorted; many are sorted piece by piece, as sorting all is one long call."""
     pieces, left = [], iter(names)
     while piece := sorted(islice(left, 16 * EVERY)):
@@ -99,7 +96,7 @@ def in_order(names: Iterable[Name]) -> Steps[list[Name]]:
         yield
     if len(pieces) < 2:
         return pieces[0] if pieces else []
-    found: list[Name] = []
+    found: list[str] = []
     merged = heapq.merge(*pieces)
     while piece := list(islice(merged, EVERY)):
         found += piece

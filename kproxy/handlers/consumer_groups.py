@@ -14,7 +14,7 @@ from kproxy.groups.assignors import ASSIGNORS, Parts
 from kproxy.groups.consumer import ConsumerGroup, by_queue, steps_by_queue
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember
 from kproxy.groups.regex import compiled
-from kproxy.groups.slices import EVERY, Steps, spent
+from kproxy.groups.slices import EVERY, Steps, in_order, spent
 from kproxy.handlers.classic_groups import coordinator_of, storage_code
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -110,11 +110,11 @@ class _Heartbeat:
     # -- joining and staying
 
     async def _beat(self, group: ConsumerGroup) -> dict[str, Any]:
-        group.check_room_for(getattr(self.body, "subscribed_topic_regex", None))
+        group.reading.check_room_for(getattr(self.body, "subscribed_topic_regex", None))
         body = self.body
         member, fresh = self._member(group)
         before = member.assigned
-        subscribed = self._update(group, member)
+        subscribed = await self._update(group, member)
         if subscribed or fresh:
             group.changed.add(member.id)
         if fresh:
@@ -208,7 +208,7 @@ class _Heartbeat:
                     " all its partitions and rejoin.",
                 )
 
-    def _update(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
+    async def _update(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         """Take over what the request says; whether the subscription changed."""
         body = self.body
         if body.rack_id is not None:
@@ -219,7 +219,8 @@ class _Heartbeat:
         assignor = member.assignor if body.server_assignor is None else body.server_assignor
         topics, regex = member.topics, member.regex
         if body.subscribed_topic_names is not None:
-            topics = tuple(sorted(set(body.subscribed_topic_names)))
+            names = set(body.subscribed_topic_names)
+            topics = tuple(await self.coordinator.slices.run(in_order(names)))
         given = getattr(body, "subscribed_topic_regex", None)
         if given is not None:
             regex = given

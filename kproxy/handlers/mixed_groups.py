@@ -130,9 +130,9 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, body: Any) -
             group.changed.add(member.id)
             await coordinator.log_changes(group)
     behind = member.epoch < group.epoch or member.progress == Progress.UNREVOKED
-    if behind or (member.progress == Progress.UNRELEASED and not group.waits(member)):
-        return Code.REBALANCE_IN_PROGRESS
-    return Code.NONE
+    if not behind and member.progress == Progress.UNRELEASED:
+        behind = not await coordinator.slices.run(group.waits(member))
+    return Code.REBALANCE_IN_PROGRESS if behind else Code.NONE
 
 
 async def leave(

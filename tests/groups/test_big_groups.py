@@ -1,5 +1,6 @@
 """Consumer groups over many queues: what takes long is done beside their members' heartbeats."""
 
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -9,10 +10,12 @@ import anyio
 import pytest
 
 from kproxy.errors import Code
-from kproxy.groups import consumer, looking
+from kproxy.groups import counted, looking
 from kproxy.groups.consumer import ConsumerGroup, by_queue
 from kproxy.groups.slices import AT_ONCE, Work
 from kproxy.handlers import consumer_groups
+from kproxy.virtual import group_rows
+from kproxy.virtual.envelope import Kind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker import Request, Worker
@@ -204,7 +207,7 @@ def _endless() -> Iterator[None]:
 
 def test_regexes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(worker: Worker) -> None:
-        monkeypatch.setattr(consumer, "_REGEXES_MAX", 2)
+        monkeypatch.setattr(counted, "_REGEXES_MAX", 2)
         codes = [await Member(worker, f"m{n}", regex=f"q{n}").beat() for n in range(3)]
         assert codes == [Code.NONE, Code.NONE, Code.GROUP_MAX_SIZE_REACHED]
         assert await Member(worker, "m4", regex="q1").beat() == 0
@@ -230,7 +233,7 @@ def test_equal_subscriptions_are_kept_once() -> None:
             assert await member.beat() == 0
         group = group_of(worker)
         assert len({id(member.topics) for member in group.members.values()}) == 1
-        assert group.subscriptions() == [(("a", "b"), "")]
+        assert group.reading.all() == [(("a", "b"), "")]
         members[0].epoch = -1
         await members[0].beat()
         assert group.subscribed() == {"a", "b"}
@@ -251,3 +254,71 @@ def test_what_is_done_at_once_is_counted() -> None:
     work.advance = count  # type: ignore[method-assign]
     assert not work.begin()
     assert steps == AT_ONCE
+
+
+def rows_of(worker: Worker) -> dict[str, bytes]:
+    shard: Any = worker.coordinated("g")
+    prefix = group_rows.member_prefix("g")
+    return {k[len(prefix) :].decode(): v for k, v in shard.kv.scan(prefix, prefix + b"\xff")}
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_members_go_on_with_a_new_coordinator(level: int) -> None:
+    """Whatever form their rows have; level 1 has JSON alone."""
+
+    async def test(worker: Worker) -> None:
+        shard: Any = worker.coordinated("g")
+        shard.level.value = level
+        await made(worker, "a", partitions=50)
+        await made(worker, "b", partitions=7)
+        one, two = Member(worker, "one", "a", "b"), Member(worker, "two", "b")
+        await one.beat()
+        await two.beat()
+        group_of(worker).assign_again_at = 0
+        while (len(one.has), len(two.has)) != (50, 7):
+            assert [await one.beat(), await two.beat()] == [0, 0]
+        plain = {member: data[8:9] == b"{" for member, data in rows_of(worker).items()}
+        assert plain == dict.fromkeys(("one", "two"), level == 1)
+        bodies = [e.body[:1] == b"{" for e in shard.log if e.kind == Kind.GROUP]
+        assert set(bodies) == {level == 1}
+        before = group_of(worker)
+        worker.groups._by_shard.clear()
+        shard.level.value = 2
+        after = group_of(worker)
+        assert after is not before
+        for name, member in before.members.items():
+            again = after.members[name]
+            assert (again.assigned, again.target, again.epoch, again.topics) == (
+                member.assigned, member.target, member.epoch, member.topics
+            )  # fmt: skip
+        assert [await one.beat(), await two.beat()] == [0, 0]
+        assert (len(one.has), len(two.has)) == (50, 7)
+
+    run(test)
+
+
+def test_what_changes_nothing_is_not_worked_on() -> None:
+    """A heartbeat of a member that is where it should be walks no partitions and logs nothing."""
+
+    async def test(worker: Worker) -> None:
+        await made(worker, "a", partitions=PARTITIONS)
+        one = Member(worker, "one", "a")
+        await settled(PARTITIONS, one)
+        await one.beat()
+        shard: Any = worker.coordinated("g")
+        logged, has = len(shard.log), one.has
+        one.has = set()
+        calls = 0
+
+        def count(frame: Any, event: str, arg: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        assert await one.beat() == 0
+        sys.setprofile(None)
+        assert calls < 400
+        assert len(shard.log) == logged
+        one.has = has
+
+    run(test)
