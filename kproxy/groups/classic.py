@@ -9,7 +9,7 @@ from typing import Any
 
 from kproxy.errors import Code
 from kproxy.groups.answers import State, join_answer, sync_answer
-from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
+from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, topics_of
 from kproxy.groups.member import Member, Promise, restored
 from kproxy.groups.rebalancing import Rebalancing
 from kproxy.groups.slices import Steps, spent
@@ -96,7 +96,7 @@ class ClassicGroup(Rebalancing):
         found: set[str] = set()
         for member in self.members.values():
             try:
-                found.update(subscription(member.metadata(self.protocol)).topics)
+                found.update(topics_of(member.metadata(self.protocol)))
             except NotAConsumers:
                 return None
         return frozenset(found)

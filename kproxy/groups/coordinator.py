@@ -123,7 +123,10 @@ class Coordinator:
             async with group.lock:  # a rebalance of it may be on its way to the log
                 if self.groups.get(group_id) is not group:
                     raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
-                self.groups[group_id] = made = upgraded(group, self, self.lookup)
+                made = await self.slices.run(upgraded(group, self, self.lookup))
+                if self.groups.get(group_id) is not group:
+                    raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                self.groups[group_id] = made
                 return made
         self._check_room()
         made = ConsumerGroup(group_id, self)
@@ -230,7 +233,9 @@ class Coordinator:
         async with group.lock:
             if self.groups.get(group.id) is not group or not group.only_classic:
                 return
-            classic = downgraded(group, self, self.lookup)
+            classic = await self.slices.run(downgraded(group, self, self.lookup))
+            if self.groups.get(group.id) is not group:
+                return
             self.groups[group.id] = classic
             group.end(Code.NOT_COORDINATOR)
         code = await self.log(classic)

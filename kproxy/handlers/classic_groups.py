@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyio import CancelScope
+from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.answers import State, join_answer, sync_answer
@@ -15,6 +16,7 @@ from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.member import Member, Promise
+from kproxy.groups.slices import EVERY
 from kproxy.handlers import mixed_groups
 from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.worker import Request, Worker
@@ -187,7 +189,7 @@ async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
     coordinator = coordinator_of(worker, body.group_id)
     found = coordinator.find(body.group_id)
     if isinstance(found, ConsumerGroup):
-        return mixed_groups.sync(coordinator, found, body)
+        return await mixed_groups.sync(coordinator, found, body)
     group = _member_group(found, body)
     if request.version >= _PROTOCOL_SAID and (body.protocol_type, body.protocol_name) != (
         group.protocol_type,
@@ -266,7 +268,11 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     if isinstance(group, ConsumerGroup):
         codes = await mixed_groups.leave(coordinator, group, leaving)
     else:
-        codes = [_left(group, member_id, instance) for member_id, instance in leaving]
+        codes = []
+        for number, (member_id, instance) in enumerate(leaving, 1):
+            codes.append(_left(group, member_id, instance))
+            if number % EVERY == 0:
+                await checkpoint()
     if not batched:
         return {"error_code": codes[0]}
     answers = [

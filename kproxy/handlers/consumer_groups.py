@@ -11,7 +11,7 @@ from anyio import CancelScope
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import ASSIGNORS, Parts
-from kproxy.groups.consumer import ConsumerGroup, by_queue, steps_by_queue
+from kproxy.groups.consumer import ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember
 from kproxy.groups.regex import compiled
 from kproxy.groups.slices import EVERY, Steps, in_order, spent
@@ -317,10 +317,10 @@ def _check(body: Any, version: int) -> None:
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A ConsumerGroupDescribeResponse."""
-    return {"groups": [_described(worker, group) for group in request.body.group_ids]}
+    return {"groups": [await _described(worker, group) for group in request.body.group_ids]}
 
 
-def _described(worker: Worker, group_id: str) -> dict[str, Any]:
+async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": Code.NONE,
         "error_message": None,
@@ -343,7 +343,7 @@ def _described(worker: Worker, group_id: str) -> dict[str, Any]:
             "group_epoch": group.epoch,
             "assignment_epoch": group.target_epoch,
             "assignor_name": group.assignor,
-            "members": [_described_member(worker, m) for m in group.members.values()],
+            "members": await coordinator.slices.run(_described_members(worker, group)),
         }
     if group is None and head is not None and head.kind == "consumer":
         return answer | {
@@ -359,32 +359,41 @@ def _described(worker: Worker, group_id: str) -> dict[str, Any]:
     }
 
 
-def _described_member(worker: Worker, member: ConsumerMember) -> dict[str, Any]:
+def _described_members(worker: Worker, group: ConsumerGroup) -> Steps[list[dict[str, Any]]]:
+    found = []
+    for number, member in enumerate(list(group.members.values()), 1):
+        found.append((yield from _described_member(worker, member)))
+        if number % EVERY == 0:
+            yield
+    return found
+
+
+def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str, Any]]:
+    epoch, target = member.epoch, member.target
+    assigned = yield from _named(worker, member.assigned)
     return {
         "member_id": member.id,
         "instance_id": member.instance,
         "rack_id": member.rack,
-        "member_epoch": member.epoch,
+        "member_epoch": epoch,
         "client_id": member.client_id,
         "client_host": member.host,
         "subscribed_topic_names": member.topics,
         "subscribed_topic_regex": member.regex,
-        "assignment": {"topic_partitions": _named(worker, member.assigned)},
-        "target_assignment": {"topic_partitions": _named(worker, member.target)},
+        "assignment": {"topic_partitions": assigned},
+        "target_assignment": {"topic_partitions": (yield from _named(worker, target))},
         "member_type": 0 if member.classic else 1,
     }
 
 
-def _named(worker: Worker, parts: Parts) -> list[dict[str, Any]]:
-    found = []
-    for queue_id, indices in by_queue(parts).items():
+def _named(worker: Worker, parts: Parts) -> Steps[list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    in_queues = yield from steps_by_queue(parts)
+    for number, (queue_id, indices) in enumerate(in_queues.items(), 1):
         queue = worker.catalogue.find_id(queue_id)
         if queue is not None:
-            found.append(
-                {
-                    "topic_id": UUID(bytes=bytes(queue_id)),
-                    "topic_name": queue.name,
-                    "partitions": indices,
-                }
-            )
+            label = {"topic_id": UUID(bytes=bytes(queue_id)), "topic_name": queue.name}
+            found.append(label | {"partitions": indices})
+        if number % EVERY == 0:
+            yield
     return found

@@ -7,6 +7,8 @@ A generation is the member's epoch; joining again is how they take the next step
 import uuid
 from typing import Any
 
+from anyio.lowlevel import checkpoint
+
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.answers import join_answer, sync_answer
 from kproxy.groups.consumer import ConsumerGroup
@@ -15,6 +17,7 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.member import Member
 from kproxy.groups.migration import assignment_of, parts_named
+from kproxy.groups.slices import EVERY, in_order
 
 
 async def join(
@@ -28,9 +31,11 @@ async def join(
     if protocol_type != CONSUMER_PROTOCOL or not asked.protocols:
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     try:
-        wanted = subscription(asked.protocols[0][1])
+        wanted = await coordinator.slices.run(subscription(asked.protocols[0][1]))
     except NotAConsumers:
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL) from None
+    topics = tuple(await coordinator.slices.run(in_order(set(wanted.topics))))
+    owned = await coordinator.slices.run(parts_named(wanted.owned, coordinator.lookup))
     if not asked.id and asked.instance is None and known_id_required:
         new_id = f"{asked.client_id}-{uuid.uuid4()}"
         return join_answer(Code.MEMBER_ID_REQUIRED, new_id)
@@ -38,7 +43,6 @@ async def join(
         if group.ended:
             raise KafkaError(Code.NOT_COORDINATOR)
         member = _member(group, asked)
-        topics = tuple(sorted(set(wanted.topics)))
         changed = topics != member.topics or member.id not in group.members
         group.subscribe(member, topics, "")
         member.assignor = None
@@ -50,7 +54,6 @@ async def join(
             group.epoch += 1
         if group.may_assign():
             coordinator.looking.assign(group)
-        owned = parts_named(wanted.owned, coordinator.lookup)
         # Before version 1 of the subscription members give up all they have before they join.
         await coordinator.slices.run(group.reconcile(member, owned))
         code = await coordinator.log_changes(group)
@@ -102,7 +105,7 @@ def _classic(group: ConsumerGroup, body: Any) -> ConsumerMember:
     return member
 
 
-def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str, Any]:
+async def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str, Any]:
     """The SyncGroup answer: what this member has now. Raises KafkaError."""
     member = _classic(group, body)
     group.heard(member)
@@ -113,10 +116,11 @@ def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str,
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     if group.epoch > member.epoch and member.progress != Progress.UNREVOKED:
         raise KafkaError(Code.REBALANCE_IN_PROGRESS)
+    assignment = await coordinator.slices.run(assignment_of(member, coordinator.lookup))
     return sync_answer(Code.NONE) | {
         "protocol_type": CONSUMER_PROTOCOL,
         "protocol_name": names[0],
-        "assignment": assignment_of(member, coordinator.lookup),
+        "assignment": assignment,
     }
 
 
@@ -141,7 +145,9 @@ async def leave(
     """A code for each (member id, instance) that leaves."""
     codes = []
     async with group.lock:
-        for member_id, instance in leaving:
+        for number, (member_id, instance) in enumerate(leaving, 1):
+            if number % EVERY == 0:
+                await checkpoint()
             member = group.members.get(member_id)
             if not member_id and instance is not None:
                 member = group.of_instance(instance)
