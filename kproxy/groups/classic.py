@@ -13,7 +13,7 @@ from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, to
 from kproxy.groups.member import Member, Promise, restored
 from kproxy.groups.rebalancing import Rebalancing
 from kproxy.groups.slices import Steps, spent
-from kproxy.virtual.group_rows import Head, Rows
+from kproxy.virtual.group_rows import Head, Row, Rows
 
 _NEW_MEMBER_S = 300.0  # as Kafka's group.new.member.join.timeout
 
@@ -23,7 +23,7 @@ class ClassicGroup(Rebalancing):
 
     # -- rows
 
-    def restore(self, head: Head, members: dict[str, dict[str, Any]]) -> None:
+    def begin_restoring(self, head: Head) -> None:
         """Become what the rows say; everybody has a whole session to be heard of again."""
         self.version = head.version
         values = head.values
@@ -31,9 +31,12 @@ class ClassicGroup(Rebalancing):
         self.protocol_type = values.get("protocol_type")
         self.protocol = values.get("protocol")
         self.leader = values.get("leader")
-        self.logged = set(members)
-        for member_id, row in members.items():
-            self.take_in(restored(member_id, row))
+
+    def restore(self, member_id: str, row: Row) -> None:
+        self.logged.add(member_id)
+        self.take_in(restored(member_id, row))
+
+    def end_restoring(self) -> None:
         if self.members:
             self.state = State.STABLE
 

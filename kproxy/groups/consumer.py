@@ -20,7 +20,7 @@ from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.reconciling import reconcile
 from kproxy.groups.slices import EVERY, Steps, at_once, spent
 from kproxy.groups.timers import Timers
-from kproxy.virtual.group_rows import NO_VERSION, Head, Rows
+from kproxy.virtual.group_rows import NO_VERSION, Head, Row, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
@@ -94,15 +94,18 @@ class ConsumerGroup:
 
     # -- rows
 
-    def restore(self, head: Head, members: dict[str, dict[str, Any]]) -> None:
+    def begin_restoring(self, head: Head) -> None:
         """Become what the rows say; everybody has a whole session to be heard of again."""
         self.version = head.version
         self.epoch = head.values["epoch"]
         self.target_epoch = head.values["target_epoch"]
         self.assignor = head.values["assignor"]
         self.topology = head.values["topology"]
-        for member_id, row in members.items():
-            self.put(restored(member_id, row))
+
+    def restore(self, member_id: str, row: Row) -> None:
+        self.put(restored(member_id, row))
+
+    def end_restoring(self) -> None:
         self.changed.clear()
 
     def values(self) -> dict[str, Any]:

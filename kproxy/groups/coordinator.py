@@ -7,7 +7,7 @@ is sent to look for the new coordinator.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import islice
 
 import anyio
 import structlog
@@ -23,7 +23,7 @@ from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.groups.expiry import Expiry
 from kproxy.groups.looking import Looking
 from kproxy.groups.migration import downgraded, upgraded
-from kproxy.groups.slices import Slices
+from kproxy.groups.slices import Slices, Steps, at_once, spent
 from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard import Shard
@@ -36,6 +36,8 @@ _log = structlog.get_logger()
 _TICK_S = 0.05
 _LATE_S = 0.5
 _SLICE = 200
+_ROWS_AT_ONCE = 64
+_PART_BYTES = 20  # of a row: what takes time in it is partitions
 _FENCED_NAMED = 10  # in the log
 
 Group = ClassicGroup | ConsumerGroup
@@ -59,6 +61,7 @@ class Coordinator:
         self.now_ms = now_ms
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
+        self._loading: dict[str, anyio.Event] = {}
         self._to_log: deque[Group] = deque()
         self._to_fence: dict[ConsumerGroup, list[tuple[ConsumerMember, Still]]] = {}
         self._more = anyio.Event()
@@ -85,11 +88,32 @@ class Coordinator:
         if group is None:
             head = self.head(group_id)
             if head is not None and head.members:
-                group = self._restored(group_id, head)
+                group = self.groups[group_id] = at_once(self._restored(group_id, head))
         return group
+
+    async def load(self, group_id: str) -> None:
+        """Have `find` find a group at once: one of many members is read in slices."""
+        while group_id not in self.groups:
+            head = self.head(group_id)
+            if head is None or not head.members:
+                return
+            if group_id in self._loading:
+                await self._loading[group_id].wait()
+                continue
+            self._loading[group_id] = anyio.Event()
+            try:
+                group = await self.slices.run(self._restored(group_id, head))
+            finally:
+                self._loading.pop(group_id).set()
+            now = self.head(group_id)
+            if group_id in self.groups or now is None or now.version != head.version:
+                group.end(Code.NOT_COORDINATOR)  # somebody could not wait
+            else:
+                self.groups[group_id] = group
 
     async def _settled(self, group_id: str) -> Group | None:
         """The group, with nothing on its way to the log where nobody is in it any more."""
+        await self.load(group_id)
         while (group := self.find(group_id)) is not None and not group.members:
             async with group.lock:
                 if self.groups.get(group_id) is group:
@@ -143,17 +167,20 @@ class Coordinator:
         if len(self.groups) >= self.config.groups_joined_max:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 
-    def _restored(self, group_id: str, head: Head) -> Group:
+    def _restored(self, group_id: str, head: Head) -> Steps[Group]:
         group: Group
         group = (ConsumerGroup if head.kind == "consumer" else ClassicGroup)(group_id, self)
-        group.restore(head, dict(self._members(group_id)))
-        self.groups[group_id] = group
-        return group
-
-    def _members(self, group_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
         prefix = group_rows.member_prefix(group_id)
-        for key, data in self.shard.state.scan(prefix, prefix + b"\xff"):
-            yield key[len(prefix) :].decode(), group_rows.decode_member(data)
+        start, end = prefix, prefix + b"\xff"
+        group.begin_restoring(head)
+        while rows := list(islice(self.shard.kv.scan(start, end), _ROWS_AT_ONCE)):
+            for key, data in rows:
+                yield from spent(len(data) // _PART_BYTES)
+                group.restore(key[len(prefix) :].decode(), group_rows.decode_member(data))
+            start = rows[-1][0] + b"\0"
+            yield
+        group.end_restoring()
+        return group
 
     def listed(self) -> Iterator[tuple[str, Head]]:
         """All groups that have members or offsets, by id."""
@@ -276,7 +303,7 @@ class Coordinator:
             if key is None:
                 return
             group = group_rows.group_of_member(key)
-            self.find(group)
+            await self.load(group)
             start = group_rows.member_prefix(group) + b"\xff"
             found += 1
             if found % _SLICE == 0:

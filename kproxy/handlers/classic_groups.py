@@ -64,6 +64,7 @@ class _Join:
         self.group: ClassicGroup
 
     async def answer(self) -> Mapping[str, Any]:
+        await self.coordinator.load(self.group_id)
         found = self.coordinator.find(self.group_id)
         if self.member_id and found is None:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
@@ -187,6 +188,7 @@ async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     coordinator = coordinator_of(worker, body.group_id)
+    await coordinator.load(body.group_id)
     found = coordinator.find(body.group_id)
     if isinstance(found, ConsumerGroup):
         return await mixed_groups.sync(coordinator, found, body)
@@ -242,6 +244,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     try:
         coordinator = coordinator_of(worker, body.group_id)
+        await coordinator.load(body.group_id)
         found = coordinator.find(body.group_id)
         if isinstance(found, ConsumerGroup):
             return {"error_code": await mixed_groups.heartbeat(coordinator, found, body)}
@@ -264,6 +267,7 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     leaving: list[tuple[str, str | None]] = [(getattr(body, "member_id", ""), None)]
     if batched:
         leaving = [(one.member_id, one.group_instance_id) for one in body.members]
+    await coordinator.load(body.group_id)
     group = coordinator.find(body.group_id)
     if isinstance(group, ConsumerGroup):
         codes = await mixed_groups.leave(coordinator, group, leaving)

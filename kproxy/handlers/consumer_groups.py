@@ -336,6 +336,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
         coordinator = coordinator_of(worker, group_id)
     except KafkaError as error:
         return answer | {"error_code": error.code}
+    await coordinator.load(group_id)
     group, head = coordinator.find(group_id), coordinator.head(group_id)
     if isinstance(group, ConsumerGroup):
         return answer | {

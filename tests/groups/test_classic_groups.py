@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers import classic_groups
+from kproxy.virtual.envelope import Kind, command
 from kproxy.worker import Request, Worker
 from tests.fakes import memory_worker
 
@@ -287,3 +288,45 @@ def test_many_who_join_are_answered_in_pieces() -> None:
                 tasks.start_soon(sync, member)
 
     run(test, group_initial_rebalance_delay_ms=300)
+
+
+def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
+    """Others are served meanwhile, who asks for the group waits, and it is read once."""
+    count = 4000
+
+    async def test(worker: Worker) -> None:
+        row = {
+            "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
+            "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",
+        }  # fmt: skip
+        values = {
+            "group": "g", "after": -1, "kind": "classic", "members": count,
+            "values": {"generation": 5, "protocol_type": "consumer", "protocol": "range",
+                       "leader": "m0"},
+            "rows": {f"m{n}": row for n in range(count)},
+        }  # fmt: skip
+        shard: Any = worker.coordinated("g")
+        shard.apply(command(Kind.GROUP, values=values))
+        members = [Member(worker) for _ in range(3)]
+        for number, member in enumerate(members):
+            member.id, member.generation = f"m{number}", 5
+        codes: list[int] = []
+
+        async def beat(member: Member) -> None:
+            codes.append(await member.beat())
+
+        turns = 0
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(beat, member)
+            while len(codes) < 3:
+                await checkpoint()
+                turns += 1
+        assert codes == [0, 0, 0]
+        assert turns >= 5
+        group = coordinator_of(worker).groups["g"]
+        assert len(group.members) == count
+        assert len(coordinator_of(worker).timers) == count
+        assert members[0].id == group.leader  # type: ignore[union-attr]
+
+    run(test)
