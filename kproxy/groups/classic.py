@@ -13,7 +13,7 @@ from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, to
 from kproxy.groups.member import Member, Promise, restored
 from kproxy.groups.rebalancing import Rebalancing
 from kproxy.groups.slices import Steps, spent
-from kproxy.virtual.group_rows import Head, Row, Rows
+from kproxy.virtual.group_rows import Change, Head, Row, Rows
 
 _NEW_MEMBER_S = 300.0  # as Kafka's group.new.member.join.timeout
 
@@ -48,16 +48,21 @@ class ClassicGroup(Rebalancing):
             "leader": self.leader,
         }
 
-    def rows(self) -> Steps[Rows]:
+    def change(self) -> Steps[Change]:
         """All members' rows as of now, and None for those that have one and are gone."""
         rows: Rows = dict.fromkeys(self.logged - self.members.keys())
         for member in self.members.values():
             rows[member.id] = member.row(self.generation)
+        change = Change(self.values(), len(self.members), rows)
         yield from spent(len(rows))  # members come and go meanwhile
-        return rows
+        return change
 
-    def was_logged(self, rows: Rows) -> None:
-        self.logged = {member_id for member_id, row in rows.items() if row is not None}
+    def was_logged(self, change: Change) -> None:
+        self.logged = {member_id for member_id, row in change.rows.items() if row is not None}
+
+    @property
+    def unlogged(self) -> bool:
+        return False  # all of it is logged at once
 
     # -- members
 
@@ -245,10 +250,10 @@ class ClassicGroup(Rebalancing):
     def settle(self) -> None:
         """The assignment has been logged."""
         self.state = State.STABLE
-        answers = []
+        now, answers = self._home.now(), []
         for member in self.members.values():
             if member.synced is not None:
-                self.heard(member)
+                self._heard_at(now, member)
                 answers.append((member.synced, self.assignment_of(member)))
                 member.synced = None
         self._answer_some(iter(answers))

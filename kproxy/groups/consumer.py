@@ -20,15 +20,18 @@ from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.reconciling import reconcile
 from kproxy.groups.slices import EVERY, Steps, at_once, spent
 from kproxy.groups.timers import Timers
-from kproxy.virtual.group_rows import NO_VERSION, Head, Row, Rows
+from kproxy.virtual.group_rows import NO_VERSION, Change, Head, Row, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
 _FENCED_WITHIN_S = 1.0
+_LOGGED_BYTES = 4 << 20  # of one command, about
+_ROWS = 32  # take as long as `EVERY` partitions
 NO_PARTS: Parts = frozenset()
 
 Still = Callable[[], bool]
 """Whether a member's time is over still."""
+Fenced = list[tuple[ConsumerMember, Still]]
 
 
 class Made(NamedTuple):
@@ -91,6 +94,7 @@ class ConsumerGroup:
         self._instances: dict[str, ConsumerMember] = {}
         self._holders = Holders()
         self.reading = Subscribed()
+        self._logged: dict[str, Any] | None = None  # the head's values
 
     # -- rows
 
@@ -101,6 +105,7 @@ class ConsumerGroup:
         self.target_epoch = head.values["target_epoch"]
         self.assignor = head.values["assignor"]
         self.topology = head.values["topology"]
+        self._logged = head.values
 
     def restore(self, member_id: str, row: Row) -> None:
         self.put(restored(member_id, row))
@@ -117,17 +122,32 @@ class ConsumerGroup:
             "protocol_type": CONSUMER_PROTOCOL,
         }
 
-    def rows(self) -> Steps[Rows]:
-        rows: Rows = dict.fromkeys(self.gone)
-        for number, member_id in enumerate(self.changed & self.members.keys(), 1):
-            rows[member_id] = yield from self.members[member_id].row()
-            if number % EVERY == 0:
-                yield
-        return rows
+    def change(self) -> Steps[Change]:
+        """What to log next; of what is more than one command holds, the first part.
 
-    def was_logged(self, rows: Rows) -> None:
-        self.changed.clear()
-        self.gone.clear()
+        Until the last part is logged the group stands as it did: without it, what was meant is
+        decided anew, by a new coordinator.
+        """
+        rows: Rows = dict.fromkeys(self.gone)
+        size, count = 0, len(self.members)
+        for number, member_id in enumerate(self.changed, 1):
+            member = self.members[member_id]
+            size += member.weight
+            if number > 1 and size > _LOGGED_BYTES and self._logged is not None:
+                return Change(self._logged, count, rows)
+            rows[member_id] = yield from member.row()
+            if number % _ROWS == 0:
+                yield
+        return Change(self.values(), count, rows)
+
+    def was_logged(self, change: Change) -> None:
+        self._logged = change.values
+        self.changed.difference_update(change.rows)
+        self.gone.difference_update(change.rows)
+
+    @property
+    def unlogged(self) -> bool:
+        return bool(self.changed or self.gone)
 
     @property
     def idle(self) -> bool:

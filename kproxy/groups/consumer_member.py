@@ -8,13 +8,14 @@ from typing import Any
 
 from kproxy.groups.assignors import Parts
 from kproxy.groups.member import Protocols
-from kproxy.groups.slices import EVERY, Steps
+from kproxy.groups.slices import EVERY, Steps, spent
 from kproxy.groups.timers import Timer
 
 LEFT_FOR_NOW = -2
 """Epoch of a static member that has left and may be back."""
 NONE: Parts = frozenset()
 _PART = struct.Struct(">16sI")
+_NAME_BYTES = 30
 
 
 class Progress(StrEnum):
@@ -68,6 +69,12 @@ class ConsumerMember:
     def move_to(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.previous_epoch, self.epoch = self.epoch, epoch
+
+    @property
+    def weight(self) -> int:
+        """The bytes of its row, about."""
+        parts = len(self.assigned) + len(self.revoking) + len(self.target)
+        return _PART.size * parts + _NAME_BYTES * len(self.topics)
 
     def row(self) -> Steps[dict[str, Any]]:
         assigned = yield from pack_parts(self.assigned)
@@ -123,7 +130,7 @@ def pack_parts(parts: Parts) -> Steps[bytes]:
     packed, left = [], iter(parts)
     while piece := b"".join(starmap(_PART.pack, islice(left, EVERY))):
         packed.append(piece)
-        yield
+        yield from spent(len(piece) // _PART.size)
     return b"".join(packed)
 
 

@@ -18,7 +18,7 @@ from kproxy.appends import append
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup
-from kproxy.groups.consumer import ConsumerGroup, Still
+from kproxy.groups.consumer import ConsumerGroup, Fenced, Still
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.groups.expiry import Expiry
 from kproxy.groups.looking import Looking
@@ -38,7 +38,7 @@ _LATE_S = 0.5
 _SLICE = 200
 _ROWS_AT_ONCE = 64
 _PART_BYTES = 20  # of a row: what takes time in it is partitions
-_FENCED_NAMED = 10  # in the log
+_ROW_PARTS = 50  # as many as take the time of a row without any
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -63,18 +63,19 @@ class Coordinator:
         self.groups: dict[str, Group] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._to_log: deque[Group] = deque()
-        self._to_fence: dict[ConsumerGroup, list[tuple[ConsumerMember, Still]]] = {}
+        self._to_fence: dict[ConsumerGroup, Fenced] = {}
         self._more = anyio.Event()
         self.slices = slices
-        self.looking = Looking(
-            lookup, slices, self.now, lambda g: self.groups.get(g.id) is g, self.log_changes
-        )
+        self.looking = Looking(lookup, slices, self.now, self.has, self.log_changes)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
 
     def now(self) -> float:
         return anyio.current_time()
+
+    def has(self, group: Group) -> bool:
+        return self.groups.get(group.id) is group
 
     # -- finding
 
@@ -116,7 +117,7 @@ class Coordinator:
         await self.load(group_id)
         while (group := self.find(group_id)) is not None and not group.members:
             async with group.lock:
-                if self.groups.get(group_id) is group:
+                if self.has(group):
                     return group
         return group
 
@@ -145,10 +146,10 @@ class Coordinator:
             raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         if group is not None and group.members:
             async with group.lock:  # a rebalance of it may be on its way to the log
-                if self.groups.get(group_id) is not group:
+                if not self.has(group):
                     raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
                 made = await self.slices.run(upgraded(group, self, self.lookup))
-                if self.groups.get(group_id) is not group:
+                if not self.has(group):
                     raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
                 self.groups[group_id] = made
                 return made
@@ -175,10 +176,9 @@ class Coordinator:
         group.begin_restoring(head)
         while rows := list(islice(self.shard.kv.scan(start, end), _ROWS_AT_ONCE)):
             for key, data in rows:
-                yield from spent(len(data) // _PART_BYTES)
+                yield from spent(len(data) // _PART_BYTES + _ROW_PARTS)
                 group.restore(key[len(prefix) :].decode(), group_rows.decode_member(data))
             start = rows[-1][0] + b"\0"
-            yield
         group.end_restoring()
         return group
 
@@ -196,31 +196,37 @@ class Coordinator:
 
     async def log_changes(self, group: Group) -> Code:
         """The same for who has the group's lock."""
-        if self.groups.get(group.id) is not group:
+        if not self.has(group):
             return Code.NOT_COORDINATOR
-        if isinstance(group, ConsumerGroup) and not (group.changed or group.gone):
+        if isinstance(group, ConsumerGroup) and not group.unlogged:
             return Code.NONE
+        code = await self._log_some(group)
+        while not code and group.unlogged:
+            code = await self._log_some(group)
+        if not code and group.idle:
+            self.forget(group)
+        elif code == Code.NOT_COORDINATOR or (code and isinstance(group, ConsumerGroup)):
+            # The rows are the truth: read them again when somebody asks.
+            _log.warning("group_read_again", group=group.id, reason=code.name)
+            self.groups.pop(group.id, None)
+            group.end(code)
+        return code
+
+    async def _log_some(self, group: Group) -> Code:
+        change = await self.slices.run(group.change())
         values = {
             "group": group.id,
             "after": group.version,
             "kind": group.kind,
-            "members": len(group.members),
-            "values": group.values(),
+            "members": change.members,
+            "values": change.values,
         }
-        rows = await self.slices.run(group.rows())
         packed = self.shard.level.reaches(2)
-        body = await self.slices.run(group_rows.encode_change(values, rows, packed=packed))
+        body = await self.slices.run(group_rows.encode_change(values, change.rows, packed=packed))
         outcome = await append(self.shard, Envelope(Kind.GROUP, time_ms=self.now_ms(), body=body))
-        if outcome.code == Code.NONE:
+        if not outcome.code:
             group.version = outcome.number
-            group.was_logged(rows)
-            if group.idle:
-                self.forget(group)
-        elif outcome.code == Code.NOT_COORDINATOR or isinstance(group, ConsumerGroup):
-            # The rows are the truth: read them again when somebody asks.
-            _log.warning("group_read_again", group=group.id, reason=outcome.code.name)
-            self.groups.pop(group.id, None)
-            group.end(outcome.code)
+            group.was_logged(change)
         return outcome.code
 
     def soon(self, group: Group) -> None:
@@ -228,7 +234,7 @@ class Coordinator:
         self._more.set()
 
     def forget(self, group: Group) -> None:
-        if self.groups.get(group.id) is group:
+        if self.has(group):
             del self.groups[group.id]
 
     # -- consumer groups
@@ -237,18 +243,16 @@ class Coordinator:
         self._to_fence.setdefault(group, []).append((member, still))
         self._more.set()
 
-    async def _fence(
-        self, group: ConsumerGroup, fenced: list[tuple[ConsumerMember, Still]]
-    ) -> None:
+    async def _fence(self, group: ConsumerGroup, fenced: Fenced) -> None:
         """Take out those whose time is over still: a heartbeat may have been before us."""
         async with group.lock:
-            if self.groups.get(group.id) is not group:
+            if not self.has(group):
                 return
-            there = group.members.get
-            gone = list({m.id: 0 for m, still in fenced if there(m.id) is m and still()})
+            there = [m for m, still in fenced if group.members.get(m.id) is m and still()]
+            gone = list(dict.fromkeys(m.id for m in there))
             if not gone:
                 return
-            _log.info("members_fenced", group=group.id, members=gone[:_FENCED_NAMED], all=len(gone))
+            _log.info("members_fenced", group=group.id, members=len(gone), first=gone[0])
             group.depart(*gone)
             code = await self.log_changes(group)
             if code:
@@ -258,10 +262,10 @@ class Coordinator:
     async def downgrade_if_due(self, group: ConsumerGroup) -> None:
         """Once only members of the classic protocol are left, it is a classic group again."""
         async with group.lock:
-            if self.groups.get(group.id) is not group or not group.only_classic:
+            if not self.has(group) or not group.only_classic:
                 return
             classic = await self.slices.run(downgraded(group, self, self.lookup))
-            if self.groups.get(group.id) is not group:
+            if not self.has(group):
                 return
             self.groups[group.id] = classic
             group.end(Code.NOT_COORDINATOR)
@@ -288,7 +292,7 @@ class Coordinator:
             while self._to_log:
                 group = self._to_log.popleft()
                 code = await self.log(group)
-                if code and self.groups.get(group.id) is group:
+                if code and self.has(group):
                     _log.warning("group_not_logged", group=group.id, reason=code.name)
             while self._to_fence:
                 await self._fence(*self._to_fence.popitem())

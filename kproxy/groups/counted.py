@@ -80,10 +80,10 @@ class Holders:
 
     def others(self, member: ConsumerMember) -> Steps[Parts]:
         """What a member is to get and another one holds."""
-        held, own, found = self._count, member.revoking, []
+        held, own, found = self._count, member.revoking, set()
         for number, part in enumerate(member.target - member.assigned, 1):
             if held.get(part, 0) > (part in own):
-                found.append(part)
+                found.add(part)
             if number % EVERY == 0:
                 yield
         return frozenset(found)

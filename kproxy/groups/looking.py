@@ -232,11 +232,11 @@ def _names(subscriptions: Subscriptions, resolved: Resolved) -> list[Iterable[st
 
 
 def _ids(groups: list[Iterable[str]], queues: dict[str, Queue]) -> Steps[frozenset[QueueId]]:
-    found = []
+    found = set()  # frozen at the end, as hashing all of them at once takes long
     for names in groups:
         for number, name in enumerate(names, 1):
             if name in queues:
-                found.append(queues[name].queue_id)
+                found.add(queues[name].queue_id)
             if number % EVERY == 0:
                 yield
     return frozenset(found)

@@ -65,8 +65,11 @@ class Rebalancing:
 
     def heard(self, member: Member) -> None:
         """It has a whole session again; the shorter one of two deadlines is watched anew."""
+        self._heard_at(self._home.now(), member)
+
+    def _heard_at(self, now: float, member: Member) -> None:
         before = member.deadline
-        member.deadline = self._home.now() + member.session_s
+        member.deadline = now + member.session_s
         if member.deadline < before:
             self._watch(member)
 
@@ -208,14 +211,19 @@ class Rebalancing:
         self.protocol = self.vote()
         self.state = State.COMPLETING
         self._unsynced = set(self.members)
-        answers = []
+        now, waiting = self._home.now(), []
         for member in self.members.values():
             member.new = False
-            self.heard(member)
+            self._heard_at(now, member)
             if member.joined is not None:
-                answers.append((member.joined, self.current(member.id)))
+                waiting.append((member.joined, member.id))
                 member.joined = None
-        self._answer_some(iter(answers))
+        answer, leader = self._said(), self.leader
+        all_of_it = answer | {"members": self.members_listed()}
+        self._answer_some(
+            (promise, (all_of_it if name == leader else answer) | {"member_id": name})
+            for promise, name in waiting
+        )
         self._sync_by(self._rebalance_s())
 
     def vote(self) -> str:
@@ -243,15 +251,19 @@ class Rebalancing:
 
     def current(self, member_id: str) -> dict[str, Any]:
         """The JoinGroup answer with the current generation."""
-        members: list[dict[str, Any]] = []
+        answer = self._said() | {"member_id": member_id}
         if member_id == self.leader:
-            members = self.members_listed()
-        return join_answer(Code.NONE, member_id) | {
+            answer["members"] = self.members_listed()
+        return answer
+
+    def _said(self) -> dict[str, Any]:
+        """What all members are told of the current generation."""
+        return join_answer(Code.NONE, "") | {
             "generation_id": self.generation,
             "protocol_type": self.protocol_type,
             "protocol_name": self.protocol,
             "leader": self.leader or "",
-            "members": members,
+            "members": [],
         }
 
     def cancel_timers(self) -> None:

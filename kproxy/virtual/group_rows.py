@@ -11,7 +11,7 @@ import struct
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 NO_VERSION = -1
 
@@ -19,10 +19,19 @@ Row = dict[str, Any]
 """A member. `protocols`: (name, metadata) each; what is in `_BYTES`: bytes, the rest as in JSON."""
 Rows = dict[str, Row | None]
 
+
+class Change(NamedTuple):
+    """What a GROUP says: the head's values, how many members there are, rows of some."""
+
+    values: dict[str, Any]
+    members: int
+    rows: Rows
+
+
 _BYTES = ("assigned", "revoking", "target", "assignment")
 _PLAIN, _PACKED = ord("{"), 1
 _FORM = struct.Struct(">BI")
-_EVERY = 256
+_EVERY = 32
 
 
 def group_key(group: str) -> bytes:
@@ -177,7 +186,7 @@ def _unpack(data: bytes, at: int) -> tuple[dict[str, Any], int]:
 def encode_change(
     values: dict[str, Any], rows: Rows, *, packed: bool
 ) -> Generator[None, None, bytes]:
-    """`values`: what GROUP says of the group itself. Yields every few hundred rows."""
+    """`values`: what GROUP says of the group itself. Yields every few rows."""
     encoded: dict[str, bytes | None] = {}
     for number, (member, row) in enumerate(rows.items(), 1):
         if packed and row is not None:

@@ -9,13 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.errors import Code
-from kproxy.groups import counted, looking
+from kproxy.errors import Code, KafkaError
+from kproxy.groups import consumer, counted, looking
 from kproxy.groups.consumer import ConsumerGroup, by_queue
 from kproxy.groups.slices import AT_ONCE, Work
 from kproxy.handlers import consumer_groups
+from kproxy.log.base import Ticket
 from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker import Request, Worker
@@ -40,23 +41,26 @@ class Member:
     def __init__(self, worker: Worker, name: str, *topics: str, regex: str | None = None) -> None:
         self.worker, self.name, self.topics, self.regex = worker, name, topics, regex
         self.epoch = 0
+        self.in_doubt = False  # its last answer was an error: it says everything again
         self.has: set[PartitionKey] = set()
 
     async def beat(self) -> int:
         first = self.epoch == 0
+        whole = first or self.in_doubt
         owned = [
             SimpleNamespace(topic_id=SimpleNamespace(bytes=bytes(q)), partitions=indices)
             for q, indices in by_queue(self.has).items()
         ]
         body = SimpleNamespace(
             group_id="g", member_id=self.name, member_epoch=self.epoch, instance_id=None,
-            rack_id=None, rebalance_timeout=timedelta(seconds=60 if first else -0.001),
-            subscribed_topic_names=self.topics if first else None,
-            subscribed_topic_regex=self.regex if first else None,
+            rack_id=None, rebalance_timeout=timedelta(seconds=60 if whole else -0.001),
+            subscribed_topic_names=self.topics if whole else None,
+            subscribed_topic_regex=self.regex if whole else None,
             server_assignor=None, topic_partitions=() if first else owned,
         )  # fmt: skip
         header: Any = SimpleNamespace(client_id="c", api_version=1)
         answer = await consumer_groups.heartbeat(self.worker, Request(header=header, body=body))
+        self.in_doubt = bool(answer["error_code"])
         if not answer["error_code"]:
             self.epoch = answer["member_epoch"]
             if answer["assignment"] is not None:
@@ -322,3 +326,43 @@ def test_what_changes_nothing_is_not_worked_on() -> None:
         one.has = has
 
     run(test)
+
+
+@pytest.mark.parametrize("broken_at", [None, 1, 3])
+def test_what_one_command_cannot_hold_is_logged_in_parts(
+    monkeypatch: pytest.MonkeyPatch, broken_at: int | None
+) -> None:
+    """A target is in force with the last part; what ends before is decided anew."""
+
+    async def test(worker: Worker) -> None:
+        await made(worker, "a", partitions=60)
+        members = [Member(worker, f"m{n}", "a") for n in range(6)]
+        for member in members:
+            assert await member.beat() == 0
+        monkeypatch.setattr(consumer, "_LOGGED_BYTES", 100)
+        shard: Any = worker.coordinated("g")
+        group, epoch, first = group_of(worker), group_of(worker).target_epoch, len(shard.log)
+        group.assign_again_at = 0
+        append, count = shard.append, 0
+
+        def breaking(envelopes: list[Envelope]) -> Ticket:
+            nonlocal count
+            count += 1
+            if count == broken_at:
+                ticket = Ticket(envelopes)
+                ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR))
+                return ticket
+            found: Ticket = append(envelopes)
+            return found
+
+        shard.append = breaking
+        assert bool(await members[0].beat()) == (broken_at is not None)
+        values = [group_rows.decode_change(e.body)[0]["values"] for e in shard.log[first:]]
+        assert {said["target_epoch"] for said in values[:5]} <= {epoch}
+        assert (len(values) > 5) == (broken_at is None)
+        assert (group_of(worker) is group) == (broken_at is None)
+        group_of(worker).assign_again_at = 0
+        await settled(10, *members)
+        assert len(set().union(*(member.has for member in members))) == 60
+
+    run(test, group_consumer_assignment_interval_ms=60_000)
