@@ -38,7 +38,7 @@ _LATE_S = 0.5
 _SLICE = 200
 _ROWS_AT_ONCE = 64
 _PART_BYTES = 20  # of a row: what takes time in it is partitions
-_ROW_PARTS = 50  # as many as take the time of a row without any
+_ROW_PARTS = 20  # as many as take the time of a row without any
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -176,9 +176,9 @@ class Coordinator:
         group.begin_restoring(head)
         while rows := list(islice(self.shard.kv.scan(start, end), _ROWS_AT_ONCE)):
             for key, data in rows:
-                yield from spent(len(data) // _PART_BYTES + _ROW_PARTS)
                 group.restore(key[len(prefix) :].decode(), group_rows.decode_member(data))
             start = rows[-1][0] + b"\0"
+            yield from spent(sum(_ROW_PARTS + len(data) // _PART_BYTES for _, data in rows))
         group.end_restoring()
         return group
 
