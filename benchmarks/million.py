@@ -12,7 +12,7 @@ from benchmarks import loads
 from benchmarks.figures import Samples
 from benchmarks.servers import EMBEDDED, ON_KAFKA, Server, embedded, kafka, on_kafka
 from benchmarks.works import QUEUES_A_PRODUCER, Sizes
-from kproxy.virtual.rows import PRODUCERS_INLINE
+from kproxy.virtual.producers import PRODUCERS_INLINE
 from tests.wire import Wire
 
 Serve = Callable[[], AbstractContextManager[Server]]

@@ -1,6 +1,6 @@
 """Features (KIP-584): what ApiVersions says of kproxy's level, and UpdateFeatures (key 57)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
@@ -23,62 +23,59 @@ def described(worker: Worker) -> Mapping[str, Any]:
 
 
 async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An UpdateFeaturesResponse: all updates are carried out, or none. One feature can be named."""
-    body = request.body
-    names = [asked.feature for asked in body.feature_updates]
-    code, message = _duplicate(names)
-    if not code:
-        for asked in body.feature_updates:
-            code, message = await _fault(worker, request, asked)
-            if code:
-                break
-        else:
-            if names and not getattr(body, "validate_only", False):
-                code, message = await _finalized(worker, body.feature_updates[0].max_version_level)
-    results = [{"feature": name, "error_code": code, "error_message": message} for name in names]
+    """An UpdateFeaturesResponse: all updates are carried out, or none."""
+    updates = request.body.feature_updates
+    code, message = Code.NONE, None
+    try:
+        await _check(worker, request.version, updates)
+        if updates and not getattr(request.body, "validate_only", False):
+            await _finalize(worker, updates[0].max_version_level)
+    except KafkaError as error:
+        code, message = error.code, error.message
+    results = [
+        {"feature": asked.feature, "error_code": code, "error_message": message}
+        for asked in updates
+    ]
     return {"error_code": code, "error_message": message, "results": results}
 
 
-def _duplicate(names: list[str]) -> tuple[Code, str | None]:
-    if len(set(names)) < len(names):
-        return Code.INVALID_REQUEST, "a feature is named twice"
-    return Code.NONE, None
+async def _check(worker: Worker, version: int, updates: Sequence[Any]) -> None:
+    """Raises KafkaError: why one of them cannot be, as Kafka's controller says it."""
+    if len({asked.feature for asked in updates}) < len(updates):
+        raise KafkaError(Code.INVALID_REQUEST, "a feature is named twice")
+    for asked in updates:
+        level = asked.max_version_level
+        fault = _fault(worker, version, asked)
+        if fault is None and (behind := await _behind(worker, level)):
+            fault = f"not known to {', '.join(behind)}"
+        if fault is not None:
+            raise KafkaError(
+                Code.INVALID_UPDATE_VERSION,
+                f"invalid update version {level} for feature {asked.feature}: {fault}",
+            )
 
 
-def _upgrade_type(request: Request, asked: Any) -> int:
-    if request.version == 0:
-        return 2 if asked.allow_downgrade else _UPGRADE
-    return int(asked.upgrade_type)
-
-
-async def _fault(worker: Worker, request: Request, asked: Any) -> tuple[Code, str | None]:
-    """Why a feature cannot have the level asked for, as Kafka's controller says it."""
+def _fault(worker: Worker, version: int, asked: Any) -> str | None:
     level = asked.max_version_level
-    what = f"invalid update version {level} for feature {asked.feature}"
     if asked.feature != FEATURE:
-        return Code.INVALID_UPDATE_VERSION, f"{what}: kproxy does not have this feature"
+        return "kproxy does not have this feature"
     if level < worker.level.value:
-        return Code.INVALID_UPDATE_VERSION, f"{what}: a level is one-way"
-    if _upgrade_type(request, asked) != _UPGRADE:
-        return Code.INVALID_UPDATE_VERSION, f"{what}: it is an upgrade"
+        return "a level is one-way"
+    if not _is_upgrade(version, asked):
+        return "it is an upgrade"
     if level > NEWEST:
-        return Code.INVALID_UPDATE_VERSION, f"{what}: this kproxy knows levels up to {NEWEST}"
-    if level == worker.level.value:
-        return Code.NONE, None
-    try:
-        behind = await worker.upgrades.behind()
-    except KafkaError as error:
-        return error.code, error.message
-    if behind:
-        return Code.INVALID_UPDATE_VERSION, f"{what}: not known to {', '.join(behind)}"
-    return Code.NONE, None
+        return f"this kproxy knows levels up to {NEWEST}"
+    return None
 
 
-async def _finalized(worker: Worker, level: int) -> tuple[Code, str | None]:
-    if level == worker.level.value:
-        return Code.NONE, None
-    try:
-        await worker.upgrades.finalize()
-    except KafkaError as error:
-        return error.code, error.message
-    return Code.NONE, None
+def _is_upgrade(version: int, asked: Any) -> bool:
+    return not asked.allow_downgrade if version == 0 else asked.upgrade_type == _UPGRADE
+
+
+async def _behind(worker: Worker, level: int) -> list[str]:
+    return [] if level == worker.level.value else await worker.upgrades.behind(level)
+
+
+async def _finalize(worker: Worker, level: int) -> None:
+    if level != worker.level.value:
+        await worker.upgrades.finalize(level)

@@ -18,8 +18,9 @@ from kproxy.protocol.produced import ProduceRequest, Topic
 from kproxy.protocol.varint import Malformed
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.producer_rows import Sent
 from kproxy.virtual.producers import judge
-from kproxy.virtual.rows import Queue, Sent
+from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker import Request, Worker
 

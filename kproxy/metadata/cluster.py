@@ -151,18 +151,18 @@ class DirectoryUpgrades:
         self._cluster_id = cluster_id
         self._level = level
 
-    async def behind(self) -> list[str]:
+    async def behind(self, level: int) -> list[str]:
         return []
 
-    async def finalize(self) -> None:
+    async def finalize(self, level: int) -> None:
         try:
-            await to_thread.run_sync(self._write)
+            await to_thread.run_sync(self._write, level)
         except OSError as error:
             raise KafkaError(Code.KAFKA_STORAGE_ERROR, f"{self._path}: {error}") from error
-        self._level.value = NEWEST
+        self._level.value = level
 
-    def _write(self) -> None:
-        _write_identity(self._path, self._cluster_id, 1, kafka=False, level=NEWEST)
+    def _write(self, level: int) -> None:
+        _write_identity(self._path, self._cluster_id, 1, kafka=False, level=level)
 
 
 def check_identity(directory: Path, cluster_id: str, shards: int) -> None:

@@ -31,20 +31,20 @@ class Level:
 class Upgrades(Protocol):
     """Raising the level of all workers that share one cluster or data directory."""
 
-    async def behind(self) -> list[str]:
-        """Live workers that do not know `NEWEST`, as an operator knows them. Raises KafkaError."""
+    async def behind(self, level: int) -> list[str]:
+        """Live workers that do not know a level, as an operator knows them. Raises KafkaError."""
         ...
 
-    async def finalize(self) -> None:
-        """Put `NEWEST` in force for good; returns when it is. Raises KafkaError."""
+    async def finalize(self, level: int) -> None:
+        """Put a level in force for good; returns when it is. Raises KafkaError."""
         ...
 
 
 class Newest:
     """Nothing is left to upgrade."""
 
-    async def behind(self) -> list[str]:
+    async def behind(self, level: int) -> list[str]:
         return []
 
-    async def finalize(self) -> None:
+    async def finalize(self, level: int) -> None:
         pass

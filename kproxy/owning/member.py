@@ -274,10 +274,10 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 
 
 async def _served(member: Member, tasks: TaskGroup) -> Worker:
-    config, shards = member.config, member.shards
+    shards = member.shards
     member.decisions = Decisions(
         member.link,
-        config.shards,
+        member.config.shards,
         member.cache,
         shards.serving,
         member.freshness.settle,
@@ -288,38 +288,32 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     shards.decide = member.decisions.decide
     await member.start()
     assert member.me is not None
-    site = Site(
-        config=config,
-        upstream=member.upstream,
-        link=member.link,
-        decisions=member.decisions,
-        announce=member.announce,
-        room=DiskRoom(config.data_dir, config.disk_free_bytes_min),
-        progress=Progress(),
-        opening=anyio.Semaphore(_OPENING_MAX),
-        lookup=member.cache,
-        now_ms=wall_clock_ms,
-        level=member.level,
+    upgrades = ClusterUpgrades(
+        member.upstream, member.map, member.link.publish_map, member.map_changed
     )
+    worker = Worker(
+        config=member.config,
+        cluster=Mapped(member.me, member.map),
+        routes=shards,
+        lookup=member.cache,
+        level=member.level,
+        upgrades=upgrades,
+    )
+    _start_tasks(member, tasks, upgrades)
+    tasks.start_soon(worker.groups.run)
+    _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
+    return worker
+
+
+def _start_tasks(member: Member, tasks: TaskGroup, upgrades: ClusterUpgrades) -> None:
+    assert member.me is not None
+    shards = member.shards
     membership = Membership(
         member.upstream,
         f"{member.me.host}:{member.me.port}",
-        config.session_ms,
+        member.config.session_ms,
         shards.assigned,
         member.fail,
-    )
-    tasks.start_soon(_until_cancelled, membership)
-    tasks.start_soon(shards.run, site)
-    tasks.start_soon(member.link.watch_ends)
-    tasks.start_soon(member.decisions.expire)
-    tasks.start_soon(member.aftermath.run)
-    tasks.start_soon(member.freshness.run)
-    tasks.start_soon(member.flush_now_and_then)
-    tasks.start_soon(member.note_how_current)
-    tasks.start_soon(_watch_failure, member)
-    _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
-    upgrades = ClusterUpgrades(
-        member.upstream, member.map, member.link.publish_map, member.map_changed
     )
     away = AwayNodes(
         member.map,
@@ -327,17 +321,32 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
         member.link.publish_map,
         lambda: shards.serving(0) is not None,
     )
+    tasks.start_soon(_until_cancelled, membership)
+    tasks.start_soon(shards.run, _site(member))
+    tasks.start_soon(member.link.watch_ends)
+    tasks.start_soon(member.decisions.expire)
+    tasks.start_soon(member.aftermath.run)
+    tasks.start_soon(member.freshness.run)
+    tasks.start_soon(member.flush_now_and_then)
+    tasks.start_soon(member.note_how_current)
+    tasks.start_soon(_watch_failure, member)
     tasks.start_soon(away.run)
-    worker = Worker(
-        config=config,
-        cluster=Mapped(member.me, member.map),
-        routes=shards,
+
+
+def _site(member: Member) -> Site:
+    return Site(
+        config=member.config,
+        upstream=member.upstream,
+        link=member.link,
+        decisions=member.decisions,
+        announce=member.announce,
+        room=DiskRoom(member.config.data_dir, member.config.disk_free_bytes_min),
+        progress=Progress(),
+        opening=anyio.Semaphore(_OPENING_MAX),
         lookup=member.cache,
+        now_ms=wall_clock_ms,
         level=member.level,
-        upgrades=upgrades,
     )
-    tasks.start_soon(worker.groups.run)
-    return worker
 
 
 async def _until_cancelled(membership: Membership) -> None:

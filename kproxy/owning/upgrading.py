@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.levels import NEWEST, OLDEST
+from kproxy.metadata.levels import OLDEST
 from kproxy.metadata.map import ClusterMap, cluster_record
 from kproxy.upstream.settings import Upstream
 
@@ -36,13 +36,13 @@ class ClusterUpgrades:
         self._publish = publish
         self._changed = changed
 
-    async def behind(self) -> list[str]:
+    async def behind(self, level: int) -> list[str]:
         live = await self.live()
         levels = {
             f"{node.host}:{node.port}": self._map.levels.get(node.node_id, OLDEST)
             for node in self._map.nodes.values()
         }
-        return sorted(address for address in live if levels.get(address, OLDEST) < NEWEST)
+        return sorted(address for address in live if levels.get(address, OLDEST) < level)
 
     async def live(self) -> list[str]:
         """The addresses of those that Kafka's group has as members. Raises KafkaError."""
@@ -59,11 +59,11 @@ class ClusterUpgrades:
                 Code.NOT_CONTROLLER, f"the cluster does not say who is alive: {error.args[0].str()}"
             ) from error
 
-    async def finalize(self) -> None:
+    async def finalize(self, level: int) -> None:
         assert self._map.cluster_id is not None
-        self._publish(*cluster_record(self._map.cluster_id, len(self._map.owners), NEWEST))
+        self._publish(*cluster_record(self._map.cluster_id, len(self._map.owners), level))
         with anyio.move_on_after(_WAIT_S):
-            while self._map.level < NEWEST:
+            while self._map.level < level:
                 await self._changed()
             return
         raise KafkaError(Code.REQUEST_TIMED_OUT, "the cluster has not taken the new level in time")

@@ -8,6 +8,7 @@ import json
 import struct
 from typing import Any, NamedTuple
 
+from kproxy.virtual.forms import later_form
 from kproxy.virtual.types import PartitionKey, QueueId
 
 BINARY_FROM = 2
@@ -177,10 +178,7 @@ def _dumps(values: dict[str, Any]) -> bytes:
 
 def _check(body: bytes) -> None:
     if body[0] != _FORM:
-        raise ValueError(
-            f"a command's body has form {body[0]}, which this kproxy does not know: it was written"
-            " by a later one"
-        )
+        raise later_form("a command's body", body[0])
 
 
 def _text(text: str) -> bytes:

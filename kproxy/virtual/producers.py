@@ -12,10 +12,21 @@ from collections.abc import Iterator
 from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual import rows
-from kproxy.virtual.rows import PRODUCERS_INLINE, PRODUCERS_REMEMBERED, Partition, Producer, Sent
+from kproxy.virtual.producer_rows import (
+    Producer,
+    Sent,
+    decode_producer,
+    producer_id_of,
+    producer_newest,
+    producer_start,
+    producer_with,
+)
+from kproxy.virtual.rows import Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
+PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded
+PRODUCERS_REMEMBERED = 1000  # beside those; past that the ones idle longest are forgotten
 _SEQUENCE_MAX = 0x7FFFFFFF
 _FORGOTTEN_AT_ONCE = 100  # to find those idle longest, all are looked at
 
@@ -32,7 +43,7 @@ def judge(
     data = _find(state, key, row, header.producer_id)
     if data is None:
         return None
-    epoch, newest = rows.producer_newest(data)
+    epoch, newest = producer_newest(data)
     if header.producer_epoch < epoch:
         return Code.INVALID_PRODUCER_EPOCH
     if header.producer_epoch > epoch:
@@ -40,7 +51,7 @@ def judge(
     if header.base_sequence == (newest + 1) & _SEQUENCE_MAX:
         return None
     last = last_sequence(header)
-    for sent in rows.decode_producer(data).batches:
+    for sent in decode_producer(data).batches:
         if sent.last_sequence == last and sent.last_delta == header.last_offset_delta:
             return sent
     return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -48,7 +59,7 @@ def judge(
 
 def _find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> bytes | None:
     if row.producers:
-        start = rows.producer_start(producer_id)
+        start = producer_start(producer_id)
         for data in reversed(row.producers):
             if data.startswith(start):
                 return data
@@ -71,10 +82,10 @@ def remember(
         row.spilled -= 1
     sent = Sent(last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp)
     while len(others) >= PRODUCERS_INLINE:  # more than once: the row is of an earlier kproxy
-        state.put(rows.producer_key(*key, rows.producer_id_of(others[0])), others[0])
+        state.put(rows.producer_key(*key, producer_id_of(others[0])), others[0])
         row.spilled += 1
         others = others[1:]
-    newest = rows.producer_with(known, producer_id, header.producer_epoch, sent)
+    newest = producer_with(known, producer_id, header.producer_epoch, sent)
     row.producers = (*others, newest)
     if row.spilled >= PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE:
         _forget(state, key, row)
@@ -83,7 +94,7 @@ def remember(
 def _forget(state: State, key: PartitionKey, row: Partition) -> None:
     by_use = sorted(
         state.scan(*rows.producers_range(*key)),
-        key=lambda found: rows.decode_producer(found[1]).newest.base_offset,
+        key=lambda found: decode_producer(found[1]).newest.base_offset,
     )
     idle = by_use[:_FORGOTTEN_AT_ONCE]
     for producer_key, _ in idle:
@@ -95,4 +106,4 @@ def remembered(state: State, key: PartitionKey, row: Partition) -> Iterator[tupl
     """(producer id, producer) of all that a partition remembers. For readers between two writes."""
     spilled = state.kv.scan(*rows.producers_range(*key)) if row.spilled else ()
     for data in (*row.producers, *(data for _, data in spilled)):
-        yield rows.producer_id_of(data), rows.decode_producer(data)
+        yield producer_id_of(data), decode_producer(data)

@@ -21,6 +21,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kproxy.virtual.forms import later_form
+from kproxy.virtual.producer_rows import producer_end
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 
 _QUEUE = struct.Struct(">16siiQQ")
@@ -29,12 +31,8 @@ _PRODUCER_KEY = struct.Struct(">c16sIq")
 _BATCH_KEY = struct.Struct(">c16sIQ")
 _PARTITION = struct.Struct(">QQQqQH")
 NEXT_OFFSET = slice(8, 16)  # in a `p` row
-_PRODUCER = struct.Struct(">qhB")
-_SENT = struct.Struct(">iiqq")
 _SPILLED = struct.Struct(">H")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
-_LAST_SEQUENCE = struct.Struct(">i")  # begins what is remembered of a batch
-_EPOCH = struct.Struct(">h")
 _BATCH = struct.Struct(">QIIiQQqq?")
 _OFFSET = struct.Struct(">qiq")
 _DUE = struct.Struct(">cQ16sI")
@@ -46,11 +44,6 @@ SPREAD_INDEX = 0xFFFFFFFF
 """In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
 FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 _KEPT = 1 << 60
-
-_PRODUCER_ID_BYTES = 8
-BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
-PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded
-PRODUCERS_REMEMBERED = 1000  # beside those; past that the ones idle longest are forgotten
 
 
 def queue_key(name: str) -> bytes:
@@ -182,13 +175,6 @@ COMPARE_KEY = b"j"
 TERM_KEY = b"K"
 
 
-def _later(kind: str, form: int) -> ValueError:
-    return ValueError(
-        f"a row of kind {kind} has form {form}, which this kproxy does not know: it was written by"
-        " a later one"
-    )
-
-
 class Term(NamedTuple):
     """The `K` row: the claim that holds, by its log offset, and whose it is."""
 
@@ -203,7 +189,7 @@ def decode_term(data: bytes) -> Term:
     """Raises ValueError for a form of a later kproxy."""
     form, claim, writer = _TERM.unpack_from(data)
     if form != 1:
-        raise _later("K", form)
+        raise later_form("a row of kind K", form)
     return Term(claim, writer)
 
 
@@ -242,7 +228,7 @@ def decode_queue(name: str, data: bytes) -> Queue:
     configs = _NO_CONFIGS
     if len(data) > _QUEUE.size:
         if data[_QUEUE.size] != _JSON:
-            raise _later("q", data[_QUEUE.size])
+            raise later_form("a row of kind q", data[_QUEUE.size])
         configs = json.loads(data[_QUEUE.size :])
     return Queue(
         name=name,
@@ -262,77 +248,6 @@ def encode_spread(as_of: int, partitions: int) -> bytes:
 
 def decode_spread(data: bytes) -> tuple[int, int]:
     return _SPREAD.unpack(data)
-
-
-class Sent(NamedTuple):
-    """A batch that a producer is remembered for."""
-
-    last_sequence: int
-    last_delta: int  # records less one
-    base_offset: int
-    time_ms: int  # its largest timestamp: what Kafka answers a repetition with
-
-
-_NO_BATCH = Sent(-1, -1, -1, -1)
-
-
-class Producer(NamedTuple):
-    """What one partition remembers of one idempotent producer, newest batch last.
-
-    Without batches only its epoch is known: its next sequence is 0.
-    """
-
-    epoch: int
-    batches: tuple[Sent, ...]
-
-    @property
-    def newest(self) -> Sent:
-        """All -1 where it has no batch, as Kafka shows such a producer."""
-        return self.batches[-1] if self.batches else _NO_BATCH
-
-
-def decode_producer(data: bytes) -> Producer:
-    form = data[_PRODUCER.size - 1] >> 4
-    if form:
-        raise _later("k", form)
-    _, epoch, count = _PRODUCER.unpack_from(data)
-    starts = range(_PRODUCER.size, _PRODUCER.size + count * _SENT.size, _SENT.size)
-    return Producer(epoch, tuple(Sent._make(_SENT.unpack_from(data, at)) for at in starts))
-
-
-def producer_id_of(data: bytes) -> int:
-    return int.from_bytes(data[:_PRODUCER_ID_BYTES], "big")
-
-
-def producer_start(producer_id: int) -> bytes:
-    """What the row of this producer, and of no other, starts with."""
-    return producer_id.to_bytes(_PRODUCER_ID_BYTES, "big")
-
-
-def producer_newest(data: bytes) -> tuple[int, int]:
-    """(epoch, last sequence) without decoding the rest: all that most batches are judged by.
-
-    -1 is the last sequence of a producer without batches.
-    """
-    (epoch,) = _EPOCH.unpack_from(data, _PRODUCER_ID_BYTES)
-    if len(data) == _PRODUCER.size:
-        return epoch, -1
-    (last_sequence,) = _LAST_SEQUENCE.unpack_from(data, len(data) - _SENT.size)
-    return epoch, last_sequence
-
-
-def producer_cleared(producer_id: int, epoch: int) -> bytes:
-    """The row of a producer of which only the epoch is known."""
-    return _PRODUCER.pack(producer_id, epoch, 0)
-
-
-def producer_with(data: bytes | None, producer_id: int, epoch: int, sent: Sent) -> bytes:
-    """The row of a producer, None where it is new, with one batch more and no more than five."""
-    kept = b""
-    if data is not None and producer_newest(data)[0] == epoch:
-        kept = data[_PRODUCER.size :][(1 - BATCHES_REMEMBERED) * _SENT.size :]
-    count = len(kept) // _SENT.size + 1
-    return _PRODUCER.pack(producer_id, epoch, count) + kept + _SENT.pack(*sent)
 
 
 class Partition:
@@ -375,7 +290,7 @@ class Partition:
 def decode_partition(data: bytes) -> Partition:
     """Raises ValueError for a form of a later kproxy."""
     if data[0]:
-        raise _later("p", data[0])
+        raise later_form("a row of kind p", data[0])
     row = Partition()
     (
         row.log_start,
@@ -388,8 +303,7 @@ def decode_partition(data: bytes) -> Partition:
     position = _PARTITION.size
     producers = []
     for _ in range(count & ~_ANY_SPILLED):
-        _, _, batches = _PRODUCER.unpack_from(data, position)
-        end = position + _PRODUCER.size + batches * _SENT.size
+        end = producer_end(data, position)
         producers.append(data[position:end])
         position = end
     row.producers = tuple(producers)
@@ -422,7 +336,7 @@ encode_batch = _BATCH.pack
 def decode_batch(data: bytes) -> Batch:
     """Raises ValueError for a form of a later kproxy."""
     if data[0]:
-        raise _later("b", data[0])
+        raise later_form("a row of kind b", data[0])
     return Batch._make(_BATCH.unpack(data))
 
 
@@ -444,6 +358,6 @@ class Committed(NamedTuple):
 def decode_committed(data: bytes) -> Committed:
     """Raises ValueError for a form of a later kproxy."""
     if data[_COMMITTED_FORM_AT]:
-        raise _later("o", data[_COMMITTED_FORM_AT])
+        raise later_form("a row of kind o", data[_COMMITTED_FORM_AT])
     offset, leader_epoch, time_ms = _OFFSET.unpack_from(data)
     return Committed(offset, leader_epoch, time_ms, data[_OFFSET.size :].decode())

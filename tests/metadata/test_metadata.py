@@ -105,7 +105,7 @@ def test_a_directory_of_the_first_release_is_finalized_once(tmp_path: Path) -> N
     )
     cluster_id, level = open_identity(tmp_path)
     assert (cluster_id, level.value) == ("x", 1)
-    anyio.run(DirectoryUpgrades(tmp_path, cluster_id, level).finalize)
+    anyio.run(DirectoryUpgrades(tmp_path, cluster_id, level).finalize, NEWEST)
     assert level.value == NEWEST
     assert open_identity(tmp_path)[1].value == NEWEST
     assert json.loads((tmp_path / "meta.json").read_text())["format"] > 2  # what it then refuses

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproxy.errors import Code
-from kproxy.virtual import producers, rows
+from kproxy.virtual import producer_rows, producers, rows
 from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Place
@@ -261,10 +261,10 @@ def test_an_append_costs_the_same_however_many_producers_a_queue_has() -> None:
 
 
 def test_rows_of_an_earlier_kproxy_have_all_producers_in_the_partitions_row() -> None:
-    sent = rows.Sent(0, 0, 3, 4)
+    sent = producer_rows.Sent(0, 0, 3, 4)
     old = rows.Partition()
     old.next_offset = 9
-    old.producers = tuple(rows.producer_with(None, pid, 0, sent) for pid in range(20))
+    old.producers = tuple(producer_rows.producer_with(None, pid, 0, sent) for pid in range(20))
     assert len(old.encode()) == 42 + 20 * 35
     shard = shard_with_queue()
     key = (IDS[0], 0)
@@ -278,7 +278,7 @@ def test_rows_of_an_earlier_kproxy_have_all_producers_in_the_partitions_row() ->
     assert send(shard, 3, pid=13).code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     row = shard.state.partition(key)
     assert row is not None
-    assert ([*map(rows.producer_id_of, row.producers)], row.spilled) == ([12], 19)
+    assert ([*map(producer_rows.producer_id_of, row.producers)], row.spilled) == ([12], 19)
     again = rows.decode_partition(row.encode())
     assert (again.producers, again.spilled) == (row.producers, row.spilled)
     assert known(shard) == list(range(20))

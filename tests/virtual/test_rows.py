@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from kproxy.errors import Code
-from kproxy.virtual import producers, rows
+from kproxy.virtual import producer_rows, producers, rows
 from kproxy.virtual.envelope import Envelope, Kind, command
-from kproxy.virtual.rows import Batch, Committed, Partition, Queue, Sent, Term
+from kproxy.virtual.producer_rows import Sent
+from kproxy.virtual.rows import Batch, Committed, Partition, Queue, Term
 from kproxy.virtual.types import LogOffset, QueueId
 from tests.fakes import MemoryShard
 from tests.wire import batch
@@ -20,7 +21,7 @@ QUEUE = Queue(
 FORM_AT: list[tuple[bytes, int, Callable[[bytes], object]]] = [
     (Partition().encode(), 0, rows.decode_partition),
     (Batch(0, 0, 1, 0, 0, 1, 5, 5).encode(), 0, rows.decode_batch),
-    (rows.producer_with(None, 7, 0, Sent(0, 0, 0, 0)), 10, rows.decode_producer),
+    (producer_rows.producer_with(None, 7, 0, Sent(0, 0, 0, 0)), 10, producer_rows.decode_producer),
     (Committed(3, -1, 0, "m").encode(), 12, rows.decode_committed),
     (QUEUE.encode(), 40, lambda data: rows.decode_queue("q", data)),
     (Term(3, 4).encode(), 0, rows.decode_term),
@@ -41,10 +42,10 @@ def test_numbers_that_clients_choose_are_no_forms(number: int) -> None:
     time_ms = (1 << 55) - 1
     assert rows.decode_committed(Committed(number, number >> 32, time_ms, "").encode())[0] == number
     sent = Sent(number >> 32, number >> 32, number, number)
-    row = rows.producer_with(None, number, -1, sent)
-    for _ in range(rows.BATCHES_REMEMBERED):
-        row = rows.producer_with(row, number, -1, sent)
-    assert rows.decode_producer(row).batches == (sent,) * rows.BATCHES_REMEMBERED
+    row = producer_rows.producer_with(None, number, -1, sent)
+    for _ in range(producer_rows.BATCHES_REMEMBERED):
+        row = producer_rows.producer_with(row, number, -1, sent)
+    assert producer_rows.decode_producer(row).batches == (sent,) * producer_rows.BATCHES_REMEMBERED
 
 
 def test_the_term_is_the_claim_that_came_last() -> None:
@@ -63,7 +64,7 @@ def test_a_producer_may_be_known_by_its_epoch_alone() -> None:
     shard.apply(command(Kind.CREATE, ID, values=values))
     row = shard.state.partition(key)
     assert row is not None
-    row.producers = (rows.producer_cleared(9, 4),)
+    row.producers = (producer_rows.producer_cleared(9, 4),)
     shard.state.put_partition(key, row)
     shard.kv.write(shard.state.drain())
     again = rows.decode_partition(row.encode())
@@ -96,7 +97,7 @@ def test_those_known_by_their_epoch_alone_are_forgotten_first(
         row = shard.state.partition(key)
         assert row is not None
         if number == 2:
-            row.producers = (*row.producers, rows.producer_cleared(99, 0))
+            row.producers = (*row.producers, producer_rows.producer_cleared(99, 0))
             shard.state.put_partition(key, row)
             sent.add(99)
         body = batch(b"v", producer_id=number, epoch=0, sequence=0)

@@ -1,0 +1,7 @@
+"""Forms of binary rows and bodies: one byte says which, and one that is not known is refused."""
+
+
+def later_form(what: str, form: int) -> ValueError:
+    return ValueError(
+        f"{what} has form {form}, which this kproxy does not know: it was written by a later one"
+    )
