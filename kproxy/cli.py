@@ -11,6 +11,7 @@ import click
 
 from kproxy import __version__
 from kproxy.config import BadConfig, Config, load
+from kproxy.descriptors import raise_limit
 from kproxy.errors import CannotStart, first_of
 from kproxy.locating import health, locate
 from kproxy.logs import configure
@@ -93,6 +94,7 @@ def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> N
     config, together = instructed() if supervised else (_loaded(config_file, flags), [])
     configure(config.log_level, config.log_format, config.listen if supervised else None)
     _collect_less()
+    raise_limit()
     if config.workers > 1:
         anyio.run(Supervisor(config).run, backend_options=_LOOP)
     else:

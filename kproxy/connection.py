@@ -16,6 +16,7 @@ from typing import Protocol, cast
 import anyio
 import structlog
 
+from kproxy.descriptors import unsent_bytes
 from kproxy.dispatch import Accepted, accept, answer, produced
 from kproxy.fetching.reading import Answer
 from kproxy.protocol.frames import FrameAssembler
@@ -25,6 +26,8 @@ from kproxy.worker import Line, Worker
 _log = structlog.get_logger()
 
 _SEND_BYTES = 1 << 20
+_TAKEN_BYTES_MIN = 64 << 10
+"""What a client takes of its answers in `send_stalled_ms_max`, or it is one that does not read."""
 
 
 class House(Protocol):
@@ -80,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._advancing = self._taking = self._wants_room = self._soon = False
         self._drained: asyncio.Future[None] | None = None  # while the client does not read
         self._sending_since: float | None = None
+        self._unsent = 0  # as of then
         self.active_at = time.monotonic()
 
     # -- what the transport calls
@@ -113,7 +117,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
-        self._sending_since = time.monotonic()
+        self._sending_since, self._unsent = time.monotonic(), unsent_bytes(self._transport)
 
     def resume_writing(self) -> None:
         drained, self._drained = self._drained, None
@@ -129,6 +133,7 @@ class Connection(asyncio.Protocol):
         self._memory.give_back(self._unfinished + held)
         self._frames.clear()
         self._line.clear()
+        self._memory.wait_no_more(self._has_room)
         if self._admitted:
             self._house.left(self)
 
@@ -160,6 +165,7 @@ class Connection(asyncio.Protocol):
 
     def expire(self, now: float) -> None:
         """Called every so often: end a silent connection, or one that does not read."""
+        self._note_taken(now)
         since = self.active_at if self._closed else self._sending_since
         if since is not None:
             if (now - since) * 1000 > self._config.send_stalled_ms_max:
@@ -172,6 +178,13 @@ class Connection(asyncio.Protocol):
         elif not self._line and (now - self.active_at) * 1000 > self._config.connection_idle_ms_max:
             _log.debug("connection_idle", peer=self._peer)
             self.abort()
+
+    def _note_taken(self, now: float) -> None:
+        """A client that reads slowly is let: what it still has to take becomes less."""
+        if self._sending_since is not None and not self._closed:
+            unsent = unsent_bytes(self._transport)
+            if unsent <= self._unsent - _TAKEN_BYTES_MIN:
+                self._sending_since, self._unsent = now, unsent
 
     # -- in
 

@@ -19,7 +19,7 @@ class Memory:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: dict[Callable[[], None], None] = {}
         self.used = 0
 
     def take(self, count: int) -> None:
@@ -36,17 +36,26 @@ class Memory:
     def give_back(self, count: int) -> None:
         self.used -= count
         while self._waiting and self.has_room:
-            self._waiting.pop(0)()
+            callback = next(iter(self._waiting))
+            del self._waiting[callback]
+            callback()
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call back when something new may be begun; who waits longest is first."""
-        self._waiting.append(callback)
+        self._waiting[callback] = None
+
+    def wait_no_more(self, callback: Callable[[], None]) -> None:
+        """Whoever asked to be called back has gone."""
+        self._waiting.pop(callback, None)
 
     async def wait_for_room(self) -> None:
         while not self.has_room:
             room = anyio.Event()
             self.when_room(room.set)
-            await room.wait()
+            try:
+                await room.wait()
+            finally:
+                self.wait_no_more(room.set)
 
 
 class Making(Pace):

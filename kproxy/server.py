@@ -18,6 +18,7 @@ from anyio.streams.stapled import MultiListener
 
 from kproxy.config import Config
 from kproxy.connection import Connection
+from kproxy.descriptors import connections_max
 from kproxy.embedded import embedded
 from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.owning.member import joined
@@ -62,6 +63,8 @@ class Server:
 
     def __init__(self, config: Config, together: Iterable[tuple[str, int]] = ()) -> None:
         self._config = config
+        shards = config.shards if config.bootstrap_servers else 1
+        self._connections_max = connections_max(config.connections_max, shards)
         self._together = frozenset(together)
         self._connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
@@ -161,7 +164,7 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         ip = connection.ip
         if (
-            len(self._connections) >= self._config.connections_max
+            len(self._connections) >= self._connections_max
             or self._by_ip[ip] >= self._config.connections_per_ip_max
         ):
             _log.warning("connection_refused", peer=ip, connections=len(self._connections))

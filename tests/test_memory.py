@@ -42,3 +42,21 @@ def test_a_long_answer_waits_for_room() -> None:
         assert memory.used == 1 << 19
 
     anyio.run(run)
+
+
+def test_who_has_gone_waits_no_more() -> None:
+    async def run() -> None:
+        memory = Memory(10)
+        memory.take(11)
+        called: list[int] = []
+        memory.when_room(lambda: called.append(1))
+        gone = called.copy
+        memory.when_room(gone)
+        memory.wait_no_more(gone)
+        with anyio.move_on_after(0.01):
+            await memory.wait_for_room()
+        assert len(memory._waiting) == 1
+        memory.give_back(11)
+        assert called == [1]
+
+    anyio.run(run)

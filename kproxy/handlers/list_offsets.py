@@ -26,6 +26,8 @@ from kproxy.worker import Request, Worker
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)
+_SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, -5: 9, -6: 11}
+_TIMES = range(-(1 << 63), 1 << 63)
 _SLICE = 1000
 _PART_BYTES = 600  # of an answer made of dicts, about
 _RECORDS_MAX, _RECORDS_S = 1_000_000, 5.0  # looked at in one batch, and for how long
@@ -50,7 +52,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
             if times > 1:  # as Kafka: none of them holds, and it is answered once
                 parts.append(Listed(part.partition_index, Code.INVALID_REQUEST))
             elif times:
-                parts.append(await _one(worker, request.making, topic.name, part))
+                parts.append(await _one(worker, request, topic.name, part))
             await step(_LISTED_BYTES)
         if parts:
             topics.append((topic.name, parts))
@@ -74,7 +76,7 @@ def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, P
     return shard, key, row
 
 
-async def _one(worker: Worker, pace: Pace, name: str, part: Any) -> Listed:
+async def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed:
     index: int = part.partition_index
     try:
         shard, key, row = _find(worker, name, index)
@@ -82,7 +84,9 @@ async def _one(worker: Worker, pace: Pace, name: str, part: Any) -> Listed:
     except KafkaError as error:
         return Listed(index, error.code)
     wanted: int = part.timestamp
-    time_ms = -1
+    if wanted < 0 and request.version < _SINCE_VERSION.get(wanted, request.version + 1):
+        return Listed(index, Code.UNSUPPORTED_VERSION)
+    pace, time_ms = request.making, -1
     if wanted == LATEST:
         offset = row.next_offset
     elif wanted in (EARLIEST, EARLIEST_LOCAL):
@@ -91,8 +95,6 @@ async def _one(worker: Worker, pace: Pace, name: str, part: Any) -> Listed:
         offset = -1
     elif wanted == MAX_TIMESTAMP:
         time_ms, offset = await _Search(worker, pace, shard, key, row).latest_time()
-    elif wanted < 0:
-        return Listed(index, Code.UNSUPPORTED_VERSION)
     else:
         time_ms, offset = await _Search(worker, pace, shard, key, row).by_time(wanted)
     epoch = LEADER_EPOCH if offset >= 0 else -1
@@ -110,15 +112,14 @@ class _Search:
 
     async def by_time(self, wanted: int) -> tuple[int, int]:
         """(timestamp, offset) of the first record at or after a time."""
-        row = self._row
         start = self._shard.state.first_batch(
             self._key, lambda batch: batch.max_time_through_ms >= wanted
         )
         if start is None:
             return _UNKNOWN
         offset = start[0]
-        while offset < row.next_offset:  # one step, but where older maxima were trimmed away
-            for last_offset, batch in self._slice(offset):
+        while part := self._slice(offset):  # once, but where older maxima were trimmed away
+            for last_offset, batch in part:
                 offset = last_offset + 1
                 if batch.max_time_ms >= wanted:
                     found = await self._in_batch(
@@ -130,6 +131,7 @@ class _Search:
         return _UNKNOWN
 
     def _slice(self, offset: int) -> list[tuple[int, Batch]]:
+        """Of the batches from an offset on; none are left of a queue deleted meanwhile."""
         found = self._shard.state.batches(self._key, offset, self._row.next_offset)
         return list(islice(found, _SLICE))
 
@@ -142,7 +144,7 @@ class _Search:
             best = None if batch is None else (row.max_time_offset, batch)
         else:  # the record with the largest was trimmed: look at the index of what is left
             offset = row.log_start
-            while offset < row.next_offset and (part := self._slice(offset)):
+            while part := self._slice(offset):
                 for last_offset, batch in part:
                     offset = last_offset + 1
                     if best is None or batch.max_time_ms > best[1].max_time_ms:
@@ -180,6 +182,8 @@ class _Search:
         def search() -> tuple[int, int] | None:
             try:
                 for delta, time_ms in _times(data, lambda: left.is_set() or worker.stopping):
+                    if not 0 <= delta <= batch.last_delta or time_ms not in _TIMES:
+                        raise Malformed("a record lies outside its batch")
                     if base_offset + delta >= log_start and wanted(time_ms):
                         return time_ms, base_offset + delta
             except Malformed:

@@ -3,6 +3,7 @@
 Names, defaults and documentation follow Kafka's `TopicConfig`; unknown ones are refused.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -25,21 +26,22 @@ def _one_of(*allowed: str) -> Callable[[str], str | None]:
     return lambda value: None if value in allowed else f"it must be {' or '.join(allowed)}"
 
 
+_WHOLE = re.compile(r"\s{0,20}[+-]?\d{1,20}\s{0,20}")
+
+
 def _number(least: int, most: int) -> Callable[[str], str | None]:
     def fault(value: str) -> str | None:
-        try:
-            fits = least <= int(value) <= most
-        except ValueError:
-            fits = False
+        fits = _WHOLE.fullmatch(value) is not None and least <= int(value) <= most
         return None if fits else f"it must be a whole number from {least} to {most}"
 
     return fault
 
 
 def _policy_fault(value: str) -> str | None:
-    if value == "delete":
+    policies = {part.strip() for part in value.split(",")}
+    if policies == {"delete"}:
         return None
-    compact = "compact" in [part.strip() for part in value.split(",")]
+    compact = "compact" in policies
     return "queues are not compacted yet: it must be delete" if compact else "it must be delete"
 
 

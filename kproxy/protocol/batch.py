@@ -141,6 +141,8 @@ def _check_counts(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise BadBatch(Code.INVALID_RECORD, "clients may not write control batches")
+    if header.producer_id >= 0 and header.producer_epoch < -1:
+        raise BadBatch(Code.INVALID_PRODUCER_EPOCH, "a producer's epoch is -1 at least")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise BadBatch(Code.INVALID_RECORD, "an idempotent batch needs a sequence of 0 or more")
 

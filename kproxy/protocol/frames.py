@@ -7,6 +7,9 @@ so a peer that announces much and sends little costs little.
 from kproxy.protocol.varint import Malformed
 
 LENGTH_BYTES = 4
+_SMALL_BYTES = (
+    4096  # a chunk below is kept in one with its neighbours: alone it costs as much again
+)
 SHORTEST_REQUEST_BYTES = 8  # api key, api version, correlation id
 
 
@@ -15,7 +18,7 @@ class FrameAssembler:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._kept_bytes = 0
         self._wanted_bytes = LENGTH_BYTES
 
@@ -28,7 +31,7 @@ class FrameAssembler:
         """Return the frames (without their length) that `data` completes. Raises Malformed."""
         self._kept_bytes += len(data)
         if self._kept_bytes < self._wanted_bytes:
-            self._chunks.append(data)
+            self._keep(data)
             return []
         if self._chunks:
             self._chunks.append(data)
@@ -50,6 +53,15 @@ class FrameAssembler:
             self._chunks.append(data[position:] if position else data)
         self._kept_bytes = end - position
         return frames
+
+    def _keep(self, data: bytes) -> None:
+        chunks = self._chunks
+        if len(data) >= _SMALL_BYTES:
+            chunks.append(data)
+        elif chunks and isinstance(last := chunks[-1], bytearray):
+            last += data
+        else:
+            chunks.append(bytearray(data))
 
     def _check(self, length: int) -> None:
         if length < SHORTEST_REQUEST_BYTES:

@@ -262,6 +262,27 @@ def test_a_client_that_never_reads_is_disconnected(data_dir: Path) -> None:
             assert wire.fetch("big", 0).error_code == 0
 
 
+def test_a_client_that_reads_slowly_is_let(data_dir: Path) -> None:
+    with served(data_dir, "--send-stalled-ms-max", "1500") as server:
+        with Wire(server.host, server.port) as wire:
+            for _ in range(20):
+                wire.produce("big", batch(b"x" * 900_000))
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect((server.host, server.port))
+            values = fetch_values({("big", 0): 0}, partition_max_bytes=20 * MIB)
+            slow.sendall(encode_request(1, 12, 1, values))
+            until, got = time.monotonic() + 6, 0
+            while time.monotonic() < until:  # at most some 400 KB a second
+                data = slow.recv(4000)
+                assert data
+                got += len(data)
+                time.sleep(0.01)
+            assert got < 18 * 900_000  # it was still being sent
+            assert server.event("client_does_not_read") is None
+            eventually(lambda: server.event("client_does_not_read"))
+
+
 def test_an_idle_connection_is_closed_after_a_setting(data_dir: Path) -> None:
     with served(data_dir, "--connection-idle-ms-max", "700") as server:
         with Wire(server.host, server.port) as wire:

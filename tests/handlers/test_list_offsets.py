@@ -12,7 +12,10 @@ import zstandard
 from kproxy.dispatch import accept, produced
 from kproxy.dispatch import answer as respond
 from kproxy.handlers import list_offsets
+from kproxy.pace import Pace
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.protocol.varint import uvarint
+from kproxy.virtual import rows
 from kproxy.worker import Line, Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values, record
@@ -25,6 +28,10 @@ def run(test: Callable[[Worker], Awaitable[None]]) -> None:
         await test(memory_worker())
 
     anyio.run(with_worker)
+
+
+def varlong(value: int) -> bytes:
+    return uvarint(value << 1 ^ value >> 127)
 
 
 def produce(worker: Worker, data: bytes) -> int:
@@ -135,5 +142,47 @@ def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
                 await anyio.sleep(0.05)
                 worker.stop()
         assert worker.answer_memory.used == 0
+
+    run(test)
+
+
+def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the batches looked at first none is late enough; the others go while it rests."""
+
+    async def test(worker: Worker) -> None:
+        monkeypatch.setattr(list_offsets, "_SLICE", 1)
+        for time_ms in (5000, *[1000] * 10):
+            assert produce(worker, batch(b"v", times=(time_ms,))) == 0
+        shard: Any = worker.any_shard()
+        queue = worker.catalogue.find("q")
+        assert queue is not None
+        key = (queue.queue_id, 0)
+        shard.state.put(rows.batch_key(*key, 0), None)
+        row = shard.state.partition(key)
+        row.log_start = 1
+
+        async def rest(pace: Pace) -> None:
+            for offset in range(3, 11):
+                shard.state.put(rows.batch_key(*key, offset), None)
+            shard.state.drain()
+            await anyio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(Pace, "rest", rest)
+        with anyio.fail_after(5):
+            assert await offset_at(worker, 3000) == (-1, -1)
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["offset", "time"])
+def test_records_that_lie_outside_their_batch_are_not_believed(name: str) -> None:
+    far = varlong(1 << 40) if name == "offset" else varlong(0)
+    head = b"\0" + (varlong(1 << 66) if name == "time" else varlong(0)) + far
+    body = head + varlong(-1) + varlong(1) + b"v" + varlong(0)
+    data = batch(times=(1000,), packed=varlong(len(body)) + body, count=1, last_delta=0)
+
+    async def test(worker: Worker) -> None:
+        assert produce(worker, data) == 0
+        assert await offset_at(worker, 500) == (0, 1000)
 
     run(test)

@@ -1,4 +1,5 @@
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -44,3 +45,15 @@ def test_an_announced_frame_keeps_only_what_arrived() -> None:
     assembler = FrameAssembler(2**31 - 1)
     assert assembler.feed(struct.pack(">i", 2**31 - 1) + b"abc") == []
     assert assembler.buffered_bytes == 7
+
+
+def test_a_frame_in_many_small_pieces_takes_little_more_than_its_bytes() -> None:
+    assembler = FrameAssembler(1 << 20)
+    stream = framed(bytes(500_000))
+    tracemalloc.start()
+    for start in range(0, 400_000, 2):
+        assert assembler.feed(stream[start : start + 2]) == []
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 2 * 400_000
+    assert assembler.feed(stream[400_000:]) == [bytes(500_000)]

@@ -1,0 +1,54 @@
+"""What the system says of file descriptors: how many there may be, what a socket still holds.
+
+Connections take no more of them than the shards can spare: a process out of descriptors cannot
+flush rows, and ends.
+"""
+
+import asyncio
+import fcntl
+import resource
+import socket
+import struct
+import termios
+from contextlib import suppress
+
+import structlog
+
+_log = structlog.get_logger()
+
+_PER_SHARD = 768  # open at most: segments, RocksDB's files
+_COUNT = struct.Struct("i")
+_SPARE = 64  # listener, Kafka's brokers, threads, logs
+
+
+def raise_limit() -> None:
+    """Take as many as the system allows: the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connections_max(asked: int, shards: int) -> int:
+    """How many connections there can be: those asked for, or fewer and a warning."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return asked
+    room = max(1, limit - min(_PER_SHARD * shards, limit // 2) - _SPARE)
+    if room < asked:
+        _log.warning(
+            "fewer_connections", connections=room, asked=asked, descriptors=limit,
+            hint="raise the limit of open files (ulimit -n, LimitNOFILE)",
+        )  # fmt: skip
+    return min(asked, room)
+
+
+def unsent_bytes(transport: asyncio.Transport) -> int:
+    """What the peer has not acknowledged yet, here and in the kernel."""
+    count = transport.get_write_buffer_size()
+    raw: socket.socket | None = transport.get_extra_info("socket")
+    if raw is not None:
+        with suppress(OSError):
+            (queued,) = _COUNT.unpack(
+                fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(_COUNT.size))
+            )
+            count += queued
+    return count
