@@ -182,13 +182,18 @@ def java(main_class: str, *arguments: str, stdin: str | None = None, seconds: fl
     return done.stdout
 
 
+SHORT_LIVED_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For a JVM that ends within a minute: its own compiler would take most of the CPU."""
+SPARK_ENV = {"JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED_JAVA)}
+
+
 def run_java(
     main_class: str, *arguments: str, stdin: str | None = None, seconds: float = 120
 ) -> subprocess.CompletedProcess[str]:
     need_program("java")
     need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
     command = [
-        "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "java", "-Xmx256m", *SHORT_LIVED_JAVA,
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp", f"{KAFKA_LIBS}/*", main_class, *arguments,
     ]  # fmt: skip

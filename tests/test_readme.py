@@ -1,12 +1,13 @@
 """Everything that the READMEs show on a terminal, run as it stands there."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.harness import ROOT, SPARK_JARS, need, need_program, served
+from tests.harness import ROOT, SPARK_ENV, SPARK_JARS, need, need_program, served
 
 
 def sessions(readme: str) -> list[tuple[str, str]]:
@@ -42,7 +43,7 @@ def test_the_readme_prints_what_it_says(tmp_path: Path, readme: str) -> None:
                 there += f" --bootstrap-server {server.address}"
             done = subprocess.run(
                 ["bash", "-c", there], capture_output=True, text=True, cwd=here, timeout=120,
-                check=False,
+                check=False, env={**os.environ, **SPARK_ENV},
             )  # fmt: skip
             assert done.returncode == 0, (command, done.stderr)
             assert done.stdout.rstrip() == expected.rstrip(), (command, done.stderr)

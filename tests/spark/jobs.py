@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from tests.harness import ROOT
+from tests.harness import ROOT, SPARK_ENV
 
 JOBS = ROOT / "spark_examples"
 
@@ -21,10 +21,9 @@ def start(name: str, *arguments: object, server: str | None = None) -> subproces
     command = [sys.executable, str(JOBS / f"{name}.py"), *map(str, arguments)]
     if server is not None:
         command += ["--bootstrap-server", server]
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env=environment,
+        env={**os.environ, **SPARK_ENV},
     )  # fmt: skip
 
 
