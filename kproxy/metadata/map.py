@@ -1,8 +1,9 @@
 """The map every worker caches: which node owns which shard, and where nodes are reached.
 
 A fold of the partitions topic. Of two owners of a shard the one with the later claim (log offset)
-holds, whatever the order of their records; of two addresses for one node id the first one, and who
-sees its own record overwritten publishes it again. So what a late worker writes changes nothing.
+holds, whatever the order of their records; of two addresses for one node id, and of two ids of the
+cluster, the first one. So what a late worker writes changes nothing: `owning.standing` has the
+worker that it would undo say its own again, as compaction keeps the last record.
 """
 
 import json
@@ -46,25 +47,21 @@ class ClusterMap:
                 return int(json.loads(value)["shards"])
         return None
 
-    def apply(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Take in one record. The key where it would undo what holds already, else None.
-
-        Raises BadMap.
-        """
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take in one record. Raises BadMap."""
         kind, _, name = key.decode(errors="replace").partition(":")
         try:
             values = None if value is None else json.loads(value)
             if kind == "cluster" and values is not None:
-                return self._cluster(key, values)
-            if kind == "node":
-                return self._node(key, int(name), values)
-            if kind == "shard" and values is not None:
-                return self._shard(key, int(name), values)
+                self._cluster(values)
+            elif kind == "node":
+                self._node(int(name), values)
+            elif kind == "shard" and values is not None:
+                self._shard(int(name), values)
         except (ValueError, KeyError, TypeError, IndexError):
-            return None  # not ours
-        return None
+            pass  # not ours
 
-    def _cluster(self, key: bytes, values: dict[str, Any]) -> bytes | None:
+    def _cluster(self, values: dict[str, Any]) -> None:
         level = int(values["format"])
         if level > NEWEST:
             raise BadMap(
@@ -78,36 +75,26 @@ class ClusterMap:
             )
         if self.cluster_id is None:
             self.cluster_id = str(values["cluster_id"])
-        if self.cluster_id != values["cluster_id"] or level < self.level:
-            return key
-        self.level = level
-        return None
+        if self.cluster_id == values["cluster_id"]:
+            self.level = max(self.level, level)
 
-    def _node(self, key: bytes, node_id: int, values: dict[str, Any] | None) -> bytes | None:
+    def _node(self, node_id: int, values: dict[str, Any] | None) -> None:
         self._newest_id = max(self._newest_id, node_id)
-        known = self.nodes.get(node_id)
         if values is None:
-            return key if known else None
+            return
         if values.get("gone"):  # it was away for long; if it is back, it says so
             self.nodes.pop(node_id, None)
             self.levels.pop(node_id, None)
-            return key if known else None
+            return
         given = Broker(node_id, str(values["host"]), int(values["port"]))
-        if known is None:
-            self.nodes[node_id] = given
-        elif known != given:
-            return key
-        self.levels[node_id] = int(values.get("level", OLDEST))
-        return None
+        if self.nodes.setdefault(node_id, given) == given:
+            self.levels[node_id] = int(values.get("level", OLDEST))
 
-    def _shard(self, key: bytes, shard: int, values: dict[str, Any]) -> bytes | None:
+    def _shard(self, shard: int, values: dict[str, Any]) -> None:
         given = Owner(int(values["node"]), int(values["claim"]))
-        if not 0 <= shard < len(self.owners):
-            return None
-        if given.claim < self.owners[shard].claim:
-            return key
-        self.owners[shard] = given
-        return None
+        if 0 <= shard < len(self.owners) and given.claim >= self.owners[shard].claim:
+            self.owners[shard] = given
+            self.levels[given.node_id] = int(values.get("level", OLDEST))
 
     def free_node_id(self) -> int:
         """One that was nobody's as far as is known: who had it may still come back."""
@@ -126,8 +113,10 @@ def node_record(node: Broker, level: int = NEWEST) -> tuple[bytes, bytes]:
     return b"node:%d" % node.node_id, json.dumps(values).encode()
 
 
-def shard_record(shard: int, owner: Owner) -> tuple[bytes, bytes]:
-    return b"shard:%d" % shard, json.dumps({"node": owner.node_id, "claim": owner.claim}).encode()
+def shard_record(shard: int, owner: Owner, level: int = NEWEST) -> tuple[bytes, bytes]:
+    """Who serves a shard, and the level it knows: less than before after a rollback."""
+    values = {"node": owner.node_id, "claim": owner.claim, "level": level}
+    return b"shard:%d" % shard, json.dumps(values).encode()
 
 
 def gone_records(node_id: int) -> tuple[tuple[bytes, bytes | None], ...]:

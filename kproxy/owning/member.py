@@ -16,7 +16,15 @@ from kproxy.errors import CannotStart, KafkaError
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
-from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
+from kproxy.metadata.map import (
+    BadMap,
+    ClusterMap,
+    Owner,
+    cluster_record,
+    gone_records,
+    node_record,
+    shard_record,
+)
 from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.freshness import Freshness
@@ -24,6 +32,7 @@ from kproxy.owning.nodes import AwayNodes
 from kproxy.owning.queues import QueueCache, outcome_key
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
+from kproxy.owning.standing import LastRecords
 from kproxy.owning.upgrading import ClusterUpgrades
 from kproxy.progress import Progress
 from kproxy.protocol.answers import Broker
@@ -43,6 +52,7 @@ _OPENING_MAX = 8
 _FLUSH_S = 30.0
 _FLUSH_LOOK_S = 0.5
 _CURRENT_S = 60.0
+_SAY_AGAIN_S = 2.0
 _KEPT_SHARE = 0.9  # of the time that tombstones are kept: clocks of machines differ
 _CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
 
@@ -66,6 +76,7 @@ class Member:
             _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
             self.cache.begin_again()
         self.link = DataLink(upstream, config, self.level)
+        self.last_records = LastRecords(self.map, self.link.publish_map)
         self.freshness = Freshness(self.link.queues_end, lambda: self.cache.next_offset)
         self.shards.settle = self.freshness.settle
         self.aftermath = Aftermath(
@@ -108,8 +119,12 @@ class Member:
         await self._until(lambda: self._place() is not None, self._take_place)
         self.me = me = self._place()
         assert me is not None
-        if self.map.levels[me.node_id] != NEWEST:
+        if self.map.levels.get(me.node_id) != NEWEST:
             self.link.publish_map(*node_record(me))
+        for node in self._places()[1:]:  # said by this worker, and overtaken by another's record
+            for key, value in gone_records(node.node_id):
+                self.link.publish_map(key, value)
+        self.last_records.say_again(me)
 
     async def _until(
         self, done: Callable[[], bool], attempt: Callable[[], None] | None = None
@@ -130,8 +145,12 @@ class Member:
         self.link.publish_map(*cluster_record(new_cluster_id(), self.config.shards, NEWEST))
 
     def _place(self) -> Broker | None:
-        host, port = self.address
-        return next((n for n in self.map.nodes.values() if (n.host, n.port) == (host, port)), None)
+        return next(iter(self._places()), None)
+
+    def _places(self) -> list[Broker]:
+        """The nodes that stand under this worker's address, the one that is its own first."""
+        ours = [n for n in self.map.nodes.values() if (n.host, n.port) == self.address]
+        return sorted(ours, key=lambda node: -node.node_id)
 
     def _take_place(self) -> None:
         self.link.publish_map(*node_record(Broker(self.map.free_node_id(), *self.address)))
@@ -154,13 +173,12 @@ class Member:
             self.decisions.published(counter, values)
 
     def _take_map(self, key: bytes, value: bytes | None) -> None:
+        self.last_records.heard(key, value)
         try:
-            undone = self.map.apply(key, value)
+            self.map.apply(key, value)
         except BadMap as error:
             self.fail(str(error))
             return
-        if undone is not None and self.me is not None:
-            self._say_again(undone)
         if self.me is not None and self.map.nodes.get(self.me.node_id, self.me) != self.me:
             self.fail("it was away for so long that its node id is another's now: start it again")
         self.level.value = self.map.level
@@ -173,19 +191,6 @@ class Member:
         if kind == "shard" and name.isdecimal() and int(name) < len(self.map.owners):
             self.link.claimed(int(name), self.map.owners[int(name)].claim)
 
-    def _say_again(self, key: bytes) -> None:
-        """A late record stands over one of ours: ours is the one to be found later."""
-        assert self.me is not None
-        kind, _, name = key.decode().partition(":")
-        if kind == "node" and int(name) == self.me.node_id:
-            self.link.publish_map(*node_record(self.me))
-        elif kind == "shard" and self.map.owners[int(name)].node_id == self.me.node_id:
-            self.link.publish_map(*shard_record(int(name), self.map.owners[int(name)]))
-        elif kind == "cluster" and self.map.cluster_id is not None and self.me.node_id == 1:
-            self.link.publish_map(
-                *cluster_record(self.map.cluster_id, self.config.shards, self.map.level)
-            )
-
     def announce(self, index: int, claim: int) -> None:
         """This worker serves a shard since its claim."""
         assert self.me is not None
@@ -194,6 +199,12 @@ class Member:
         self.map.apply(key, value)
         self.link.publish_map(key, value)
         self.link.claimed(index, claim)
+
+    async def say_again_now_and_then(self) -> None:
+        assert self.me is not None
+        while True:
+            await pulse(_SAY_AGAIN_S)
+            self.last_records.say_again(self.me)
 
     async def note_how_current(self) -> None:
         """Keep beside the catalogue as of when all that was announced is in it."""
@@ -329,6 +340,7 @@ def _start_tasks(member: Member, tasks: TaskGroup, upgrades: ClusterUpgrades) ->
     tasks.start_soon(member.freshness.run)
     tasks.start_soon(member.flush_now_and_then)
     tasks.start_soon(member.note_how_current)
+    tasks.start_soon(member.say_again_now_and_then)
     tasks.start_soon(_watch_failure, member)
     tasks.start_soon(away.run)
 
