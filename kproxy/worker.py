@@ -12,7 +12,7 @@ from anyio import to_thread
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
-from kproxy.groups.coordinator import Coordinators
+from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.memory import Making, Memory
 from kproxy.metadata import configs

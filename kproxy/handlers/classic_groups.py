@@ -65,11 +65,13 @@ class _Join:
         self.group: ClassicGroup
 
     async def answer(self) -> Mapping[str, Any]:
-        found = self.coordinator.find(self.group_id)
+        found = await self.coordinator.load(self.group_id)
         if self.member_id and found is None:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
         if isinstance(found, ConsumerGroup) and found.members:
-            return await self._mixed(found)
+            with CancelScope(shield=True):  # what is begun is logged
+                answer = await self._mixed(found)
+            return answer  # noqa: RET504 (mypy sees that the scope might end it)
         self.group = await self.coordinator.open_classic(self.group_id)
         try:
             waiting = await self._joined()
@@ -186,9 +188,9 @@ async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     coordinator = coordinator_of(worker, body.group_id)
-    found = coordinator.find(body.group_id)
+    found = await coordinator.load(body.group_id)
     if isinstance(found, ConsumerGroup):
-        return mixed_groups.sync(coordinator, found, body)
+        return await mixed_groups.sync(coordinator, found, body)
     group = _member_group(found, body)
     if request.version >= _PROTOCOL_SAID and (body.protocol_type, body.protocol_name) != (
         group.protocol_type,
@@ -241,7 +243,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     try:
         coordinator = coordinator_of(worker, body.group_id)
-        found = coordinator.find(body.group_id)
+        found = await coordinator.load(body.group_id)
         if isinstance(found, ConsumerGroup):
             return {"error_code": await mixed_groups.heartbeat(coordinator, found, body)}
         group = _member_group(found, body)
@@ -263,7 +265,7 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     leaving: list[tuple[str, str | None]] = [(getattr(body, "member_id", ""), None)]
     if batched:
         leaving = [(one.member_id, one.group_instance_id) for one in body.members]
-    group = coordinator.find(body.group_id)
+    group = await coordinator.load(body.group_id)
     if isinstance(group, ConsumerGroup):
         codes = await mixed_groups.leave(coordinator, group, leaving)
     else:

@@ -1,13 +1,21 @@
 """Classic groups over time: debounce, silent members, bounds. Real seconds, few of them."""
 
+import gc
+import itertools
+import os
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
+from kproxy.groups.classic import ClassicGroup
+from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers import classic_groups
+from kproxy.virtual.envelope import Kind, command
 from kproxy.worker import Request, Worker
 from tests.fakes import memory_worker
 
@@ -57,6 +65,13 @@ class Member:
             group_instance_id=self.instance, assignments=given,
         ))  # fmt: skip
         return int(answer["error_code"]), answer["assignment"]
+
+    async def leave(self) -> int:
+        leaving = SimpleNamespace(member_id=self.id, group_instance_id=self.instance)
+        answer = await classic_groups.leave(self.worker, request(
+            3, group_id=self.group, members=(leaving,),
+        ))  # fmt: skip
+        return int(answer["members"][0]["error_code"])
 
     async def beat(self) -> int:
         answer = await classic_groups.heartbeat(self.worker, request(
@@ -159,5 +174,159 @@ def test_a_new_member_runs_out_within_its_session() -> None:
         assert await one.beat() == 0
         await anyio.sleep(0.6)
         assert await one.beat() == 25
+
+    run(test)
+
+
+MONTH_MS = 2**31 - 1  # what consumers say that have no limit
+
+
+def coordinator_of(worker: Worker) -> Coordinator:
+    return worker.groups.of(worker.coordinated("g"))
+
+
+def test_groups_that_are_gone_leave_nothing_behind() -> None:
+    """Whatever time they asked for: Kafka bounds sessions, but no rebalance timeouts."""
+
+    async def test(worker: Worker) -> None:
+        async def come_and_go(group: str) -> None:
+            one = Member(worker, group, rebalance_ms=MONTH_MS)
+            assert await one.join(session_ms=1_800_000) == 0
+            assert await one.sync(one) == (0, one.id.encode())
+            assert await one.leave() == 0
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(1000):
+                tasks.start_soon(come_and_go, f"g{number}")
+        while coordinator_of(worker).groups:
+            await anyio.sleep(0.01)
+        assert len(coordinator_of(worker).timers) <= 200
+        gc.collect()
+        assert sum(isinstance(found, ClassicGroup) for found in gc.get_objects()) <= 100
+
+    run(test)
+
+
+def test_rounds_that_are_over_leave_nothing_behind() -> None:
+    async def test(worker: Worker) -> None:
+        one = Member(worker, rebalance_ms=MONTH_MS)
+        await one.join(session_ms=1_800_000)
+        for _ in range(500):
+            await one.sync(one)
+            assert await one.join(session_ms=1_800_000) == 0
+            assert await Member(worker).join(5) == 79  # an id that is given out, and not used
+            for reserved in list(coordinator_of(worker).groups["g"]._pending):  # type: ignore[union-attr]
+                leaver = Member(worker)
+                leaver.id = reserved
+                assert await leaver.leave() == 0
+        assert one.generation == 501
+        assert len(coordinator_of(worker).timers) <= 200
+
+    run(test)
+
+
+def test_heartbeats_that_wait_while_the_loop_stands_still_count() -> None:
+    async def test(worker: Worker) -> None:
+        one = Member(worker)
+        await one.join(session_ms=1000)
+        await one.sync(one)
+        read, write = os.pipe()
+        codes: list[int] = []
+
+        async def heartbeat() -> None:
+            await anyio.wait_readable(read)
+            for _ in range(3):  # as of a connection: a request goes through some turns of the loop
+                await checkpoint()
+            codes.append(await one.beat())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(heartbeat)
+            await anyio.sleep(0.05)
+            os.write(write, b"x")
+            time.sleep(1.5)  # noqa: ASYNC251
+        os.close(read)
+        os.close(write)
+        assert codes == [0]
+        await anyio.sleep(0.2)
+        assert await one.beat() == 0
+
+    run(test)
+
+
+def test_many_who_join_are_answered_in_pieces() -> None:
+    """Between two pieces others are served: no turn of the loop answers them all."""
+    count = 1000
+
+    async def test(worker: Worker) -> None:
+        members = [Member(worker, rebalance_ms=60_000) for _ in range(count)]
+        joined: list[int] = []
+        turns: list[int] = []
+
+        async def join(member: Member) -> None:
+            await member.join()
+            joined.append(1)
+
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(join, member)
+            while len(joined) < count:
+                turns.append(len(joined))
+                await checkpoint()
+        turns.append(count)
+        assert max(b - a for a, b in itertools.pairwise(turns)) <= 200
+        assert {member.generation for member in members} == {1}
+        synced: list[bytes] = []
+
+        async def sync(member: Member) -> None:
+            given = members if member.id == member.leader else ()
+            code, assignment = await member.sync(*given)
+            assert (code, assignment) == (0, member.id.encode())
+            synced.append(assignment)
+
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(sync, member)
+
+    run(test, group_initial_rebalance_delay_ms=300)
+
+
+def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
+    """Others are served meanwhile, who asks for the group waits, and it is read once."""
+    count = 4000
+
+    async def test(worker: Worker) -> None:
+        row = {
+            "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
+            "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",
+        }  # fmt: skip
+        values = {
+            "group": "g", "after": -1, "kind": "classic", "members": count,
+            "values": {"generation": 5, "protocol_type": "consumer", "protocol": "range",
+                       "leader": "m0"},
+            "rows": {f"m{n}": row for n in range(count)},
+        }  # fmt: skip
+        shard: Any = worker.coordinated("g")
+        shard.apply(command(Kind.GROUP, values=values))
+        members = [Member(worker) for _ in range(3)]
+        for number, member in enumerate(members):
+            member.id, member.generation = f"m{number}", 5
+        codes: list[int] = []
+
+        async def beat(member: Member) -> None:
+            codes.append(await member.beat())
+
+        turns = 0
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(beat, member)
+            while len(codes) < 3:
+                await checkpoint()
+                turns += 1
+        assert codes == [0, 0, 0]
+        assert turns >= 5
+        group = coordinator_of(worker).groups["g"]
+        assert len(group.members) == count
+        assert len(coordinator_of(worker).timers) == count
+        assert members[0].id == group.leader  # type: ignore[union-attr]
 
     run(test)
