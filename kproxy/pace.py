@@ -5,7 +5,7 @@ Of all work that has been cut, one slice is done in each turn of the loop, whoev
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from itertools import islice
 from time import monotonic
 from typing import TypeVar
@@ -17,6 +17,8 @@ SLICE_S = 0.005
 Item = TypeVar("Item")
 Row = tuple[bytes, bytes]
 """A key and its value."""
+Scan = Callable[[bytes, bytes], Iterable[Row]]
+_LOT = 200
 _Line = deque[asyncio.Future[None]]
 _line: RunVar[_Line] = RunVar("kproxy_turns")
 
@@ -79,9 +81,7 @@ def slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield some
 
 
-def scanned(
-    scan: Callable[[bytes, bytes], Iterable[Row]], start: bytes, end: bytes, size: int = 200
-) -> Iterator[list[Row]]:
+def lots(scan: Scan, start: bytes, end: bytes, size: int = _LOT) -> Iterator[list[Row]]:
     """Rows with start <= key < end, so many at a time, each lot as the rows stand by then.
 
     No scan is open between two lots.
@@ -89,3 +89,13 @@ def scanned(
     while some := list(islice(scan(start, end), size)):
         yield some
         start = some[-1][0] + b"\0"
+
+
+async def scanned(
+    scan: Scan, start: bytes, end: bytes, size: int = _LOT
+) -> AsyncGenerator[list[Row], None]:
+    """The same; others have their turn between two lots."""
+    pace = Pace()
+    for some in lots(scan, start, end, size):
+        yield some
+        await pace.rest()

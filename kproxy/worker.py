@@ -149,7 +149,6 @@ class Worker:
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.now_ms = now_ms
         self.groups = Coordinators(routes.all, config, lookup, now_ms)
-        self.groups_going: set[str] = set()  # being deleted in several steps
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
 

@@ -17,12 +17,13 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup, Fenced, Still
 from kproxy.groups.consumer_member import ConsumerMember
+from kproxy.groups.deletions import Deletions
 from kproxy.groups.expiry import Expiry
 from kproxy.groups.looking import Looking
 from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import Lookup
-from kproxy.pace import Pace, scanned
+from kproxy.pace import Pace, lots
 from kproxy.shard import Shard
 from kproxy.steps import Steps, at_once, done, spent
 from kproxy.virtual import group_rows
@@ -61,6 +62,7 @@ class Coordinator:
         self._to_log: deque[Group] = deque()
         self._to_fence: dict[ConsumerGroup, Fenced] = {}
         self._more = anyio.Event()
+        self.deletions = Deletions(shard, self.head, now_ms)
         self.looking = Looking(lookup, self.now, self.has, self.log_changes)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
@@ -77,6 +79,10 @@ class Coordinator:
     def head(self, group_id: str) -> Head | None:
         data = self.shard.state.get(group_rows.group_key(group_id))
         return None if data is None else decode_head(data)
+
+    def going(self, group_id: str) -> bool:
+        """Whether a group is being deleted: nobody comes to it before it is gone."""
+        return group_id not in self.groups and self.deletions.going(group_id)
 
     def find(self, group_id: str) -> Group | None:
         """A group with members, or being joined; None for any other."""
@@ -169,7 +175,7 @@ class Coordinator:
         prefix = group_rows.member_prefix(group_id)
         group.begin_restoring(head)
         try:
-            for rows in scanned(self.shard.kv.scan, prefix, prefix + b"\xff", _ROWS_AT_ONCE):
+            for rows in lots(self.shard.kv.scan, prefix, prefix + b"\xff", _ROWS_AT_ONCE):
                 for key, data in rows:
                     group.restore(key[len(prefix) :].decode(), group_rows.decode_member(data))
                 yield from spent(sum(_ROW_PARTS + len(data) // _PART_BYTES for _, data in rows))
@@ -235,6 +241,19 @@ class Coordinator:
             del self.groups[group.id]
             group.alarms.end()
 
+    async def delete(self, group_id: str) -> Code:
+        """Delete a group that nobody is a member of, or joins, with all its offsets."""
+        group, head = await self.load(group_id), self.head(group_id)
+        if group is not None and group.idle and head is not None and head.members:
+            code = await self.log(group)  # that it is empty
+            if code:
+                return code
+        if group is not None and not group.idle:
+            return Code.NON_EMPTY_GROUP
+        if group is not None:
+            self.forget(group)
+        return await self.deletions.delete(group_id)
+
     # -- consumer groups
 
     def fence_soon(self, group: ConsumerGroup, member: ConsumerMember, still: Still) -> None:
@@ -279,8 +298,11 @@ class Coordinator:
         """Find the groups with members, then log what nobody waits for, until cancelled."""
         await self._take_up()
         async with anyio.create_task_group() as tasks:
-            expiry = Expiry(self.shard, self.config, self.lookup, self.now_ms, self.find)
+            expiry = Expiry(
+                self.shard, self.config, self.lookup, self.now_ms, self.load, self.going
+            )
             tasks.start_soon(expiry.run)
+            tasks.start_soon(self.deletions.run)
             tasks.start_soon(self.looking.run)
             await self._log_what_is_due()
 
@@ -309,6 +331,7 @@ class Coordinator:
             await pace.step()
 
     def end(self, code: Code) -> None:
+        self.deletions.end()
         groups, self.groups = self.groups, {}
         for group in groups.values():
             group.end(code)

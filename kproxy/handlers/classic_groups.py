@@ -27,13 +27,17 @@ _SKIP_ASSIGNMENT = 9
 _BATCHED_LEAVE = 3
 
 
-def coordinator_of(worker: Worker, group: str) -> Coordinator:
-    """Raises KafkaError where the id is none, the group another worker's, or being deleted."""
-    if not group or group_is_too_long(group):
+def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordinator:
+    """Raises KafkaError where the id is none, the group another worker's, or being deleted.
+
+    Not `named`: an empty id is one, as for offsets in Kafka.
+    """
+    if (named and not group) or group_is_too_long(group):
         raise KafkaError(Code.INVALID_GROUP_ID)
-    if group in worker.groups_going:
+    coordinator = worker.groups.of(worker.coordinated(group))
+    if coordinator.going(group):
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
-    return worker.groups.of(worker.coordinated(group))
+    return coordinator
 
 
 def _protocols(body: Any) -> tuple[tuple[str, bytes], ...]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 NO_VERSION = -1
+GOING = "going"
+"""Set in the values of a group that is being deleted in several steps."""
 
 Row = dict[str, Any]
 """A member. `protocols`: (name, metadata) each; what is in `_BYTES`: bytes, the rest as in JSON."""
@@ -74,6 +76,10 @@ class Head:
     )
     values: dict[str, Any] = field(default_factory=dict)
     """What its coordinator keeps: generation, leader, protocol and the like."""
+
+    @property
+    def going(self) -> bool:
+        return GOING in self.values
 
     def encode(self) -> bytes:
         return dumps(
