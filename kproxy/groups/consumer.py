@@ -224,11 +224,9 @@ class ConsumerGroup:
         self.give_time_to_revoke(member)
         self.changed.add(member.id)
 
-    def depart(self, *member_ids: str) -> None:
-        """Members are gone; the others get another target, or go on as a classic group."""
-        for member_id in member_ids:
-            self.take_out(member_id)
-        if member_ids and not self.only_classic:
+    def go_on_without(self) -> None:
+        """Members were taken out; others get another target, or go on as a classic group."""
+        if not self.only_classic:
             self.epoch += 1
 
     @property

@@ -265,12 +265,16 @@ class Coordinator:
         async with group.lock:
             if not self.has(group):
                 return
-            there = [m for m, still in fenced if group.members.get(m.id) is m and still()]
-            gone = list(dict.fromkeys(m.id for m in there))
+            gone, pace = [], Pace()
+            for member, still in fenced:
+                if group.members.get(member.id) is member and still():
+                    group.take_out(member.id)
+                    gone.append(member.id)
+                await pace.step()
             if not gone:
                 return
             _log.info("members_fenced", group=group.id, members=len(gone), first=gone[0])
-            group.depart(*gone)
+            group.go_on_without()
             code = await self.log_changes(group)
             if code:
                 _log.warning("group_not_logged", group=group.id, reason=code.name)

@@ -18,6 +18,8 @@ _ROUND = "round"
 _ANSWERS_AT_ONCE = 100
 
 Answers = Iterator[tuple[Promise[dict[str, Any]], dict[str, Any]]]
+Heard = tuple[Member, Promise[dict[str, Any]] | None, bool]
+"""A member, its promise where it waits, and whether its deadline has come closer."""
 
 
 class Home(Protocol):
@@ -201,20 +203,31 @@ class Rebalancing:
         self.protocol = self.vote()
         self.state = State.COMPLETING
         self._unsynced = set(self.members)
-        now, waiting = self._home.now(), []
+        now, heard = self._home.now(), []
         for member in self.members.values():
+            before = member.deadline
             member.new = False
-            self._heard_at(now, member)
-            if member.joined is not None:
-                waiting.append((member.joined, member.id))
-                member.joined = None
-        answer, leader = self._said(), self.leader
-        all_of_it = answer | {"members": self.members_listed()}
-        self._answer_some(
-            (promise, (all_of_it if name == leader else answer) | {"member_id": name})
-            for promise, name in waiting
-        )
+            member.deadline = now + member.session_s
+            heard.append((member, member.joined, member.deadline < before))
+            member.joined = None
+        self._answer_some(self._join_answers(heard))
         self._sync_by(self._rebalance_s())
+
+    def _join_answers(self, heard: list[Heard]) -> Answers:
+        """One for each who waits; the leader is told of all, and last."""
+        answer, leader, protocol = self._said(), self.leader, self.protocol
+        listed: list[dict[str, Any]] = []
+        leads = None
+        for member, promise, sooner in heard:
+            listed.append(_listed(member, protocol))
+            if sooner and self.members.get(member.id) is member and self.state != State.DEAD:
+                self._watch(member)
+            if promise is not None and member.id == leader:
+                leads = promise
+            elif promise is not None:
+                yield promise, answer | {"member_id": member.id}
+        if leads is not None:
+            yield leads, answer | {"member_id": leader, "members": listed}
 
     def vote(self) -> str:
         """The protocol that most members prefer among those that all support."""
@@ -257,11 +270,12 @@ class Rebalancing:
         }
 
     def members_listed(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "member_id": member.id,
-                "group_instance_id": member.instance,
-                "metadata": member.metadata(self.protocol),
-            }
-            for member in self.members.values()
-        ]
+        return [_listed(member, self.protocol) for member in self.members.values()]
+
+
+def _listed(member: Member, protocol: str | None) -> dict[str, Any]:
+    return {
+        "member_id": member.id,
+        "group_instance_id": member.instance,
+        "metadata": member.metadata(protocol),
+    }

@@ -4,7 +4,7 @@ Rules and codes follow Kafka's `GroupMetadataManager` (4.3).
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anyio import CancelScope
@@ -266,23 +266,25 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     except KafkaError as error:
         return {"error_code": error.code, "members": ()}
     batched = request.version >= _BATCHED_LEAVE
-    leaving: list[tuple[str, str | None]] = [(getattr(body, "member_id", ""), None)]
+    leaving: Iterable[tuple[str, str | None]] = [(getattr(body, "member_id", ""), None)]
     if batched:
-        leaving = [(one.member_id, one.group_instance_id) for one in body.members]
+        leaving = ((one.member_id, one.group_instance_id) for one in body.members)
     group = await coordinator.load(body.group_id)
+    codes = []
     if isinstance(group, ConsumerGroup):
-        codes = await mixed_groups.leave(coordinator, group, leaving)
+        with CancelScope(shield=True):  # what is begun is logged
+            codes = await mixed_groups.leave(coordinator, group, leaving)
     else:
-        codes = []
         for member_id, instance in leaving:
             codes.append(_left(group, member_id, instance))
-            await request.making.step(_MEMBER_BYTES)
+            await request.making.step()
     if not batched:
         return {"error_code": codes[0]}
-    answers = [
-        {"member_id": member_id, "group_instance_id": instance, "error_code": code}
-        for (member_id, instance), code in zip(leaving, codes, strict=True)
-    ]
+    answers = []
+    for one, code in zip(body.members, codes, strict=True):
+        label = {"member_id": one.member_id, "group_instance_id": one.group_instance_id}
+        answers.append(label | {"error_code": code})
+        await request.making.step(_MEMBER_BYTES)
     return {"error_code": Code.NONE, "members": answers}
 
 

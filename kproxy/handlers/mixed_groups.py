@@ -5,6 +5,7 @@ A generation is the member's epoch; joining again is how they take the next step
 """
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
@@ -139,7 +140,7 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, body: Any) -
 
 
 async def leave(
-    coordinator: Coordinator, group: ConsumerGroup, leaving: list[tuple[str, str | None]]
+    coordinator: Coordinator, group: ConsumerGroup, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
     """A code for each (member id, instance) that leaves."""
     codes, pace = [], Pace()
@@ -154,9 +155,10 @@ async def leave(
             elif instance is not None and member.instance != instance:
                 codes.append(Code.FENCED_INSTANCE_ID)
             else:
-                group.depart(member.id)
+                group.take_out(member.id)
                 codes.append(Code.NONE)
         if Code.NONE in codes:
+            group.go_on_without()
             if await coordinator.log_changes(group):
                 codes = [Code.COORDINATOR_NOT_AVAILABLE] * len(codes)
     await coordinator.downgrade_if_due(group)

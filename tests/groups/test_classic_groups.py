@@ -1,7 +1,6 @@
 """Classic groups over time: debounce, silent members, bounds. Real seconds, few of them."""
 
 import gc
-import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,6 @@ from anyio.lowlevel import checkpoint
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers import classic_groups
-from kproxy.virtual.envelope import Kind, command
 from kproxy.worker import Request, Worker
 from tests.fakes import memory_worker
 
@@ -140,7 +138,7 @@ def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhile() -
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follower.sync)
             await leader.sync(one, two)
-        back = Member(worker)
+        back = Member(worker, rebalance_ms=5000)
         back.instance = "i"
         assert await back.join(5, 500) == 0  # at once, in the same generation
         assert back.generation == two.generation
@@ -249,84 +247,5 @@ def test_heartbeats_that_wait_while_the_loop_stands_still_count() -> None:
         assert codes == [0]
         await anyio.sleep(0.2)
         assert await one.beat() == 0
-
-    run(test)
-
-
-def test_many_who_join_are_answered_in_pieces() -> None:
-    """Between two pieces others are served: no turn of the loop answers them all."""
-    count = 1000
-
-    async def test(worker: Worker) -> None:
-        members = [Member(worker, rebalance_ms=60_000) for _ in range(count)]
-        joined: list[int] = []
-        turns: list[int] = []
-
-        async def join(member: Member) -> None:
-            await member.join()
-            joined.append(1)
-
-        async with anyio.create_task_group() as tasks:
-            for member in members:
-                tasks.start_soon(join, member)
-            while len(joined) < count:
-                turns.append(len(joined))
-                await checkpoint()
-        turns.append(count)
-        assert max(b - a for a, b in itertools.pairwise(turns)) <= 200
-        assert {member.generation for member in members} == {1}
-        synced: list[bytes] = []
-
-        async def sync(member: Member) -> None:
-            given = members if member.id == member.leader else ()
-            code, assignment = await member.sync(*given)
-            assert (code, assignment) == (0, member.id.encode())
-            synced.append(assignment)
-
-        async with anyio.create_task_group() as tasks:
-            for member in members:
-                tasks.start_soon(sync, member)
-
-    run(test, group_initial_rebalance_delay_ms=300)
-
-
-def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
-    """Others are served meanwhile, who asks for the group waits, and it is read once."""
-    count = 4000
-
-    async def test(worker: Worker) -> None:
-        row = {
-            "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
-            "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",
-        }  # fmt: skip
-        values = {
-            "group": "g", "after": -1, "kind": "classic", "members": count,
-            "values": {"generation": 5, "protocol_type": "consumer", "protocol": "range",
-                       "leader": "m0"},
-            "rows": {f"m{n}": row for n in range(count)},
-        }  # fmt: skip
-        shard: Any = worker.coordinated("g")
-        shard.apply(command(Kind.GROUP, values=values))
-        members = [Member(worker) for _ in range(3)]
-        for number, member in enumerate(members):
-            member.id, member.generation = f"m{number}", 5
-        codes: list[int] = []
-
-        async def beat(member: Member) -> None:
-            codes.append(await member.beat())
-
-        turns = 0
-        async with anyio.create_task_group() as tasks:
-            for member in members:
-                tasks.start_soon(beat, member)
-            while len(codes) < 3:
-                await checkpoint()
-                turns += 1
-        assert codes == [0, 0, 0]
-        assert turns >= 5
-        group = coordinator_of(worker).groups["g"]
-        assert len(group.members) == count
-        assert len(coordinator_of(worker).timers) == count
-        assert members[0].id == group.leader  # type: ignore[union-attr]
 
     run(test)
