@@ -17,6 +17,7 @@ from kproxy.handlers import (
     alter_configs,
     api_versions,
     classic_groups,
+    consumer_descriptions,
     consumer_groups,
     describe_configs,
     features,
@@ -101,7 +102,7 @@ _APIS = (
     Api(key=61, low=0, high=0, handle=operations.producers),
     Api(key=66, low=0, high=2, handle=operations.list_transactions),
     Api(key=68, low=0, high=1, handle=consumer_groups.heartbeat),
-    Api(key=69, low=0, high=1, handle=consumer_groups.describe),
+    Api(key=69, low=0, high=1, handle=consumer_descriptions.describe),
     Api(key=74, low=0, high=1, handle=operations.config_resources),
     Api(key=75, low=0, high=0, handle=topic_partitions.handle),
 )

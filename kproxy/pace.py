@@ -5,7 +5,7 @@ Of all work that has been cut, one slice is done in each turn of the loop, whoev
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from itertools import islice
 from time import monotonic
 from typing import TypeVar
@@ -15,6 +15,10 @@ from anyio.lowlevel import RunVar
 SLICE_S = 0.005
 
 Item = TypeVar("Item")
+Row = tuple[bytes, bytes]
+"""A key and its value."""
+Scan = Callable[[bytes, bytes], Iterable[Row]]
+_LOT = 200
 _Line = deque[asyncio.Future[None]]
 _line: RunVar[_Line] = RunVar("kproxy_turns")
 
@@ -75,3 +79,23 @@ def slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some
+
+
+def lots(scan: Scan, start: bytes, end: bytes, size: int = _LOT) -> Iterator[list[Row]]:
+    """Rows with start <= key < end, so many at a time, each lot as the rows stand by then.
+
+    No scan is open between two lots.
+    """
+    while some := list(islice(scan(start, end), size)):
+        yield some
+        start = some[-1][0] + b"\0"
+
+
+async def scanned(
+    scan: Scan, start: bytes, end: bytes, size: int = _LOT
+) -> AsyncGenerator[list[Row], None]:
+    """The same; others have their turn between two lots."""
+    pace = Pace()
+    for some in lots(scan, start, end, size):
+        yield some
+        await pace.rest()

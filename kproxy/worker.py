@@ -12,7 +12,7 @@ from anyio import to_thread
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
-from kproxy.groups.coordinator import Coordinators
+from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.memory import Making, Memory
 from kproxy.metadata import configs
@@ -149,7 +149,6 @@ class Worker:
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.now_ms = now_ms
         self.groups = Coordinators(routes.all, config, lookup, now_ms)
-        self.groups_going: set[str] = set()  # being deleted in several steps
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
 

@@ -1,15 +1,20 @@
 """Server-side assignors of KIP-848: `uniform` spreads all partitions, `range` goes queue by queue.
 
-Both are given what each member may have and has; both are deterministic.
+Both are given what each member may have and has; both are deterministic. They take time in the
+number of partitions and of distinct subscriptions, and yield on the way. Sets of members are ints
+with a bit for each.
 """
 
-from collections.abc import Callable, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from kproxy.steps import EVERY, Steps, spent
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Parts = frozenset[PartitionKey]
+Target = dict[str, Parts]
+"""Partitions by member id."""
 
 
 class Wish(NamedTuple):
@@ -20,142 +25,261 @@ class Wish(NamedTuple):
     order: str  # what members are sorted by: the instance id where there is one
 
 
-Assignor = Callable[[Mapping[str, Wish], Mapping[QueueId, int]], dict[str, Parts]]
-"""assign(wishes by member id, partition counts) -> partitions by member id."""
+Assignor = Callable[[Mapping[str, Wish], Mapping[QueueId, int]], Steps[Target]]
+"""assign(wishes by member id, partition counts), in steps."""
 
 
-def uniform(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> dict[str, Parts]:
+def uniform(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> Steps[Target]:
     """As evenly as can be, moving as little as can be."""
     subscriptions = {wish.queues for wish in wishes.values()}
     if len(subscriptions) == 1:
         return _same_for_all(wishes, sizes, next(iter(subscriptions)))
-    return _each_its_own(wishes, sizes)
+    return _EachItsOwn(wishes, sizes).steps()
 
 
-def _all_parts(queues: frozenset[QueueId], sizes: Mapping[QueueId, int]) -> list[PartitionKey]:
-    return [(q, i) for q in sorted(queues) for i in range(sizes.get(q, 0))]
+def queues_in_order(queues: Iterable[QueueId]) -> Steps[list[QueueId]]:
+    """Sorted, by their last bytes first: those are random, and a sort of all is one long call."""
+    buckets: dict[int, list[QueueId]] = {}
+    for number, queue in enumerate(queues, 1):
+        buckets.setdefault(queue[-1], []).append(queue)
+        if number % EVERY == 0:
+            yield
+    found: list[QueueId] = []
+    for number, last in enumerate(sorted(buckets), 1):
+        found += sorted(buckets[last])
+        if number % 16 == 0:
+            yield
+    return found
+
+
+def _all_parts(
+    queues: Iterable[QueueId], sizes: Mapping[QueueId, int]
+) -> Steps[list[PartitionKey]]:
+    parts: list[PartitionKey] = []
+    done = 0
+    for queue in (yield from queues_in_order(queues)):
+        size = sizes.get(queue, 0)
+        parts += [(queue, index) for index in range(size)]
+        done += 1 + size
+        if done >= EVERY:
+            yield from spent(done)
+            done = 0
+    return parts
 
 
 def _same_for_all(
     wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int], queues: frozenset[QueueId]
-) -> dict[str, Parts]:
-    parts = _all_parts(queues, sizes)
-    least, more = divmod(len(parts), len(wishes))
-    there, taken = set(parts), set()
-    kept: dict[str, list[PartitionKey]] = {}
-    for member in sorted(wishes):
-        mine = sorted(part for part in wishes[member].before if part in there)
-        mine = [part for part in mine if part not in taken]
-        quota = least
-        if len(mine) > least and more:
-            quota, more = least + 1, more - 1
-        kept[member] = mine[:quota]
-        taken.update(kept[member])
-    free = iter([part for part in parts if part not in taken])
-    for member in sorted(wishes):
-        while len(kept[member]) < least:
-            kept[member].append(next(free))
-    for member in sorted(wishes):
-        if more and len(kept[member]) == least:
-            kept[member].append(next(free))
-            more -= 1
-    return {member: frozenset(parts) for member, parts in kept.items()}
+) -> Steps[Target]:
+    parts = yield from _all_parts(queues, sizes)
+    members = sorted(wishes)
+    least, more = divmod(len(parts), len(members))
+    owners = yield from _owners(members, wishes, sizes)
+    has = dict.fromkeys(members, 0)
+    for member in owners.values():
+        has[member] += 1
+    quotas = {}
+    for member in members:
+        extra = has[member] > least and more > 0
+        quotas[member], more = least + extra, more - extra
+    kept: dict[str, list[PartitionKey]] = {member: [] for member in members}
+    free = []
+    for number, part in enumerate(parts, 1):
+        owner = owners.get(part)
+        if owner is not None and len(kept[owner]) < quotas[owner]:
+            kept[owner].append(part)
+        else:
+            free.append(part)
+        if number % EVERY == 0:
+            yield
+    start = 0
+    for member in members:
+        extra = more > 0 and quotas[member] == least
+        end = start + quotas[member] + extra - len(kept[member])
+        kept[member] += free[start:end]
+        start, more = end, more - extra
+    return (yield from _frozen(kept.items()))
 
 
-def _each_its_own(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> dict[str, Parts]:
-    readers: dict[QueueId, list[str]] = {}
-    for member in sorted(wishes):
-        for queue in wishes[member].queues:
-            readers.setdefault(queue, []).append(member)
-    has: dict[str, set[PartitionKey]] = {member: set() for member in wishes}
-    taken: set[PartitionKey] = set()
-    for member in sorted(wishes):
-        wish = wishes[member]
-        for queue, index in sorted(wish.before):
-            kept = queue in wish.queues and index < sizes.get(queue, 0)
-            if kept and (queue, index) not in taken:
-                has[member].add((queue, index))
-                taken.add((queue, index))
-    loads = _Loads(has, readers)
-    parts = _all_parts(frozenset(readers), sizes)
-    for part in sorted(parts, key=lambda part: (len(readers[part[0]]), part)):
-        if part not in taken:
-            loads.give(loads.least(part[0]), part)
-    _level(loads)
-    return {member: frozenset(parts) for member, parts in has.items()}
+def _frozen(has: Iterable[tuple[str, list[PartitionKey]]]) -> Steps[Target]:
+    found: Target = {}
+    done = 0
+    for member, parts in has:
+        found[member] = frozenset(parts)
+        done += 1 + len(parts)
+        if done >= EVERY:
+            yield from spent(done)
+            done = 0
+    return found
+
+
+def _owners(
+    members: list[str], wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]
+) -> Steps[dict[PartitionKey, str]]:
+    """Who had a partition before and may have it still; the first one, where several say so."""
+    owners: dict[PartitionKey, str] = {}
+    for member in members:
+        queues, before, _ = wishes[member]
+        for number, part in enumerate(before, 1):
+            if part[0] in queues and part[1] < sizes.get(part[0], 0):
+                owners.setdefault(part, member)
+            if number % EVERY == 0:
+                yield
+    return owners
 
 
 class _Loads:
-    """Who has what, and of the readers of each queue who has least: by heaps that are put right
-    when they are looked at. Queues with the same readers share one."""
+    """How many partitions each member has, and who has least and most of some members."""
 
-    def __init__(
-        self, has: dict[str, set[PartitionKey]], readers: Mapping[QueueId, list[str]]
-    ) -> None:
-        self.has = has
-        heaps: dict[tuple[str, ...], list[tuple[int, str]]] = {}
-        self._heaps: dict[QueueId, list[tuple[int, str]]] = {}
-        self._of_member: dict[str, list[list[tuple[int, str]]]] = {member: [] for member in has}
-        for queue, members in readers.items():
-            alike = tuple(members)
-            if alike not in heaps:
-                heap = heaps[alike] = [(len(has[member]), member) for member in members]
-                heapify(heap)
-                for member in members:
-                    self._of_member[member].append(heap)
-            self._heaps[queue] = heaps[alike]
+    def __init__(self, count: int) -> None:
+        self.of = [0] * count
+        self._levels = [0]  # the loads there are, sorted
+        self._who = {0: (1 << count) - 1}
 
-    def least(self, queue: QueueId) -> str:
-        """The reader of a queue that has the fewest partitions, the first by name of several."""
-        heap, has = self._heaps[queue], self.has
-        while True:
-            load, member = heap[0]
-            now = len(has[member])
-            if load == now:
-                return member
-            if load < now:
-                heapreplace(heap, (now, member))
+    def lightest(self, members: int) -> int:
+        """The first one of those with the least."""
+        return self._first(members, self._levels)
+
+    def heaviest(self, members: int) -> int:
+        return self._first(members, reversed(self._levels))
+
+    def _first(self, members: int, levels: Iterable[int]) -> int:
+        who = self._who
+        hit = next(hit for level in levels if (hit := members & who[level]))
+        return (hit & -hit).bit_length() - 1
+
+    def add(self, member: int, count: int) -> None:
+        bit, load = 1 << member, self.of[member]
+        self._who[load] ^= bit
+        if not self._who[load]:
+            del self._who[load], self._levels[bisect_left(self._levels, load)]
+        self.of[member] = load = load + count
+        if load not in self._who:
+            insort(self._levels, load)
+            self._who[load] = 0
+        self._who[load] |= bit
+
+
+class _EachItsOwn:
+    """Uniform where subscriptions differ: queues with the same readers are dealt with together."""
+
+    def __init__(self, wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> None:
+        self._wishes = wishes
+        self._sizes = sizes
+        self._members = sorted(wishes)
+        self._loads = _Loads(len(self._members))
+        # By readers: what each of them has of these queues, who was there first in front.
+        self._held: dict[int, dict[int, list[PartitionKey]]] = {}
+        self._holders: dict[int, int] = {}
+
+    def steps(self) -> Steps[Target]:
+        readers = yield from _readers(self._members, self._wishes)
+        places = {member: place for place, member in enumerate(self._members)}
+        owners = yield from _owners(self._members, self._wishes, self._sizes)
+        free: dict[int, list[PartitionKey]] = {}  # by number of readers
+        parts = yield from _all_parts(readers, self._sizes)
+        for number, part in enumerate(parts, 1):
+            mask, owner = readers[part[0]], owners.get(part)
+            if owner is None:
+                free.setdefault(mask.bit_count(), []).append(part)
             else:
-                heappop(heap)  # it lost some since, and stands further up as well
+                self._give(mask, places[owner], part)
+            if number % EVERY == 0:
+                yield
+        for _, parts in sorted(free.items()):
+            for number, part in enumerate(parts, 1):
+                mask = readers[part[0]]
+                self._give(mask, self._loads.lightest(mask), part)
+                if number % EVERY == 0:
+                    yield
+        yield from self._level()
+        return (yield from self._gathered())
 
-    def give(self, member: str, part: PartitionKey) -> None:
-        self.has[member].add(part)
+    def _give(self, readers: int, member: int, part: PartitionKey) -> None:
+        self._held.setdefault(readers, {}).setdefault(member, []).append(part)
+        self._holders[readers] = self._holders.get(readers, 0) | 1 << member
+        self._loads.add(member, 1)
 
-    def move(self, part: PartitionKey, from_: str, to: str) -> None:
-        self.has[from_].discard(part)
-        self.has[to].add(part)
-        for heap in self._of_member[from_]:
-            heappush(heap, (len(self.has[from_]), from_))
+    def _level(self) -> Steps[None]:
+        """Move partitions from who has more to who has less, while that evens anything out."""
+        left = list(self._held)
+        while left:
+            changed = 0
+            for number, readers in enumerate(left, 1):
+                changed |= yield from self._level_among(readers)
+                if number % EVERY == 0:
+                    yield
+            left = [readers for readers in self._held if readers & changed]
+
+    def _level_among(self, readers: int) -> Steps[int]:
+        """The members whose loads have changed."""
+        loads, held, changed, moves = self._loads, self._held[readers], 0, 0
+        while True:
+            high = loads.heaviest(self._holders[readers])
+            low = loads.lightest(readers)
+            if loads.of[high] - loads.of[low] < 2:
+                return changed
+            self._give(readers, low, held[high].pop())
+            loads.add(high, -1)
+            if not held[high]:
+                self._holders[readers] ^= 1 << high
+            changed |= 1 << high | 1 << low
+            moves += 1
+            if moves % EVERY == 0:
+                yield
+
+    def _gathered(self) -> Steps[Target]:
+        has: list[list[PartitionKey]] = [[] for _ in self._members]
+        for number, held in enumerate(self._held.values(), 1):
+            for member, parts in held.items():
+                has[member] += parts
+            if number % EVERY == 0:
+                yield
+        return (yield from _frozen(zip(self._members, has, strict=True)))
 
 
-def _level(loads: _Loads) -> None:
-    """Move partitions from who has more to who has less, while that evens anything out."""
-    has = loads.has
-    moved = True
-    while moved:
-        moved = False
-        for member in sorted(has, key=lambda m: (-len(has[m]), m)):
-            for part in sorted(has[member]):
-                to = loads.least(part[0])
-                if len(has[to]) + 1 < len(has[member]):
-                    loads.move(part, member, to)
-                    moved = True
+def _readers(members: list[str], wishes: Mapping[str, Wish]) -> Steps[dict[QueueId, int]]:
+    """Who reads each queue: a bit for each member by its place."""
+    subscribed: dict[frozenset[QueueId], int] = {}
+    for place, member in enumerate(members):
+        queues = wishes[member].queues
+        subscribed[queues] = subscribed.get(queues, 0) | 1 << place
+    readers: dict[QueueId, int] = {}
+    for queues, mask in subscribed.items():
+        for number, queue in enumerate(queues, 1):
+            readers[queue] = readers.get(queue, 0) | mask
+            if number % EVERY == 0:
+                yield
+    return readers
 
 
-def range_(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> dict[str, Parts]:
+def _places(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def range_(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> Steps[Target]:
     """Each queue's partitions in a row, the first members one more where they do not divide."""
-    has: dict[str, set[PartitionKey]] = {member: set() for member in wishes}
-    queues = frozenset(queue for wish in wishes.values() for queue in wish.queues)
-    in_order = sorted(wishes, key=lambda m: (wishes[m].order, m))
-    for queue in sorted(queues):
-        readers = [member for member in in_order if queue in wishes[member].queues]
-        least, more = divmod(sizes.get(queue, 0), len(readers))
+    members = sorted(wishes, key=lambda m: (wishes[m].order, m))
+    has: list[list[PartitionKey]] = [[] for _ in members]
+    readers = yield from _readers(members, wishes)
+    done = 0
+    for queue, mask in readers.items():
+        size = sizes.get(queue, 0)
+        least, more = divmod(size, mask.bit_count())
         start = 0
-        for place, member in enumerate(readers):
-            end = start + least + (place < more)
-            has[member].update((queue, i) for i in range(start, end))
+        for number, member in enumerate(_places(mask)):
+            end = start + least + (number < more)
+            if start == end:
+                break
+            has[member] += [(queue, index) for index in range(start, end)]
             start = end
-    return {member: frozenset(parts) for member, parts in has.items()}
+        done += 1 + size
+        if done >= EVERY:
+            yield from spent(done)
+            done = 0
+    return (yield from _frozen(zip(members, has, strict=True)))
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}

@@ -9,10 +9,11 @@ from typing import Any
 
 from kproxy.errors import Code
 from kproxy.groups.answers import State, join_answer, sync_answer
-from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
+from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, topics_of
 from kproxy.groups.member import Member, Promise, restored
 from kproxy.groups.rebalancing import Rebalancing
-from kproxy.virtual.group_rows import Head
+from kproxy.steps import Steps, spent
+from kproxy.virtual.group_rows import Change, Head, Row, Rows
 
 _NEW_MEMBER_S = 300.0  # as Kafka's group.new.member.join.timeout
 
@@ -22,7 +23,7 @@ class ClassicGroup(Rebalancing):
 
     # -- rows
 
-    def restore(self, head: Head, members: dict[str, dict[str, Any]]) -> None:
+    def begin_restoring(self, head: Head) -> None:
         """Become what the rows say; everybody has a whole session to be heard of again."""
         self.version = head.version
         values = head.values
@@ -30,9 +31,12 @@ class ClassicGroup(Rebalancing):
         self.protocol_type = values.get("protocol_type")
         self.protocol = values.get("protocol")
         self.leader = values.get("leader")
-        self.logged = set(members)
-        for member_id, row in members.items():
-            self.take_in(restored(member_id, row))
+
+    def restore(self, member_id: str, row: Row) -> None:
+        self.logged.add(member_id)
+        self.take_in(restored(member_id, row))
+
+    def end_restoring(self) -> None:
         if self.members:
             self.state = State.STABLE
 
@@ -44,15 +48,21 @@ class ClassicGroup(Rebalancing):
             "leader": self.leader,
         }
 
-    def rows(self) -> dict[str, dict[str, Any] | None]:
-        """All members' rows, and None for those that have one and are gone."""
-        rows: dict[str, dict[str, Any] | None] = dict.fromkeys(self.logged - self.members.keys())
+    def change(self) -> Steps[Change]:
+        """All members' rows as of now, and None for those that have one and are gone."""
+        rows: Rows = dict.fromkeys(self.logged - self.members.keys())
         for member in self.members.values():
             rows[member.id] = member.row(self.generation)
-        return rows
+        change = Change(self.values(), len(self.members), rows)
+        yield from spent(len(rows))  # members come and go meanwhile
+        return change
 
-    def was_logged(self) -> None:
-        self.logged = set(self.members)
+    def was_logged(self, change: Change) -> None:
+        self.logged = {member_id for member_id, row in change.rows.items() if row is not None}
+
+    @property
+    def unlogged(self) -> bool:
+        return False  # all of it is logged at once
 
     # -- members
 
@@ -94,7 +104,7 @@ class ClassicGroup(Rebalancing):
         found: set[str] = set()
         for member in self.members.values():
             try:
-                found.update(subscription(member.metadata(self.protocol)).topics)
+                found.update(topics_of(member.metadata(self.protocol)))
             except NotAConsumers:
                 return None
         return frozenset(found)
@@ -130,13 +140,18 @@ class ClassicGroup(Rebalancing):
         return member_id in self._pending
 
     def drop_reserved(self, member_id: str) -> bool:
+        if not self._take_reserved(member_id):
+            return False
+        self._maybe_complete()
+        if self.idle:
+            self._home.forget(self)
+        return True
+
+    def _take_reserved(self, member_id: str) -> bool:
         if member_id not in self._pending:
             return False
         self._pending.discard(member_id)
         self.alarms.cancel(member_id)
-        self._maybe_complete()
-        if self.idle:
-            self._home.forget(self)
         return True
 
     def _expire_pending(self, member_id: str) -> None:
@@ -146,12 +161,12 @@ class ClassicGroup(Rebalancing):
         """Take a new member in and rebalance; the promise is its JoinGroup answer."""
         if not self.members:
             self.protocol_type = protocol_type
-        self._pending.discard(member.id)
-        self.alarms.cancel(member.id)
+        self._take_reserved(member.id)
         member.new = True
         self._newly_joined = True
         waiting: Promise[dict[str, Any]] = Promise()
         member.joined = waiting
+        self._unjoined.discard(member.id)
         self.take_in(member)
         if self.leader is None:
             self.leader = member.id
@@ -167,6 +182,7 @@ class ClassicGroup(Rebalancing):
         waiting: Promise[dict[str, Any]] = Promise()
         member.answer_join(join_answer(Code.UNKNOWN_MEMBER_ID, member.id))  # an earlier try
         member.joined = waiting
+        self._unjoined.discard(member.id)
         self.rebalance()
         return waiting
 
@@ -174,7 +190,10 @@ class ClassicGroup(Rebalancing):
         self, member: Member, protocols: tuple[tuple[str, bytes], ...], session_s: float,
         rebalance_s: float,
     ) -> None:  # fmt: skip
-        member.protocols = protocols
+        if protocols != member.protocols:
+            self._count_protocols(member.protocols, -1)
+            self._count_protocols(protocols, 1)
+            member.protocols = protocols
         member.session_s = session_s
         member.rebalance_s = rebalance_s
         if not member.new:
@@ -191,6 +210,9 @@ class ClassicGroup(Rebalancing):
         self._instances[instance] = new_id
         if self.leader == old_id:
             self.leader = new_id
+        if self.state == State.PREPARING:
+            self._unjoined.discard(old_id)
+            self._unjoined.add(new_id)
         if old_id in self._unsynced:
             self._unsynced.discard(old_id)
             self._unsynced.add(new_id)
@@ -200,6 +222,7 @@ class ClassicGroup(Rebalancing):
     def take_in(self, member: Member) -> None:
         """A member that is there from now on, without a rebalance."""
         self.members[member.id] = member
+        self._count_protocols(member.protocols, 1)
         if member.instance is not None:
             self._instances[member.instance] = member.id
         member.deadline = self._home.now() + (_NEW_MEMBER_S if member.new else member.session_s)
@@ -211,7 +234,7 @@ class ClassicGroup(Rebalancing):
         member.answer_sync(sync_answer(Code.UNKNOWN_MEMBER_ID))  # an earlier try
         waiting: Promise[dict[str, Any]] = Promise()
         member.synced = waiting
-        self._unsynced.discard(member.id)
+        self.has_synced(member.id)
         return waiting
 
     def assign(self, assignments: dict[str, bytes]) -> None:
@@ -223,15 +246,19 @@ class ClassicGroup(Rebalancing):
         """The assignment could not be logged."""
         for member in self.members.values():
             member.assignment = b""
-            member.answer_sync(sync_answer(code))
+        answer = sync_answer(code)
+        self._answer_some((waiting, answer) for waiting in self._take_synced())
 
     def settle(self) -> None:
         """The assignment has been logged."""
         self.state = State.STABLE
+        now, answers = self._home.now(), []
         for member in self.members.values():
             if member.synced is not None:
-                self.heard(member)
-                member.answer_sync(self.assignment_of(member))
+                self._heard_at(now, member)
+                answers.append((member.synced, self.assignment_of(member)))
+                member.synced = None
+        self._answer_some(iter(answers))
 
     def assignment_of(self, member: Member) -> dict[str, Any]:
         return sync_answer(Code.NONE) | {

@@ -1,17 +1,21 @@
 """A member of a consumer group (KIP-848): what it wants, has, is to have, and how far it is."""
 
 import copy
-from base64 import b64decode, b64encode
+import struct
 from enum import StrEnum
+from itertools import islice, starmap
 from typing import Any
 
 from kproxy.groups.assignors import Parts
-from kproxy.groups.member import Protocols, decode_protocols, encode_protocols
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.groups.member import Protocols
+from kproxy.groups.timers import Timer
+from kproxy.steps import EVERY, Steps, spent
 
 LEFT_FOR_NOW = -2
 """Epoch of a static member that has left and may be back."""
 NONE: Parts = frozenset()
+_PART = struct.Struct(">16sI")
+_NAME_BYTES = 30
 
 
 class Progress(StrEnum):
@@ -44,20 +48,34 @@ class ConsumerMember:
         self.protocols: Protocols = ()  # of one that still speaks the classic protocol
         self.session_s = 0.0  # likewise
         self.deadline = 0.0
-        self.revoke_by: float | None = None
+        self.revoke_by: Timer | None = None
 
     @property
     def classic(self) -> bool:
         return bool(self.protocols)
 
-    def copy(self) -> "ConsumerMember":
-        return copy.copy(self)
+    def copy(self, member_id: str) -> "ConsumerMember":
+        """The same under another id, with no time set."""
+        made = copy.copy(self)
+        made.id, made.deadline, made.revoke_by = member_id, 0.0, None
+        return made
 
     def move_to(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.previous_epoch, self.epoch = self.epoch, epoch
 
-    def row(self) -> dict[str, Any]:
+    @property
+    def weight(self) -> int:
+        """The bytes of its row, about."""
+        parts = len(self.assigned) + len(self.revoking) + len(self.target)
+        return _PART.size * parts + _NAME_BYTES * len(self.topics)
+
+    def row(self) -> Steps[dict[str, Any]]:
+        assigned = yield from pack_parts(self.assigned)
+        target = assigned
+        if self.target is not self.assigned:
+            target = yield from pack_parts(self.target)
+        revoking = yield from pack_parts(self.revoking)
         return {
             "epoch": self.epoch,
             "previous": self.previous_epoch,
@@ -70,10 +88,10 @@ class ConsumerMember:
             "regex": self.regex,
             "assignor": self.assignor,
             "progress": self.progress,
-            "assigned": encode_parts(self.assigned),
-            "revoking": encode_parts(self.revoking),
-            "target": encode_parts(self.target),
-            "protocols": encode_protocols(self.protocols),
+            "assigned": assigned,
+            "revoking": revoking,
+            "target": target,
+            "protocols": self.protocols,
             "session_s": self.session_s,
         }
 
@@ -92,23 +110,23 @@ def restored(member_id: str, row: dict[str, Any]) -> ConsumerMember:
     member.regex = row["regex"]
     member.assignor = row["assignor"]
     member.progress = Progress(row["progress"])
-    member.assigned = decode_parts(row["assigned"])
-    member.revoking = decode_parts(row["revoking"])
-    member.target = decode_parts(row["target"])
-    member.protocols = decode_protocols(row["protocols"])
+    member.assigned = member.target = unpack_parts(row["assigned"])
+    member.revoking = unpack_parts(row["revoking"])
+    if row["target"] != row["assigned"]:
+        member.target = unpack_parts(row["target"])
+    member.protocols = tuple(row["protocols"])
     member.session_s = row["session_s"]
     return member
 
 
-def encode_parts(parts: Parts) -> str:
+def pack_parts(parts: Parts) -> Steps[bytes]:
     """20 bytes a partition: for groups over thousands of queues."""
-    return b64encode(b"".join(q + i.to_bytes(4, "big") for q, i in sorted(parts))).decode()
+    packed, left = [], iter(parts)
+    while piece := b"".join(starmap(_PART.pack, islice(left, EVERY))):
+        packed.append(piece)
+        yield from spent(len(piece) // _PART.size)
+    return b"".join(packed)
 
 
-def decode_parts(text: str) -> Parts:
-    data = b64decode(text)
-    found: list[PartitionKey] = []
-    for at in range(0, len(data), 20):
-        queue_id, index = data[at : at + 16], data[at + 16 : at + 20]
-        found.append((QueueId(queue_id), int.from_bytes(index, "big")))
-    return frozenset(found)
+def unpack_parts(data: bytes) -> Parts:
+    return frozenset(_PART.iter_unpack(data))

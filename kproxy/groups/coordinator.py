@@ -1,44 +1,40 @@
-"""The groups of one shard in memory, as its rows and its members say; and those of all shards.
+"""The groups of one shard in memory, as its rows and its members say.
 
 Only groups that somebody is a member of, or is joining, are kept. When a shard is gained, those
 with members are read, so that members that never come back run out; when it is lost, whoever waits
 is sent to look for the new coordinator.
 """
 
-import math
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup
-from anyio.lowlevel import checkpoint
-from crc32c import crc32c
 
 from kproxy.appends import append
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic import ClassicGroup
-from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.consumer import ConsumerGroup, Fenced, Still
+from kproxy.groups.consumer_member import ConsumerMember
+from kproxy.groups.deletions import Deletions
 from kproxy.groups.expiry import Expiry
+from kproxy.groups.looking import Looking
 from kproxy.groups.migration import downgraded, upgraded
-from kproxy.groups.regex import compiled
 from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import Lookup
-from kproxy.pace import Pace, slices
+from kproxy.pace import Pace, lots
 from kproxy.shard import Shard
+from kproxy.steps import Steps, at_once, done, spent
 from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Head, decode_head
-from kproxy.virtual.rows import Queue
 
 _log = structlog.get_logger()
 
-_TICK_S = 0.05
-_SHARDS_S = 0.25
-_LOOK_S = 1.0
-_SLICE = 200
-_PATTERNS_AT_ONCE = 100
+_ROWS_AT_ONCE = 64
+_PART_BYTES = 20  # of a row: what takes time in it is partitions
+_ROW_PARTS = 20  # as many as take the time of a row without any
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -53,10 +49,8 @@ class Coordinator:
         lookup: Lookup,
         now_ms: Callable[[], int],
         sooner: Callable[[], None],
-        assigning: anyio.CapacityLimiter,
     ) -> None:
         """`sooner`: called when a timer is due before all others."""
-        self.assigning = assigning
         self.shard = shard
         self.term = shard.term
         self.config = config
@@ -64,9 +58,12 @@ class Coordinator:
         self.now_ms = now_ms
         self.timers = Timers(sooner)
         self.groups: dict[str, Group] = {}
-        self._to_log: list[Group] = []
-        self._to_fence: list[tuple[ConsumerGroup, str]] = []
+        self._loading: dict[str, anyio.Event] = {}
+        self._to_log: deque[Group] = deque()
+        self._to_fence: dict[ConsumerGroup, Fenced] = {}
         self._more = anyio.Event()
+        self.deletions = Deletions(shard, self.head, now_ms)
+        self.looking = Looking(lookup, self.now, self.has, self.log_changes)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
@@ -74,11 +71,18 @@ class Coordinator:
     def now(self) -> float:
         return anyio.current_time()
 
+    def has(self, group: Group) -> bool:
+        return self.groups.get(group.id) is group
+
     # -- finding
 
     def head(self, group_id: str) -> Head | None:
         data = self.shard.state.get(group_rows.group_key(group_id))
         return None if data is None else decode_head(data)
+
+    def going(self, group_id: str) -> bool:
+        """Whether a group is being deleted: nobody comes to it before it is gone."""
+        return group_id not in self.groups and self.deletions.going(group_id)
 
     def find(self, group_id: str) -> Group | None:
         """A group with members, or being joined; None for any other."""
@@ -86,14 +90,35 @@ class Coordinator:
         if group is None:
             head = self.head(group_id)
             if head is not None and head.members:
-                group = self._restored(group_id, head)
+                group = self.groups[group_id] = at_once(self._restored(group_id, head))
         return group
+
+    async def load(self, group_id: str) -> Group | None:
+        """What `find` finds; a group of many members is read in slices."""
+        while group_id not in self.groups:
+            head = self.head(group_id)
+            if head is None or not head.members:
+                return None
+            if group_id in self._loading:
+                await self._loading[group_id].wait()
+                continue
+            self._loading[group_id] = anyio.Event()
+            try:
+                group = await done(self._restored(group_id, head))
+            finally:
+                self._loading.pop(group_id).set()
+            now = self.head(group_id)
+            if group_id in self.groups or now is None or now.version != head.version:
+                group.end(Code.NOT_COORDINATOR)  # somebody could not wait
+            else:
+                self.groups[group_id] = group
+        return self.groups[group_id]
 
     async def _settled(self, group_id: str) -> Group | None:
         """The group, with nothing on its way to the log where nobody is in it any more."""
-        while (group := self.find(group_id)) is not None and not group.members:
+        while (group := await self.load(group_id)) is not None and not group.members:
             async with group.lock:
-                if self.groups.get(group_id) is group:
+                if self.has(group):
                     return group
         return group
 
@@ -122,9 +147,12 @@ class Coordinator:
             raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         if group is not None and group.members:
             async with group.lock:  # a rebalance of it may be on its way to the log
-                if self.groups.get(group_id) is not group:
+                if not self.has(group):
                     raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
-                self.groups[group_id] = made = upgraded(group, self, self.lookup)
+                made = await done(upgraded(group, self, self.lookup))
+                if not self.has(group):
+                    raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                self.groups[group_id] = made
                 return made
         self._check_room()
         made = ConsumerGroup(group_id, self)
@@ -141,17 +169,21 @@ class Coordinator:
         if len(self.groups) >= self.config.groups_joined_max:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 
-    def _restored(self, group_id: str, head: Head) -> Group:
+    def _restored(self, group_id: str, head: Head) -> Steps[Group]:
         group: Group
         group = (ConsumerGroup if head.kind == "consumer" else ClassicGroup)(group_id, self)
-        group.restore(head, dict(self._members(group_id)))
-        self.groups[group_id] = group
-        return group
-
-    def _members(self, group_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
         prefix = group_rows.member_prefix(group_id)
-        for key, data in self.shard.state.scan(prefix, prefix + b"\xff"):
-            yield key[len(prefix) :].decode(), group_rows.decode_member(data)
+        group.begin_restoring(head)
+        try:
+            for rows in lots(self.shard.kv.scan, prefix, prefix + b"\xff", _ROWS_AT_ONCE):
+                for key, data in rows:
+                    group.restore(key[len(prefix) :].decode(), group_rows.decode_member(data))
+                yield from spent(sum(_ROW_PARTS + len(data) // _PART_BYTES for _, data in rows))
+        except BaseException:  # nobody waits for it any more
+            group.end(Code.NOT_COORDINATOR)
+            raise
+        group.end_restoring()
+        return group
 
     def listed(self) -> Iterator[tuple[str, Head]]:
         """All groups that have members or offsets, by id."""
@@ -167,32 +199,37 @@ class Coordinator:
 
     async def log_changes(self, group: Group) -> Code:
         """The same for who has the group's lock."""
-        if self.groups.get(group.id) is not group:
+        if not self.has(group):
             return Code.NOT_COORDINATOR
-        rows = group.rows()
-        if isinstance(group, ConsumerGroup) and not rows:
+        if isinstance(group, ConsumerGroup) and not group.unlogged:
             return Code.NONE
+        code = await self._log_some(group)
+        while not code and group.unlogged:
+            code = await self._log_some(group)
+        if not code and group.idle:
+            self.forget(group)
+        elif code == Code.NOT_COORDINATOR or (code and isinstance(group, ConsumerGroup)):
+            # The rows are the truth: read them again when somebody asks.
+            _log.warning("group_read_again", group=group.id, reason=code.name)
+            self.groups.pop(group.id, None)
+            group.end(code)
+        return code
+
+    async def _log_some(self, group: Group) -> Code:
+        change = await done(group.change())
         values = {
             "group": group.id,
             "after": group.version,
             "kind": group.kind,
-            "members": len(group.members),
-            "values": group.values(),
-            "rows": rows,
+            "members": change.members,
+            "values": change.values,
         }
-        outcome = await append(
-            self.shard, command(Kind.GROUP, time_ms=self.now_ms(), values=values)
-        )
-        if outcome.code == Code.NONE:
+        packed = self.shard.level.reaches(2)
+        body = await done(group_rows.encode_change(values, change.rows, packed=packed))
+        outcome = await append(self.shard, Envelope(Kind.GROUP, time_ms=self.now_ms(), body=body))
+        if not outcome.code:
             group.version = outcome.number
-            group.was_logged()
-            if group.idle:
-                self.forget(group)
-        elif outcome.code == Code.NOT_COORDINATOR or isinstance(group, ConsumerGroup):
-            # The rows are the truth: read them again when somebody asks.
-            _log.warning("group_read_again", group=group.id, reason=outcome.code.name)
-            self.groups.pop(group.id, None)
-            group.end(outcome.code)
+            group.was_logged(change)
         return outcome.code
 
     def soon(self, group: Group) -> None:
@@ -200,66 +237,44 @@ class Coordinator:
         self._more.set()
 
     def forget(self, group: Group) -> None:
-        if self.groups.get(group.id) is group:
+        if self.has(group):
             del self.groups[group.id]
             group.alarms.end()
 
+    async def delete(self, group_id: str) -> Code:
+        """Delete a group that nobody is a member of, or joins, with all its offsets."""
+        group, head = await self.load(group_id), self.head(group_id)
+        if group is not None and group.idle and head is not None and head.members:
+            code = await self.log(group)  # that it is empty
+            if code:
+                return code
+        if group is not None and not group.idle:
+            return Code.NON_EMPTY_GROUP
+        if group is not None:
+            self.forget(group)
+        return await self.deletions.delete(group_id)
+
     # -- consumer groups
 
-    async def look_at_queues(self, group: ConsumerGroup, *, now: bool) -> bool:
-        """Whether the queues that a group reads have changed since its target was made."""
-        changes = self.lookup.changes
-        unresolved = group.regexes() - group.resolved.keys()
-        if not now and not unresolved:
-            if changes == group.seen_changes or self.now() < group.look_again_at:
-                return False
-        started = self.now()
-        group.seen_changes = changes
-        await self._resolve(group, group.regexes())
-        topology = self._topology(group)
-        # Looking at a million names may take seconds: at most a twentieth of the time goes there.
-        group.look_again_at = self.now() + max(_LOOK_S, 20 * (self.now() - started))
-        changed = topology != group.topology
-        group.topology = topology
-        return changed
-
-    async def _resolve(self, group: ConsumerGroup, regexes: set[str]) -> None:
-        """Find the queues whose names a regular expression matches as a whole."""
-        found: dict[str, set[str]] = {regex: set() for regex in regexes}
-        if not found:
-            group.resolved = {}
-            return
-        patterns = [(compiled(regex), names) for regex, names in found.items()]
-        lots, pace = list(slices(patterns, _PATTERNS_AT_ONCE)), Pace()
-        for queue in self.lookup.all():
-            if queue.partitions:
-                for lot in lots:
-                    for pattern, names in lot:
-                        if pattern.fullmatch(queue.name):
-                            names.add(queue.name)
-                    await pace.step()
-        group.resolved = {regex: frozenset(names) for regex, names in found.items()}
-
-    def queues_of(self, group: ConsumerGroup) -> dict[str, Queue]:
-        """The queues there are of those that a group reads, by name."""
-        found = {name: self.lookup.find(name) for name in group.subscribed() or ()}
-        return {name: queue for name, queue in found.items() if queue is not None}
-
-    def _topology(self, group: ConsumerGroup) -> int:
-        queues = self.queues_of(group)
-        parts = [queues[name].queue_id + b"%d" % queues[name].partitions for name in sorted(queues)]
-        return crc32c(b"".join(parts))
-
-    def fence_soon(self, group: ConsumerGroup, member_id: str) -> None:
-        self._to_fence.append((group, member_id))
+    def fence_soon(self, group: ConsumerGroup, member: ConsumerMember, still: Still) -> None:
+        self._to_fence.setdefault(group, []).append((member, still))
         self._more.set()
 
-    async def _fence(self, group: ConsumerGroup, member_id: str) -> None:
+    async def _fence(self, group: ConsumerGroup, fenced: Fenced) -> None:
+        """Take out those whose time is over still: a heartbeat may have been before us."""
         async with group.lock:
-            if self.groups.get(group.id) is not group or member_id not in group.members:
+            if not self.has(group):
                 return
-            _log.info("member_fenced", group=group.id, member=member_id)
-            group.depart(member_id)
+            gone, pace = [], Pace()
+            for member, still in fenced:
+                if group.members.get(member.id) is member and still():
+                    group.take_out(member.id)
+                    gone.append(member.id)
+                await pace.step()
+            if not gone:
+                return
+            _log.info("members_fenced", group=group.id, members=len(gone), first=gone[0])
+            group.go_on_without()
             code = await self.log_changes(group)
             if code:
                 _log.warning("group_not_logged", group=group.id, reason=code.name)
@@ -268,9 +283,11 @@ class Coordinator:
     async def downgrade_if_due(self, group: ConsumerGroup) -> None:
         """Once only members of the classic protocol are left, it is a classic group again."""
         async with group.lock:
-            if self.groups.get(group.id) is not group or not group.only_classic:
+            if not self.has(group) or not group.only_classic:
                 return
-            classic = downgraded(group, self, self.lookup)
+            classic = await done(downgraded(group, self, self.lookup))
+            if not self.has(group):
+                return
             self.groups[group.id] = classic
             group.end(Code.NOT_COORDINATOR)
         code = await self.log(classic)
@@ -285,126 +302,40 @@ class Coordinator:
         """Find the groups with members, then log what nobody waits for, until cancelled."""
         await self._take_up()
         async with anyio.create_task_group() as tasks:
-            expiry = Expiry(self.shard, self.config, self.lookup, self.now_ms, self.find)
+            expiry = Expiry(
+                self.shard, self.config, self.lookup, self.now_ms, self.load, self.going
+            )
             tasks.start_soon(expiry.run)
+            tasks.start_soon(self.deletions.run)
+            tasks.start_soon(self.looking.run)
             await self._log_what_is_due()
 
     async def _log_what_is_due(self) -> None:
         while True:
             self._more = anyio.Event()
-            groups, self._to_log = self._to_log, []
-            for group in groups:
+            while self._to_log:
+                group = self._to_log.popleft()
                 code = await self.log(group)
-                if code and self.groups.get(group.id) is group:
+                if code and self.has(group):
                     _log.warning("group_not_logged", group=group.id, reason=code.name)
-            fenced, self._to_fence = self._to_fence, []
-            for consumers, member_id in fenced:
-                await self._fence(consumers, member_id)
+            while self._to_fence:
+                await self._fence(*self._to_fence.popitem())
             if not self._to_log and not self._to_fence:
                 await self._more.wait()
 
     async def _take_up(self) -> None:
-        group, found = "", 0
-        start = b"u"
+        start, pace = b"u", Pace()
         while True:
             key = next((key for key, _ in self.shard.kv.scan(start, b"v")), None)
             if key is None:
                 return
             group = group_rows.group_of_member(key)
-            self.find(group)
+            await self.load(group)
             start = group_rows.member_prefix(group) + b"\xff"
-            found += 1
-            if found % _SLICE == 0:
-                await checkpoint()
+            await pace.step()
 
     def end(self, code: Code) -> None:
+        self.deletions.end()
         groups, self.groups = self.groups, {}
         for group in groups.values():
             group.end(code)
-
-
-class Coordinators:
-    """A coordinator for each shard that is served here."""
-
-    def __init__(
-        self,
-        serving: Callable[[], list[Shard]],
-        config: Config,
-        lookup: Lookup,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._serving = serving
-        self._config = config
-        self._lookup = lookup
-        self._now_ms = now_ms
-        self._by_shard: dict[int, Coordinator] = {}
-        self._sooner = anyio.Event()
-        self._assigning = anyio.CapacityLimiter(1)
-        self._scopes: dict[int, anyio.CancelScope] = {}
-
-    def of(self, shard: Shard) -> Coordinator:
-        """The coordinator of a shard that is served here now."""
-        known = self._by_shard.get(shard.shard)
-        if known is None or known.shard is not shard or known.term != shard.term:
-            if known is not None:
-                self._drop(known)
-            known = Coordinator(
-                shard, self._config, self._lookup, self._now_ms, self._set_sooner, self._assigning
-            )
-            self._by_shard[shard.shard] = known
-            self._set_sooner()
-        return known
-
-    def _start(self, coordinator: Coordinator, tasks: TaskGroup) -> None:
-        scope = self._scopes[id(coordinator)] = anyio.CancelScope()
-
-        async def run() -> None:
-            try:
-                with scope:
-                    await coordinator.run()
-            finally:
-                del self._scopes[id(coordinator)]
-
-        (coordinator.shard.tasks or tasks).start_soon(run)
-
-    def _drop(self, coordinator: Coordinator) -> None:
-        del self._by_shard[coordinator.shard.shard]
-        coordinator.end(Code.NOT_COORDINATOR)
-        scope = self._scopes.get(id(coordinator))
-        if scope is not None:
-            scope.cancel()
-
-    async def run(self) -> None:
-        """Keep to the shards that are served, and let time pass for their groups."""
-        async with anyio.create_task_group() as tasks:
-            while True:
-                shards, now = self._serving(), anyio.current_time()
-                for shard in shards:
-                    coordinator = self.of(shard)
-                    if id(coordinator) not in self._scopes:
-                        self._start(coordinator, tasks)
-                    coordinator.timers.run_due(now)
-                served = {shard.shard for shard in shards}
-                for coordinator in list(self._by_shard.values()):
-                    if coordinator.shard.shard not in served:
-                        self._drop(coordinator)
-                await self._until_due(now)
-
-    async def _until_due(self, ran_at: float) -> None:
-        """Wait until a timer is due, or for a look at the shards; not again at once in any case."""
-        while True:
-            self._sooner = anyio.Event()
-            due = min((c.timers.next for c in self._by_shard.values()), default=math.inf)
-            until = max(ran_at + _TICK_S, min(due, ran_at + _SHARDS_S))
-            with anyio.move_on_after(until - anyio.current_time()) as scope:
-                await self._sooner.wait()
-            if scope.cancel_called:
-                return
-
-    def _set_sooner(self) -> None:
-        self._sooner.set()
-
-    def stop(self) -> None:
-        """Answer whoever waits: this worker ends."""
-        for coordinator in self._by_shard.values():
-            coordinator.end(Code.COORDINATOR_NOT_AVAILABLE)

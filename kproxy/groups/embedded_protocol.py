@@ -5,8 +5,10 @@ versions only ever add fields at the end.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from kproxy.steps import EVERY, Steps, at_once, spent
 
 CONSUMER_PROTOCOL = "consumer"
 _OWNED_SINCE = 1
@@ -63,40 +65,71 @@ class _Bytes:
             raise NotAConsumers
         self._at += max(0, length)
 
-    def partitions(self) -> Named:
+    def numbers(self) -> tuple[int, ...]:
+        count = self.count(4)
+        self._at += 4 * count
+        return struct.unpack_from(f">{count}i", self._data, self._at - 4 * count)
+
+    def texts(self) -> Steps[tuple[str, ...]]:
         found = []
-        for _ in range(self.count(6)):
-            name = self.text()
-            found.append((name, tuple(self.number(">i") for _ in range(self.count(4)))))
+        for number in range(1, self.count(2) + 1):
+            found.append(self.text())
+            if number % EVERY == 0:
+                yield
+        return tuple(found)
+
+    def partitions(self) -> Steps[Named]:
+        found = []
+        for number in range(1, self.count(6) + 1):
+            found.append((self.text(), self.numbers()))
+            yield from spent(len(found[-1][1]))
+            if number % EVERY == 0:
+                yield
         return tuple(found)
 
 
-def subscription(metadata: bytes) -> Subscription:
+def version_of(metadata: bytes) -> int:
+    """Of a subscription. Raises NotAConsumers."""
+    return _Bytes(metadata).number(">h")
+
+
+def topics_of(metadata: bytes) -> tuple[str, ...]:
+    """What a subscription names. Raises NotAConsumers."""
+    reader = _Bytes(metadata)
+    reader.number(">h")
+    return at_once(reader.texts())
+
+
+def subscription(metadata: bytes) -> Steps[Subscription]:
     """Raises NotAConsumers."""
     reader = _Bytes(metadata)
     version = reader.number(">h")
-    topics = tuple(reader.text() for _ in range(reader.count(2)))
+    topics = yield from reader.texts()
     reader.skip_bytes()
-    owned = reader.partitions() if version >= _OWNED_SINCE else ()
+    owned: Named = ()
+    if version >= _OWNED_SINCE:
+        owned = yield from reader.partitions()
     return Subscription(version, topics, owned)
 
 
-def assignment(data: bytes) -> Named:
+def assignment(data: bytes) -> Steps[Named]:
     """Raises NotAConsumers."""
     if not data:
         return ()
     reader = _Bytes(data)
     reader.number(">h")
-    return reader.partitions()
+    return (yield from reader.partitions())
 
 
-def encode_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> bytes:
+def encode_assignment(version: int, partitions: Mapping[str, Sequence[int]]) -> Steps[bytes]:
     parts = [struct.pack(">hi", version, len(partitions))]
-    for name, indices in partitions.items():
-        numbers = tuple(indices)
+    for count, (name, indices) in enumerate(partitions.items(), 1):
         text = name.encode()
-        parts.append(struct.pack(f">h{len(text)}si", len(text), text, len(numbers)))
-        parts.append(struct.pack(f">{len(numbers)}i", *numbers))
+        parts.append(struct.pack(f">h{len(text)}si", len(text), text, len(indices)))
+        parts.append(struct.pack(f">{len(indices)}i", *indices))
+        yield from spent(len(indices))
+        if count % EVERY == 0:
+            yield
     parts.append(struct.pack(">i", -1))  # no user data
     return b"".join(parts)
 

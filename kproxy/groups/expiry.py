@@ -7,12 +7,10 @@ where the group or the offset has changed since it was looked at. Groups are fou
 under the oldest time that can have run out.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from itertools import islice
 
 import structlog
-from anyio.lowlevel import checkpoint
 
 from kproxy.appends import append_all
 from kproxy.config import Config
@@ -20,6 +18,7 @@ from kproxy.due import Looks
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.metadata.catalogue import Lookup
+from kproxy.pace import scanned
 from kproxy.shard import Shard
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.bodies import Expire
@@ -34,21 +33,29 @@ _SLICE = 100
 _OFFSETS_MAX = 2000  # expired by one command: some ten milliseconds of the loop
 _PAUSE = 500
 
-Find = Callable[[str], ClassicGroup | ConsumerGroup | None]
+Load = Callable[[str], Awaitable[ClassicGroup | ConsumerGroup | None]]
 
 
 class Expiry(Looks):
     """Looks for what has run out in one shard; `run` until cancelled."""
 
     def __init__(
-        self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int], find: Find
+        self,
+        shard: Shard,
+        config: Config,
+        lookup: Lookup,
+        now_ms: Callable[[], int],
+        load: Load,
+        going: Callable[[str], bool],
     ) -> None:
+        """`going`: whether a group is being deleted, which is gone on with."""
         self._retention_ms = config.offsets_retention_minutes * 60_000
         period_ms = min(config.offsets_check_ms, self._retention_ms)
         super().__init__(shard, b"e", _SLICE, period_ms / 1000)
         self._lookup = lookup
         self._now_ms = now_ms
-        self._find = find
+        self._load = load
+        self._going = going
         self._begun: dict[str, bytes] = {}  # groups with more than one command expires
 
     async def look(self) -> bool:
@@ -89,6 +96,8 @@ class Expiry(Looks):
             head = None if data is None else decode_head(data)
             if head is None or max(0, head.look_ms) != filed_ms:
                 stale[key] = None  # of an earlier row, left by a rebuild
+            elif head.going:
+                self._going(group)
             else:
                 found.append((key, group, head))
         if stale:
@@ -97,7 +106,7 @@ class Expiry(Looks):
 
     async def _judge(self, group: str, head: Head, before_ms: int) -> tuple[Envelope, int]:
         """What of a group has run out and when to look again, and how many offsets that are."""
-        members = self._find(group) if head.members else None
+        members = await self._load(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
         expired: list[tuple[QueueId, int, int]] = []
@@ -133,9 +142,7 @@ class Expiry(Looks):
         """A group's offsets, from where the last look at it ended; others run in between."""
         start, end = rows.offset_range(group)
         start = self._begun.get(group, start)  # RocksDB would step over what was deleted
-        shard = self._shard
-        while shard.serving and (found := list(islice(shard.kv.scan(start, end), _PAUSE))):
-            for key, value in found:
-                yield key, rows.decode_committed(value)
-            start = found[-1][0] + b"\0"
-            await checkpoint()
+        async with aclosing(scanned(self._shard.kv.scan, start, end, _PAUSE)) as lots:
+            async for found in lots:
+                for key, value in found:
+                    yield key, rows.decode_committed(value)

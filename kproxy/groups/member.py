@@ -1,7 +1,5 @@
 """A member of a classic group, and what waits for its answer."""
 
-from base64 import b64decode, b64encode
-from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -83,8 +81,8 @@ class Member:
             "host": self.host,
             "session_s": self.session_s,
             "rebalance_s": self.rebalance_s,
-            "protocols": encode_protocols(self.protocols),
-            "assignment": b64encode(self.assignment).decode(),
+            "protocols": self.protocols,
+            "assignment": self.assignment,
         }
 
 
@@ -97,15 +95,7 @@ def restored(member_id: str, row: dict[str, Any]) -> Member:
         row["host"],
         row["session_s"],
         row["rebalance_s"],
-        decode_protocols(row["protocols"]),
+        tuple(row["protocols"]),
     )
-    member.assignment = b64decode(row["assignment"])
+    member.assignment = row["assignment"]
     return member
-
-
-def encode_protocols(protocols: Protocols) -> list[list[str]]:
-    return [[name, b64encode(data).decode()] for name, data in protocols]
-
-
-def decode_protocols(items: Sequence[Sequence[str]]) -> Protocols:
-    return tuple((name, b64decode(data)) for name, data in items)

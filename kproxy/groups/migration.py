@@ -9,7 +9,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.answers import State, join_answer, sync_answer
 from kproxy.groups.assignors import Parts
 from kproxy.groups.classic import ClassicGroup
-from kproxy.groups.consumer import ConsumerGroup, by_queue
+from kproxy.groups.consumer import ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer import Home as ConsumerHome
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.groups.embedded_protocol import (
@@ -19,31 +19,39 @@ from kproxy.groups.embedded_protocol import (
     assignment,
     encode_assignment,
     subscription,
+    version_of,
 )
 from kproxy.groups.member import Member
 from kproxy.groups.rebalancing import Home as ClassicHome
 from kproxy.metadata.catalogue import Lookup
+from kproxy.steps import EVERY, Steps, in_order, spent
 from kproxy.virtual.types import PartitionKey
 
 
-def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> ConsumerGroup:
-    """The same members as a consumer group. Raises KafkaError where they are no consumers."""
+def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> Steps[ConsumerGroup]:
+    """The same members as a consumer group. Raises KafkaError."""
     if classic.protocol_type != CONSUMER_PROTOCOL:
         raise KafkaError(
             Code.GROUP_ID_NOT_FOUND, f"Group {classic.id} is not a group of consumers."
         )
-    group = ConsumerGroup(classic.id, home)
-    group.version = classic.version
-    group.epoch = group.target_epoch = classic.generation
+    generation, members = classic.generation, list(classic.members.values())
+    made = []
     try:
-        for member in classic.members.values():
-            group.put(_upgraded(member, classic, lookup))
+        for member in members:
+            made.append((yield from _upgraded(member, classic, lookup)))
     except NotAConsumers:
         raise KafkaError(
             Code.GROUP_ID_NOT_FOUND, f"Group {classic.id} has members that are no consumers."
         ) from None
+    if classic.generation != generation or list(classic.members.values()) != members:
+        raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)  # again, with those who are there now
+    group = ConsumerGroup(classic.id, home)
+    group.version = classic.version
+    group.epoch = group.target_epoch = classic.generation
+    for one in made:
+        group.put(one)
     group.gone = classic.logged - group.members.keys()
-    for member in classic.members.values():
+    for member in members:
         member.answer_join(join_answer(Code.REBALANCE_IN_PROGRESS, member.id))
         member.answer_sync(sync_answer(Code.REBALANCE_IN_PROGRESS))
     classic.state = State.DEAD
@@ -51,41 +59,52 @@ def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> Consu
     return group
 
 
-def _upgraded(member: Member, classic: ClassicGroup, lookup: Lookup) -> ConsumerMember:
+def _upgraded(member: Member, classic: ClassicGroup, lookup: Lookup) -> Steps[ConsumerMember]:
     made = ConsumerMember(member.id)
     made.instance = member.instance
     made.client_id, made.host = member.client_id, member.host
     made.rebalance_s, made.session_s = member.rebalance_s, member.session_s
     made.protocols = member.protocols
-    wanted = subscription(member.metadata(classic.protocol) or member.protocols[0][1])
-    made.topics = tuple(sorted(set(wanted.topics)))
+    has = member.assignment
+    wanted = yield from subscription(member.metadata(classic.protocol) or member.protocols[0][1])
+    made.topics = tuple((yield from in_order(set(wanted.topics))))
     made.epoch = made.previous_epoch = classic.generation
-    made.assigned = made.target = parts_named(assignment(member.assignment), lookup)
+    named = yield from assignment(has)
+    made.assigned = made.target = yield from parts_named(named, lookup)
     return made
 
 
-def parts_named(named: Named, lookup: Lookup) -> Parts:
+def parts_named(named: Named, lookup: Lookup) -> Steps[Parts]:
     """The partitions that are there of those named."""
     found: list[PartitionKey] = []
-    for name, indices in named:
+    for number, (name, indices) in enumerate(named, 1):
         queue = lookup.find(name)
         if queue is not None:
             found += [(queue.queue_id, index) for index in indices]
+            yield from spent(len(indices))
+        if number % EVERY == 0:
+            yield
     return frozenset(found)
 
 
-def assignment_of(member: ConsumerMember, lookup: Lookup) -> bytes:
+def assignment_of(member: ConsumerMember, lookup: Lookup) -> Steps[bytes]:
     """What a member of the classic protocol is told of its partitions."""
-    named = {}
-    for queue_id, indices in by_queue(member.assigned).items():
+    version, named = version_of(member.protocols[0][1]), {}
+    in_queues = yield from steps_by_queue(member.assigned)
+    for number, (queue_id, indices) in enumerate(in_queues.items(), 1):
         queue = lookup.find_id(queue_id)
         if queue is not None:
             named[queue.name] = indices
-    return encode_assignment(subscription(member.protocols[0][1]).version, named)
+        if number % EVERY == 0:
+            yield
+    return (yield from encode_assignment(version, named))
 
 
-def downgraded(group: ConsumerGroup, home: ClassicHome, lookup: Lookup) -> ClassicGroup:
+def downgraded(group: ConsumerGroup, home: ClassicHome, lookup: Lookup) -> Steps[ClassicGroup]:
     """The members that are left as a classic group, stable and about to rebalance."""
+    assignments = {}
+    for one in group.members.values():
+        assignments[one.id] = yield from assignment_of(one, lookup)
     classic = ClassicGroup(group.id, home)
     classic.version = group.version
     classic.generation = group.epoch
@@ -96,7 +115,7 @@ def downgraded(group: ConsumerGroup, home: ClassicHome, lookup: Lookup) -> Class
             one.id, one.instance, one.client_id, one.host, one.session_s, one.rebalance_s,
             one.protocols,
         )  # fmt: skip
-        member.assignment = assignment_of(one, lookup)
+        member.assignment = assignments[one.id]
         classic.take_in(member)
     classic.state = State.STABLE
     classic.protocol = classic.vote()

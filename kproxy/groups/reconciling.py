@@ -6,26 +6,34 @@ given up.
 
 from kproxy.groups.assignors import Parts
 from kproxy.groups.consumer_member import NONE, ConsumerMember, Progress
+from kproxy.steps import Steps, spent
 
 
 def reconcile(
-    member: ConsumerMember, target_epoch: int, owned: Parts | None, others: frozenset[object]
-) -> None:
-    """Take one step where one is due. `owned`: what it says it has; `others`: what others hold."""
+    member: ConsumerMember, target_epoch: int, owned: Parts | None, others: Parts
+) -> Steps[None]:
+    """One step where one is due. `owned`: what it says it has; `others`: what others hold."""
     if member.progress == Progress.STABLE and member.epoch == target_epoch:
         return
     if member.progress == Progress.UNREVOKED and _still_owned(owned, member.revoking):
         return
-    kept = member.assigned & member.target
+    count = len(member.assigned) + len(member.target)
     to_revoke = member.assigned - member.target
+    yield from spent(count)
+    kept = member.assigned - to_revoke if to_revoke else member.assigned
     wanted = member.target - member.assigned
-    free = frozenset(part for part in wanted if part not in others)
+    free = wanted - others if others else wanted
+    yield from spent(2 * count)  # nothing has changed till here
     if to_revoke and _still_owned(owned, to_revoke):
         member.progress = Progress.UNREVOKED
         member.assigned, member.revoking = kept, to_revoke
         return
     member.move_to(target_epoch)
-    member.assigned, member.revoking = kept | free, NONE
+    if len(kept) + len(free) == len(member.target):
+        member.assigned = member.target  # one set, not two that are equal
+    elif free or to_revoke:
+        member.assigned = kept | free
+    member.revoking = NONE
     member.progress = Progress.UNRELEASED if len(free) < len(wanted) else Progress.STABLE
 
 

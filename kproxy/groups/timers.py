@@ -13,6 +13,7 @@ from itertools import count
 Due = Callable[[float], float | None]
 """Called with the time when it is due; gives the time to be called again, or None."""
 _PLACES_KEPT = 64  # a heap this small is not worth tidying
+_AT_ONCE = 200
 
 
 class Timer:
@@ -65,8 +66,11 @@ class Timers:
             heapq.heapify(self._heap)
             self._dead = 0
 
-    def run_due(self, now: float) -> None:
-        while self._heap and self._heap[0][0] <= now:
+    def run_due(self, now: float) -> bool:
+        """Call some that are due; whether there may be more."""
+        for _ in range(_AT_ONCE):
+            if not self._heap or self._heap[0][0] > now:
+                return False
             _, _, timer = heapq.heappop(self._heap)
             if timer.due is None:
                 self._dead -= 1
@@ -76,6 +80,7 @@ class Timers:
             if again is not None:
                 timer.due = due
                 self._push(max(again, now + 0.001), timer)
+        return True
 
 
 class Alarms:
@@ -85,15 +90,18 @@ class Alarms:
         self._timers = timers
         self._by_key: dict[Hashable, Timer] = {}
 
-    def set(self, key: Hashable, when: float, due: Due) -> None:
+    def set(self, key: Hashable, when: float, due: Due) -> Timer:
         def over(now: float) -> float | None:
             again = due(now)
-            if again is None and self._by_key.get(key) is timer:
+            if self._by_key.get(key) is not timer:
+                return None  # it was taken back meanwhile
+            if again is None:
                 del self._by_key[key]
             return again
 
         self.cancel(key)
         timer = self._by_key[key] = self._timers.at(when, over)
+        return timer
 
     def cancel(self, key: Hashable) -> None:
         timer = self._by_key.pop(key, None)

@@ -4,7 +4,7 @@ Rules and codes follow Kafka's `GroupMetadataManager` (4.3).
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anyio import CancelScope
@@ -27,13 +27,17 @@ _SKIP_ASSIGNMENT = 9
 _BATCHED_LEAVE = 3
 
 
-def coordinator_of(worker: Worker, group: str) -> Coordinator:
-    """Raises KafkaError where the id is none, the group another worker's, or being deleted."""
-    if not group or group_is_too_long(group):
+def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordinator:
+    """Raises KafkaError where the id is none, the group another worker's, or being deleted.
+
+    Not `named`: an empty id is one, as for offsets in Kafka.
+    """
+    if (named and not group) or group_is_too_long(group):
         raise KafkaError(Code.INVALID_GROUP_ID)
-    if group in worker.groups_going:
+    coordinator = worker.groups.of(worker.coordinated(group))
+    if coordinator.going(group):
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
-    return worker.groups.of(worker.coordinated(group))
+    return coordinator
 
 
 def _protocols(body: Any) -> tuple[tuple[str, bytes], ...]:
@@ -65,11 +69,13 @@ class _Join:
         self.group: ClassicGroup
 
     async def answer(self) -> Mapping[str, Any]:
-        found = self.coordinator.find(self.group_id)
+        found = await self.coordinator.load(self.group_id)
         if self.member_id and found is None:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
         if isinstance(found, ConsumerGroup) and found.members:
-            return await self._mixed(found)
+            with CancelScope(shield=True):  # what is begun is logged
+                answer = await self._mixed(found)
+            return answer  # noqa: RET504 (mypy sees that the scope might end it)
         self.group = await self.coordinator.open_classic(self.group_id)
         try:
             waiting = await self._joined()
@@ -186,9 +192,9 @@ async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     coordinator = coordinator_of(worker, body.group_id)
-    found = coordinator.find(body.group_id)
+    found = await coordinator.load(body.group_id)
     if isinstance(found, ConsumerGroup):
-        return mixed_groups.sync(coordinator, found, body)
+        return await mixed_groups.sync(coordinator, found, body)
     group = _member_group(found, body)
     if request.version >= _PROTOCOL_SAID and (body.protocol_type, body.protocol_name) != (
         group.protocol_type,
@@ -241,7 +247,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     try:
         coordinator = coordinator_of(worker, body.group_id)
-        found = coordinator.find(body.group_id)
+        found = await coordinator.load(body.group_id)
         if isinstance(found, ConsumerGroup):
             return {"error_code": await mixed_groups.heartbeat(coordinator, found, body)}
         group = _member_group(found, body)
@@ -260,23 +266,25 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     except KafkaError as error:
         return {"error_code": error.code, "members": ()}
     batched = request.version >= _BATCHED_LEAVE
-    leaving: list[tuple[str, str | None]] = [(getattr(body, "member_id", ""), None)]
+    leaving: Iterable[tuple[str, str | None]] = [(getattr(body, "member_id", ""), None)]
     if batched:
-        leaving = [(one.member_id, one.group_instance_id) for one in body.members]
-    group = coordinator.find(body.group_id)
+        leaving = ((one.member_id, one.group_instance_id) for one in body.members)
+    group = await coordinator.load(body.group_id)
+    codes = []
     if isinstance(group, ConsumerGroup):
-        codes = await mixed_groups.leave(coordinator, group, leaving)
+        with CancelScope(shield=True):  # what is begun is logged
+            codes = await mixed_groups.leave(coordinator, group, leaving)
     else:
-        codes = []
         for member_id, instance in leaving:
             codes.append(_left(group, member_id, instance))
-            await request.making.step(_MEMBER_BYTES)
+            await request.making.step()
     if not batched:
         return {"error_code": codes[0]}
-    answers = [
-        {"member_id": member_id, "group_instance_id": instance, "error_code": code}
-        for (member_id, instance), code in zip(leaving, codes, strict=True)
-    ]
+    answers = []
+    for one, code in zip(body.members, codes, strict=True):
+        label = {"member_id": one.member_id, "group_instance_id": one.group_instance_id}
+        answers.append(label | {"error_code": code})
+        await request.making.step(_MEMBER_BYTES)
     return {"error_code": Code.NONE, "members": answers}
 
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69): the consumer protocol of KIP-848.
+"""ConsumerGroupHeartbeat (68): the consumer protocol of KIP-848.
 
 Rules, codes and messages follow Kafka's `GroupMetadataManager` (4.3).
 """
@@ -11,16 +11,15 @@ from anyio import CancelScope
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import ASSIGNORS, Parts
-from kproxy.groups.consumer import ConsumerGroup, by_queue
-from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
+from kproxy.groups.consumer import ConsumerGroup, steps_by_queue
+from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember
 from kproxy.groups.regex import compiled
 from kproxy.handlers.classic_groups import coordinator_of, storage_code
-from kproxy.protocol.answers import UNKNOWN_OPERATIONS
-from kproxy.virtual.types import QueueId
+from kproxy.steps import EVERY, Steps, done, in_order, spent
+from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker import Request, Worker
 
 _JOIN, _LEAVE = 0, -1
-_GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -47,13 +46,14 @@ class _Heartbeat:
         self.config = worker.config
         _check(body, request.version)
         self.coordinator = coordinator_of(worker, body.group_id)
-        self.owned = _owned(body.topic_partitions)
-        self.member: ConsumerMember
+        self.owned: Parts | None = None
 
     async def answer(self) -> dict[str, Any]:
         body, coordinator = self.body, self.coordinator
         group = await coordinator.open_consumer(body.group_id, create=body.member_epoch == _JOIN)
         with CancelScope(shield=True):  # what is begun is logged
+            if body.topic_partitions is not None:
+                self.owned = await done(_owned(body.topic_partitions))
             answer = await self._answered(group)
             await coordinator.downgrade_if_due(group)
         return answer
@@ -64,7 +64,7 @@ class _Heartbeat:
             if group.ended:
                 raise KafkaError(Code.NOT_COORDINATOR)
             if body.member_epoch in (_LEAVE, LEFT_FOR_NOW):
-                answer = self._leave(group)
+                answer = await self._leave(group)
             else:
                 try:
                     answer = await self._beat(group)
@@ -79,7 +79,7 @@ class _Heartbeat:
 
     # -- leaving
 
-    def _leave(self, group: ConsumerGroup) -> dict[str, Any]:
+    async def _leave(self, group: ConsumerGroup) -> dict[str, Any]:
         body = self.body
         if body.instance_id is None:
             member = group.members.get(body.member_id)
@@ -88,13 +88,11 @@ class _Heartbeat:
         else:
             member = self._static(group)
         if body.member_epoch == LEFT_FOR_NOW:
-            member.move_to(LEFT_FOR_NOW)
-            member.revoking = frozenset()
-            member.progress = Progress.STABLE
-            group.changed.add(member.id)
+            group.leave_for_now(member)
         else:
-            group.depart(member.id)
-        return self._answer(member.id, body.member_epoch, None)
+            group.take_out(member.id)
+            group.go_on_without()
+        return await self._answer(member.id, body.member_epoch, None)
 
     def _static(self, group: ConsumerGroup) -> ConsumerMember:
         body = self.body
@@ -112,27 +110,29 @@ class _Heartbeat:
     # -- joining and staying
 
     async def _beat(self, group: ConsumerGroup) -> dict[str, Any]:
+        group.reading.check_room_for(getattr(self.body, "subscribed_topic_regex", None))
         body = self.body
         member, fresh = self._member(group)
-        before = (member.epoch, member.assigned)
-        subscribed = self._update(member)
+        before = member.assigned
+        subscribed = await self._update(group, member)
         if subscribed or fresh:
             group.changed.add(member.id)
         if fresh:
             group.put(member)
         group.heard(member)
-        bump = await self.coordinator.look_at_queues(group, now=subscribed)
+        bump = self.coordinator.looking.look(group, now=subscribed)
         if subscribed or bump:
             group.epoch += 1
         if group.may_assign():
-            await group.assign(self.coordinator.queues_of(group))
-        group.reconcile(member, self.owned)
+            self.coordinator.looking.assign(group)
+        await done(group.reconcile(member, self.owned))
         said_all = body.topic_partitions is not None and (
             body.subscribed_topic_names is not None
             or getattr(body, "subscribed_topic_regex", None) is not None
         )
-        told = body.member_epoch == _JOIN or said_all or member.assigned != before[1]
-        return self._answer(member.id, member.epoch, member.assigned if told else None)
+        told = body.member_epoch == _JOIN or said_all
+        told = told or (member.assigned is not before and member.assigned != before)
+        return await self._answer(member.id, member.epoch, member.assigned if told else None)
 
     def _member(self, group: ConsumerGroup) -> tuple[ConsumerMember, bool]:
         """(the member, whether it is new to the group)."""
@@ -170,8 +170,7 @@ class _Heartbeat:
     def _back(self, group: ConsumerGroup, known: ConsumerMember) -> ConsumerMember:
         """A static member is back under a new id and goes on with what it had."""
         group.take_out(known.id)
-        member = known.copy()
-        member.id, member.deadline, member.revoke_by = self.body.member_id, 0.0, None
+        member = known.copy(self.body.member_id)
         member.epoch = member.previous_epoch = 0
         member.client_id, member.host = self.request.header.client_id or "", self.request.host
         return member
@@ -209,7 +208,7 @@ class _Heartbeat:
                     " all its partitions and rejoin.",
                 )
 
-    def _update(self, member: ConsumerMember) -> bool:
+    async def _update(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         """Take over what the request says; whether the subscription changed."""
         body = self.body
         if body.rack_id is not None:
@@ -220,21 +219,26 @@ class _Heartbeat:
         assignor = member.assignor if body.server_assignor is None else body.server_assignor
         topics, regex = member.topics, member.regex
         if body.subscribed_topic_names is not None:
-            topics = tuple(sorted(set(body.subscribed_topic_names)))
+            names = set(body.subscribed_topic_names)
+            topics = tuple(await done(in_order(names)))
         given = getattr(body, "subscribed_topic_regex", None)
         if given is not None:
             regex = given
-        changed = (topics, regex, assignor) != (member.topics, member.regex, member.assignor)
-        member.topics, member.regex, member.assignor = topics, regex, assignor
+        changed = (topics, regex) != (member.topics, member.regex)
+        if changed:
+            group.subscribe(member, topics, regex)
+        changed |= assignor != member.assignor
+        member.assignor = assignor
         if member.classic:  # it has moved on from the classic protocol
             member.protocols = ()
             changed = True
         return changed
 
-    def _answer(self, member_id: str, epoch: int, assigned: Parts | None) -> dict[str, Any]:
+    async def _answer(self, member_id: str, epoch: int, assigned: Parts | None) -> dict[str, Any]:
         assignment = None
         if assigned is not None:
-            assignment = {"topic_partitions": topic_partitions(assigned)}
+            told = await done(_topic_partitions(assigned))
+            assignment = {"topic_partitions": told}
         return {
             "error_code": Code.NONE,
             "error_message": None,
@@ -245,22 +249,25 @@ class _Heartbeat:
         }
 
 
-def topic_partitions(parts: Parts) -> list[dict[str, Any]]:
-    return [
-        {"topic_id": UUID(bytes=bytes(queue_id)), "partitions": indices}
-        for queue_id, indices in by_queue(parts).items()
-    ]
+def _topic_partitions(parts: Parts) -> Steps[list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    for queue_id, indices in (yield from steps_by_queue(parts)).items():
+        found.append({"topic_id": UUID(bytes=bytes(queue_id)), "partitions": indices})
+        if len(found) % EVERY == 0:
+            yield
+    return found
 
 
-def _owned(given: Any) -> Parts | None:
-    if given is None:
-        return None
-    return frozenset(
-        (QueueId(topic.topic_id.bytes), index)
-        for topic in given
-        if topic.topic_id is not None
-        for index in topic.partitions
-    )
+def _owned(given: Any) -> Steps[Parts]:
+    found: list[PartitionKey] = []
+    for number, topic in enumerate(given, 1):
+        if topic.topic_id is not None:
+            queue_id = QueueId(topic.topic_id.bytes)
+            found += [(queue_id, index) for index in topic.partitions]
+            yield from spent(len(topic.partitions))
+        if number % EVERY == 0:
+            yield
+    return frozenset(found)
 
 
 def _unknown(body: Any) -> KafkaError:
@@ -303,92 +310,3 @@ def _check(body: Any, version: int) -> None:
         )
     if regex:
         compiled(regex)
-
-
-# -- describing
-
-
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ConsumerGroupDescribeResponse."""
-    groups = []
-    for group_id in request.body.group_ids:
-        answer = _described(worker, group_id)
-        groups.append(answer)
-        await request.making.step(_GROUP_BYTES)
-        members = []
-        for member in answer["members"]:
-            members.append(_described_member(worker, member))
-            parts = len(member.assigned) + len(member.target)
-            await request.making.step(_MEMBER_BYTES + parts * _PART_BYTES)
-        answer["members"] = members
-    return {"groups": groups}
-
-
-def _described(worker: Worker, group_id: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "error_code": Code.NONE,
-        "error_message": None,
-        "group_id": group_id,
-        "group_state": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "assignor_name": "",
-        "members": (),
-        "authorized_operations": UNKNOWN_OPERATIONS,
-    }
-    try:
-        coordinator = coordinator_of(worker, group_id)
-    except KafkaError as error:
-        return answer | {"error_code": error.code}
-    group, head = coordinator.find(group_id), coordinator.head(group_id)
-    if isinstance(group, ConsumerGroup):
-        return answer | {
-            "group_state": group.state,
-            "group_epoch": group.epoch,
-            "assignment_epoch": group.target_epoch,
-            "assignor_name": group.assignor,
-            "members": list(group.members.values()),
-        }
-    if group is None and head is not None and head.kind == "consumer":
-        return answer | {
-            "group_state": "Empty",
-            "group_epoch": head.values["epoch"],
-            "assignment_epoch": head.values["target_epoch"],
-            "assignor_name": head.values["assignor"],
-        }
-    what = "not found" if group is None and head is None else "is not a consumer group"
-    return answer | {
-        "error_code": Code.GROUP_ID_NOT_FOUND,
-        "error_message": f"Group {group_id} {what}.",
-    }
-
-
-def _described_member(worker: Worker, member: ConsumerMember) -> dict[str, Any]:
-    return {
-        "member_id": member.id,
-        "instance_id": member.instance,
-        "rack_id": member.rack,
-        "member_epoch": member.epoch,
-        "client_id": member.client_id,
-        "client_host": member.host,
-        "subscribed_topic_names": member.topics,
-        "subscribed_topic_regex": member.regex,
-        "assignment": {"topic_partitions": _named(worker, member.assigned)},
-        "target_assignment": {"topic_partitions": _named(worker, member.target)},
-        "member_type": 0 if member.classic else 1,
-    }
-
-
-def _named(worker: Worker, parts: Parts) -> list[dict[str, Any]]:
-    found = []
-    for queue_id, indices in by_queue(parts).items():
-        queue = worker.catalogue.find_id(queue_id)
-        if queue is not None:
-            found.append(
-                {
-                    "topic_id": UUID(bytes=bytes(queue_id)),
-                    "topic_name": queue.name,
-                    "partitions": indices,
-                }
-            )
-    return found

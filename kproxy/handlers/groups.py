@@ -1,21 +1,16 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from anyio import CancelScope
 
-from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.answers import State
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.protocol.answers import UNKNOWN_OPERATIONS
-from kproxy.virtual import rows
-from kproxy.virtual.bodies import Expire
-from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.group_rows import Head
 from kproxy.worker import Request, Worker
 
@@ -29,7 +24,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeGroupsResponse: classic groups with their members."""
     groups = []
     for name in request.body.groups:
-        answer = _described(worker, request, name)
+        answer = await _described(worker, request, name)
         groups.append(answer)
         await request.making.step(_GROUP_BYTES + _size(answer["members"]))
     return {"groups": groups}
@@ -40,7 +35,7 @@ def _size(members: Sequence[dict[str, Any]]) -> int:
     return len(members) * _MEMBER_BYTES + 2 * data
 
 
-def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
+async def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": Code.NONE,
         "error_message": None,
@@ -55,7 +50,7 @@ def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any
         coordinator = coordinator_of(worker, group_id)
     except KafkaError as error:
         return answer | {"error_code": error.code}
-    group, head = coordinator.find(group_id), coordinator.head(group_id)
+    group, head = await coordinator.load(group_id), coordinator.head(group_id)
     if isinstance(group, ClassicGroup):
         return answer | _members(group)
     if head is not None and head.kind != "consumer":
@@ -112,6 +107,8 @@ async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
 def _listed(coordinator: Coordinator) -> Iterator[dict[str, Any]]:
     unlogged = dict(coordinator.groups)
     for group_id, head in coordinator.listed():
+        if head.going:
+            coordinator.going(group_id)
         yield _one(group_id, head, unlogged.pop(group_id, None))
     for group_id, group in unlogged.items():
         yield _one(group_id, Head(version=-1), group)
@@ -148,47 +145,6 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 async def _deleted(worker: Worker, group_id: str) -> Code:
     coordinator = coordinator_of(worker, group_id)
-    group = coordinator.find(group_id)
-    if group is not None and not group.idle:
-        return Code.NON_EMPTY_GROUP
-    worker.groups_going.add(group_id)
-    try:
-        with CancelScope(shield=True):  # what is begun is done
-            code = await _thinned_out(worker, coordinator, group_id)
-            if not code:
-                envelope = command(Kind.DELETE_GROUP, values={"group": group_id})
-                code = (await append(coordinator.shard, envelope)).code
-    finally:
-        worker.groups_going.discard(group_id)
-    return code
-
-
-async def _thinned_out(worker: Worker, coordinator: Coordinator, group_id: str) -> Code:
-    """Let most of a group's offsets run out, some hundreds at a time: a deletion is one step.
-
-    Void, like all that runs out, for a group that has members again and an offset committed
-    meanwhile; members that come to this worker have to wait.
-    """
-    shard, head = coordinator.shard, coordinator.head(group_id)
-    if head is None or head.members:
-        return Code.NONE
-    start, end = rows.offset_range(group_id)
-    while shard.serving and not worker.stopping:
-        found = list(islice(shard.kv.scan(start, end), _OFFSETS_AT_ONCE + 1))
-        if len(found) <= _OFFSETS_AT_ONCE:
-            return Code.NONE
-        group = coordinator.find(group_id)
-        if group is not None and not group.idle:
-            return Code.NON_EMPTY_GROUP
-        start = found.pop()[0]
-        offsets = []
-        for key, value in found:
-            queue_id, index = rows.partition_of_offset(key)
-            offsets.append((queue_id, index, rows.decode_committed(value).time_ms))
-        body = Expire(group_id, head.version, False, offsets).encode(worker.level.value)
-        outcome = await append(shard, Envelope(Kind.EXPIRE, number=head.look_ms, body=body))
-        if outcome.code == Code.NOT_COORDINATOR:
-            return Code.NON_EMPTY_GROUP  # it has changed
-        if outcome.code:
-            return outcome.code
-    return Code.COORDINATOR_NOT_AVAILABLE
+    with CancelScope(shield=True):  # what is begun is done
+        code = await coordinator.delete(group_id)
+    return code  # noqa: RET504 (mypy sees that the scope might end it)

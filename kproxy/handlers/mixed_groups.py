@@ -5,6 +5,7 @@ A generation is the member's epoch; joining again is how they take the next step
 """
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
@@ -16,6 +17,7 @@ from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, su
 from kproxy.groups.member import Member
 from kproxy.groups.migration import assignment_of, parts_named
 from kproxy.pace import Pace
+from kproxy.steps import done, in_order
 
 
 async def join(
@@ -29,9 +31,11 @@ async def join(
     if protocol_type != CONSUMER_PROTOCOL or not asked.protocols:
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     try:
-        wanted = subscription(asked.protocols[0][1])
+        wanted = await done(subscription(asked.protocols[0][1]))
     except NotAConsumers:
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL) from None
+    topics = tuple(await done(in_order(set(wanted.topics))))
+    owned = await done(parts_named(wanted.owned, coordinator.lookup))
     if not asked.id and asked.instance is None and known_id_required:
         new_id = f"{asked.client_id}-{uuid.uuid4()}"
         return join_answer(Code.MEMBER_ID_REQUIRED, new_id)
@@ -39,20 +43,19 @@ async def join(
         if group.ended:
             raise KafkaError(Code.NOT_COORDINATOR)
         member = _member(group, asked)
-        topics = tuple(sorted(set(wanted.topics)))
         changed = topics != member.topics or member.id not in group.members
-        member.topics, member.regex, member.assignor = topics, "", None
+        group.subscribe(member, topics, "")
+        member.assignor = None
         member.protocols, member.session_s = asked.protocols, asked.session_s
         member.rebalance_s = asked.rebalance_s
         group.put(member)
         group.heard(member)
-        if await coordinator.look_at_queues(group, now=changed) or changed:
+        if coordinator.looking.look(group, now=changed) or changed:
             group.epoch += 1
         if group.may_assign():
-            await group.assign(coordinator.queues_of(group))
-        owned = parts_named(wanted.owned, coordinator.lookup)
+            coordinator.looking.assign(group)
         # Before version 1 of the subscription members give up all they have before they join.
-        group.reconcile(member, owned)
+        await done(group.reconcile(member, owned))
         code = await coordinator.log_changes(group)
         if code:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE)
@@ -72,9 +75,7 @@ def _member(group: ConsumerGroup, asked: Member) -> ConsumerMember:
             if asked.id:
                 raise KafkaError(Code.FENCED_INSTANCE_ID)
             group.take_out(known.id)
-            member = known.copy()
-            member.id, member.deadline = f"{asked.instance}-{uuid.uuid4()}", 0.0
-            member.revoke_by = None
+            member = known.copy(f"{asked.instance}-{uuid.uuid4()}")
             if member.epoch == LEFT_FOR_NOW:
                 member.epoch = 0
             return member
@@ -104,7 +105,7 @@ def _classic(group: ConsumerGroup, body: Any) -> ConsumerMember:
     return member
 
 
-def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str, Any]:
+async def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str, Any]:
     """The SyncGroup answer: what this member has now. Raises KafkaError."""
     member = _classic(group, body)
     group.heard(member)
@@ -115,10 +116,11 @@ def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str,
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     if group.epoch > member.epoch and member.progress != Progress.UNREVOKED:
         raise KafkaError(Code.REBALANCE_IN_PROGRESS)
+    assignment = await done(assignment_of(member, coordinator.lookup))
     return sync_answer(Code.NONE) | {
         "protocol_type": CONSUMER_PROTOCOL,
         "protocol_name": names[0],
-        "assignment": assignment_of(member, coordinator.lookup),
+        "assignment": assignment,
     }
 
 
@@ -127,18 +129,18 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, body: Any) -
     member = _classic(group, body)
     group.heard(member)
     async with group.lock:
-        if not group.ended and await coordinator.look_at_queues(group, now=False):
+        if not group.ended and coordinator.looking.look(group, now=False):
             group.epoch += 1
             group.changed.add(member.id)
             await coordinator.log_changes(group)
     behind = member.epoch < group.epoch or member.progress == Progress.UNREVOKED
-    if behind or (member.progress == Progress.UNRELEASED and not group.waits(member)):
-        return Code.REBALANCE_IN_PROGRESS
-    return Code.NONE
+    if not behind and member.progress == Progress.UNRELEASED:
+        behind = not await done(group.waits(member))
+    return Code.REBALANCE_IN_PROGRESS if behind else Code.NONE
 
 
 async def leave(
-    coordinator: Coordinator, group: ConsumerGroup, leaving: list[tuple[str, str | None]]
+    coordinator: Coordinator, group: ConsumerGroup, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
     """A code for each (member id, instance) that leaves."""
     codes, pace = [], Pace()
@@ -153,9 +155,10 @@ async def leave(
             elif instance is not None and member.instance != instance:
                 codes.append(Code.FENCED_INSTANCE_ID)
             else:
-                group.depart(member.id)
+                group.take_out(member.id)
                 codes.append(Code.NONE)
         if Code.NONE in codes:
+            group.go_on_without()
             if await coordinator.log_changes(group):
                 codes = [Code.COORDINATOR_NOT_AVAILABLE] * len(codes)
     await coordinator.downgrade_if_due(group)

@@ -3,27 +3,25 @@
 A commit is judged twice: by the coordinator, which knows of rebalances under way, and by the fold.
 """
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.consumer import ConsumerGroup
+from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.memory import Making
-from kproxy.pace import slices
+from kproxy.pace import Row, scanned, slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.virtual import rows
 from kproxy.virtual.bodies import Commit, Forget, OffsetCommit
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker import Request, Worker
 
 _GROUP = 0
-_SCANNED = 500
 _COMMIT_BY_ID = _FETCH_BY_ID = 10
 _OFFSETS_AT_ONCE, _METADATA_AT_ONCE = 500, 1 << 19  # in one envelope: it is applied in one turn
 _PART_BYTES = 600  # of an answer: about what a partition takes until it is encoded
@@ -84,7 +82,7 @@ def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str,
 async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
-    group_fault = _group_fault(worker, request)
+    group_fault = await _group_fault(worker, request)
     if not group_fault and not by_id:
         try:
             await worker.routes.settled(topic.name for topic in body.topics)
@@ -172,27 +170,14 @@ def _refused(code: Code) -> Code:
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
-def _here(worker: Worker, group: str) -> Code:
-    """Why this worker cannot answer for a group, if it cannot."""
-    if group_is_too_long(group):
-        return Code.INVALID_GROUP_ID
-    if group in worker.groups_going:
-        return Code.COORDINATOR_LOAD_IN_PROGRESS
-    try:
-        worker.coordinated(group)
-    except KafkaError as error:
-        return error.code
-    return Code.NONE
-
-
-def _group_fault(worker: Worker, request: Request) -> Code:
+async def _group_fault(worker: Worker, request: Request) -> Code:
     """What the group's coordinator says before the log is asked; the fold has the last word."""
     body = request.body
     group_id, epoch = body.group_id, body.generation_id_or_member_epoch
-    fault = _here(worker, group_id)
-    if fault:
-        return fault
-    group = worker.groups.of(worker.coordinated(group_id)).find(group_id)
+    try:
+        group = await coordinator_of(worker, group_id, named=False).load(group_id)
+    except KafkaError as error:
+        return error.code
     if group is None:
         return Code.NONE if epoch < 0 else Code.UNKNOWN_MEMBER_ID
     instance = getattr(body, "group_instance_id", None)
@@ -210,25 +195,25 @@ async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 async def _fetched(worker: Worker, making: Making, group: Any, by_id: bool) -> dict[str, Any]:
     await making.step(_PART_BYTES)
-    fault = _here(worker, group.group_id) or _reader_fault(worker, group)
-    topics: list[dict[str, Any]] = []
-    if not fault:
-        try:
-            if group.topics is None:
-                topics = await _all_committed(worker, making, group.group_id)
-            else:
-                topics = await _committed(worker, making, group, by_id)
-        except KafkaError as error:  # another worker has it now
-            fault, topics = error.code, []
+    fault, topics = Code.NONE, []
+    try:
+        fault = await _reader_fault(worker, group)
+        if not fault and group.topics is None:
+            topics = await _all_committed(worker, making, group.group_id)
+        elif not fault:
+            topics = await _committed(worker, making, group, by_id)
+    except KafkaError as error:  # another worker has it, now perhaps
+        fault, topics = error.code, []
     return {"group_id": group.group_id, "topics": topics, "error_code": fault}
 
 
-def _reader_fault(worker: Worker, asked: Any) -> Code:
-    """A member of a consumer group says at which epoch it asks (KIP-848)."""
+async def _reader_fault(worker: Worker, asked: Any) -> Code:
+    """A member of a consumer group says at which epoch it asks (KIP-848). Raises KafkaError."""
+    coordinator = coordinator_of(worker, asked.group_id, named=False)
     member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
     if member_id is None and epoch < 0:
         return Code.NONE
-    group = worker.groups.of(worker.coordinated(asked.group_id)).find(asked.group_id)
+    group = await coordinator.load(asked.group_id)
     if not isinstance(group, ConsumerGroup):
         return Code.UNKNOWN_MEMBER_ID if group is None and epoch >= 0 else Code.NONE
     member = group.members.get(member_id or "")
@@ -269,13 +254,15 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> d
 
 async def _all_committed(worker: Worker, making: Making, group: str) -> list[dict[str, Any]]:
     by_queue: dict[QueueId, list[dict[str, Any]]] = {}
-    start, end = rows.offset_range(group)
-    while found := list(islice(worker.coordinated(group).state.kv.scan(start, end), _SCANNED)):
+
+    def scan(start: bytes, end: bytes) -> Iterator[Row]:
+        return worker.coordinated(group).state.kv.scan(start, end)
+
+    async for found in scanned(scan, *rows.offset_range(group)):
         for key, value in found:
             queue_id, index = rows.partition_of_offset(key)
             by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
             await making.step(_PART_BYTES)
-        start = found[-1][0] + b"\0"
     answer = []
     for queue_id, parts in by_queue.items():
         queue = worker.catalogue.find_id(queue_id)
@@ -289,12 +276,12 @@ async def _all_committed(worker: Worker, making: Making, group: str) -> list[dic
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetDeleteResponse (KIP-496)."""
     body = request.body
-    fault = _here(worker, body.group_id)
-    if fault:
-        return {"error_code": fault, "topics": ()}
-    shard = worker.coordinated(body.group_id)
-    coordinator = worker.groups.of(shard)
-    group = coordinator.find(body.group_id)
+    try:
+        coordinator = coordinator_of(worker, body.group_id, named=False)
+        group = await coordinator.load(body.group_id)
+    except KafkaError as error:
+        return {"error_code": error.code, "topics": ()}
+    shard = coordinator.shard
     if group is None and coordinator.head(body.group_id) is None:
         return {"error_code": Code.GROUP_ID_NOT_FOUND, "topics": ()}
     used = frozenset() if group is None else group.subscribed()

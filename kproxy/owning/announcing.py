@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from kproxy.errors import KafkaError
 from kproxy.owning.queues import Gone, QueueCache, announcement
-from kproxy.owning.slices import slices
+from kproxy.pace import scanned
 from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
@@ -129,12 +129,12 @@ class Announcer:
             known = True
         except KafkaError:
             known = False
-        async for found in slices(self._cache.kv, b"d", b"e"):
+        async for found in scanned(self._cache.kv.scan, b"d", b"e"):
             for row, _ in found:
                 name = row[1:].decode()
                 if shard_of(name, self._shards) == shard.shard and serves(shard, term):
                     self._say_once(shard, name, said)
-        async for found in slices(shard.kv, b"a", b"b"):
+        async for found in scanned(shard.kv.scan, b"a", b"b"):
             for row, mark in found:
                 if not serves(shard, term):
                     return
@@ -155,7 +155,7 @@ class Announcer:
 
     async def _compare(self, shard: Shard, term: int, said: set[str]) -> None:
         """Say what the topic has otherwise; what it has too much, with other shards' later."""
-        async for found in slices(shard.kv, b"q", b"r"):
+        async for found in scanned(shard.kv.scan, b"q", b"r"):
             for row, _ in found:
                 name = row[1:].decode()
                 if not serves(shard, term):
@@ -171,7 +171,7 @@ class Announcer:
         """Say what is gone, of all shards that wait for it in one walk over the catalogue."""
         while self._to_compare:
             homes, self._to_compare = self._to_compare, {}
-            async for found in slices(self._cache.kv, b"q", b"r"):
+            async for found in scanned(self._cache.kv.scan, b"q", b"r"):
                 for row, _ in found:
                     name = row[1:].decode()
                     shard, term = homes.get(shard_of(name, self._shards), (None, 0))

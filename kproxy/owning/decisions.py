@@ -21,7 +21,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.owning.announcing import Announcer, Serving, Settle, serves
 from kproxy.owning.queues import Gone, QueueCache, announced, announcement, outcome_key
-from kproxy.owning.slices import slices
+from kproxy.pace import scanned
 from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
@@ -233,7 +233,7 @@ class Decisions:
 
     async def _take_up(self, shard: Shard, term: int) -> None:
         await self.announcer.take_up(shard, term)
-        async for found in slices(shard.kv, b"w", b"x"):
+        async for found in scanned(shard.kv.scan, b"w", b"x"):
             for key, _ in found:
                 if not serves(shard, term):
                     return

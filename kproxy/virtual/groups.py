@@ -48,14 +48,13 @@ class GroupFold:
 
     def change(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
         """GROUP: a group's new head and the members that changed."""
-        values = envelope.values()
+        values, changed = group_rows.decode_change(envelope.body)
         group: str = values["group"]
         before = self.head(group)
         if (NO_VERSION if before is None else before.version) != values["after"]:
             return Outcome(Code.NOT_COORDINATOR)
-        for member, row in values["rows"].items():
-            data = None if row is None else group_rows.encode_member(row)
-            self._state.put(group_rows.member_key(group, member), data)
+        for member, row in changed.items():
+            self._state.put(group_rows.member_key(group, member), row)
         members: int = values["members"]
         time_ms = envelope.time_ms
         head = Head(

@@ -1,12 +1,18 @@
 """Classic groups over time: debounce, silent members, bounds. Real seconds, few of them."""
 
+import gc
+import os
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
+from kproxy.groups.classic import ClassicGroup
+from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers import classic_groups
 from kproxy.worker import Request, Worker
 from tests.fakes import memory_worker
@@ -57,6 +63,13 @@ class Member:
             group_instance_id=self.instance, assignments=given,
         ))  # fmt: skip
         return int(answer["error_code"]), answer["assignment"]
+
+    async def leave(self) -> int:
+        leaving = SimpleNamespace(member_id=self.id, group_instance_id=self.instance)
+        answer = await classic_groups.leave(self.worker, request(
+            3, group_id=self.group, members=(leaving,),
+        ))  # fmt: skip
+        return int(answer["members"][0]["error_code"])
 
     async def beat(self) -> int:
         answer = await classic_groups.heartbeat(self.worker, request(
@@ -125,7 +138,7 @@ def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhile() -
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follower.sync)
             await leader.sync(one, two)
-        back = Member(worker)
+        back = Member(worker, rebalance_ms=5000)
         back.instance = "i"
         assert await back.join(5, 500) == 0  # at once, in the same generation
         assert back.generation == two.generation
@@ -159,5 +172,80 @@ def test_a_new_member_runs_out_within_its_session() -> None:
         assert await one.beat() == 0
         await anyio.sleep(0.6)
         assert await one.beat() == 25
+
+    run(test)
+
+
+MONTH_MS = 2**31 - 1  # what consumers say that have no limit
+
+
+def coordinator_of(worker: Worker) -> Coordinator:
+    return worker.groups.of(worker.coordinated("g"))
+
+
+def test_groups_that_are_gone_leave_nothing_behind() -> None:
+    """Whatever time they asked for: Kafka bounds sessions, but no rebalance timeouts."""
+
+    async def test(worker: Worker) -> None:
+        async def come_and_go(group: str) -> None:
+            one = Member(worker, group, rebalance_ms=MONTH_MS)
+            assert await one.join(session_ms=1_800_000) == 0
+            assert await one.sync(one) == (0, one.id.encode())
+            assert await one.leave() == 0
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(1000):
+                tasks.start_soon(come_and_go, f"g{number}")
+        while coordinator_of(worker).groups:
+            await anyio.sleep(0.01)
+        assert len(coordinator_of(worker).timers) <= 200
+        gc.collect()
+        assert sum(isinstance(found, ClassicGroup) for found in gc.get_objects()) <= 100
+
+    run(test)
+
+
+def test_rounds_that_are_over_leave_nothing_behind() -> None:
+    async def test(worker: Worker) -> None:
+        one = Member(worker, rebalance_ms=MONTH_MS)
+        await one.join(session_ms=1_800_000)
+        for _ in range(500):
+            await one.sync(one)
+            assert await one.join(session_ms=1_800_000) == 0
+            assert await Member(worker).join(5) == 79  # an id that is given out, and not used
+            for reserved in list(coordinator_of(worker).groups["g"]._pending):  # type: ignore[union-attr]
+                leaver = Member(worker)
+                leaver.id = reserved
+                assert await leaver.leave() == 0
+        assert one.generation == 501
+        assert len(coordinator_of(worker).timers) <= 200
+
+    run(test)
+
+
+def test_heartbeats_that_wait_while_the_loop_stands_still_count() -> None:
+    async def test(worker: Worker) -> None:
+        one = Member(worker)
+        await one.join(session_ms=1000)
+        await one.sync(one)
+        read, write = os.pipe()
+        codes: list[int] = []
+
+        async def heartbeat() -> None:
+            await anyio.wait_readable(read)
+            for _ in range(3):  # as of a connection: a request goes through some turns of the loop
+                await checkpoint()
+            codes.append(await one.beat())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(heartbeat)
+            await anyio.sleep(0.05)
+            os.write(write, b"x")
+            time.sleep(1.5)  # noqa: ASYNC251
+        os.close(read)
+        os.close(write)
+        assert codes == [0]
+        await anyio.sleep(0.2)
+        assert await one.beat() == 0
 
     run(test)

@@ -22,6 +22,10 @@ WEEK = 7 * 24 * 60 * MINUTE
 DAY = WEEK // 7
 
 
+async def nobody(group: str) -> None:
+    """Nobody is a member."""
+
+
 class Stage:
     """A shard with a clock; queue `q` and `other`."""
 
@@ -63,7 +67,7 @@ class Stage:
             def subscribed(self) -> frozenset[str] | None:
                 return subscribed
 
-        def find(group: str) -> Any:
+        async def load(group: str) -> Any:
             return Group()
 
         async def count() -> None:
@@ -73,7 +77,9 @@ class Stage:
                 await checkpoint()
 
         async def look() -> None:
-            expiry = Expiry(self.shard, self.worker.config, self.lookup, lambda: self.now, find)
+            expiry = Expiry(
+                self.shard, self.worker.config, self.lookup, lambda: self.now, load, lambda g: False
+            )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(count)
                 while await expiry.look():
@@ -164,7 +170,7 @@ def test_a_group_that_commits_again_before_it_goes_stays() -> None:
     stage.now += WEEK + 1
     looked: list[Envelope] = []
     expiry = Expiry(
-        stage.shard, stage.worker.config, stage.lookup, lambda: stage.now, lambda g: None
+        stage.shard, stage.worker.config, stage.lookup, lambda: stage.now, nobody, lambda g: False
     )
 
     async def judge() -> None:

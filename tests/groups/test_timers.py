@@ -1,4 +1,4 @@
-"""Timers: what is over lets go of what it held, however far away its time was."""
+"""Deadlines: in order, put off, taken back, and a bounded number in one go."""
 
 import gc
 import weakref
@@ -76,3 +76,52 @@ def test_of_each_key_the_last_one_holds(steps: list[tuple[str, int, bool]]) -> N
     assert sorted(rung) == sorted(wanted.items())
     assert len(timers) == 0
     alarms.end()
+
+
+def test_they_come_in_order_and_may_come_again() -> None:
+    timers, came = Timers(), []
+    timers.at(2.0, lambda now: came.append("b"))
+    timers.at(1.0, lambda now: came.append("a") or (3.0 if now < 3 else None))  # type: ignore[func-returns-value]
+    assert not timers.run_due(1.5)
+    assert not timers.run_due(2.5)
+    assert not timers.run_due(3.5)
+    assert came == ["a", "b", "a"]
+    assert len(timers) == 0
+
+
+def test_cancelled_ones_take_no_room() -> None:
+    timers, came = Timers(), []
+    kept = [timers.at(5.0, came.append) for _ in range(10)]  # type: ignore[arg-type]
+    for _ in range(10_000):
+        timers.cancel(timers.at(1e9, came.append))  # type: ignore[arg-type]
+    assert len(timers) <= 250
+    timers.cancel(kept[0])
+    timers.cancel(kept[0])
+    assert not timers.run_due(6.0)
+    assert came == [6.0] * 9
+
+
+def test_one_may_cancel_itself_and_others() -> None:
+    timers, came = Timers(), []
+    alarms = Alarms(timers)
+    alarms.set("other", 2.0, came.append)  # type: ignore[arg-type]
+
+    def due(now: float) -> float:
+        alarms.cancel("this")
+        alarms.cancel("other")
+        return now + 1
+
+    alarms.set("this", 1.0, due)
+    assert not timers.run_due(3.0)
+    assert (came, len(timers)) == ([], 0)
+
+
+def test_thousands_at_once_are_called_in_pieces() -> None:
+    timers, came = Timers(), []
+    for _ in range(1000):
+        timers.at(1.0, came.append)  # type: ignore[arg-type]
+    pieces = 0
+    while timers.run_due(2.0):
+        pieces += 1
+    assert len(came) == 1000
+    assert pieces >= 4

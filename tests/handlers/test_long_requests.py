@@ -18,7 +18,7 @@ from kproxy.fetching.reading import Answer
 from kproxy.handlers import offsets
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
-from kproxy.virtual.bodies import decode_commit, decode_expire
+from kproxy.virtual.bodies import decode_commit
 from kproxy.virtual.envelope import Kind
 from kproxy.worker import Line, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
@@ -306,35 +306,6 @@ def test_many_partitions_are_fetched() -> None:
         answer = await call(worker, 1, 12, fetch_values(wanted, epoch=0))
         parts = answer.responses[0].partitions
         assert [part.error_code for part in parts] == [0, 0] + [3] * 29_998
-
-    run(test)
-
-
-def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 3000)
-        await call(worker, 8, 8, commit_values("q", range(3000)))
-        answer = await call(worker, 42, 2, {"groups_names": ["g", "g", "none"]})
-        assert [(r.group_id, r.error_code) for r in answer.results] == [("g", 0), ("none", 69)]
-        expired = [len(decode_expire(e.body).offsets) for e in shard_of(worker).log
-                   if e.kind == Kind.EXPIRE]  # fmt: skip
-        assert expired == [500] * 5
-        assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geo" + b"t"]
-        assert not worker.groups_going
-
-    run(test)
-
-
-def test_who_joins_a_group_while_it_is_deleted_has_to_wait() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q")
-        worker.groups_going.add("g")
-        answer = await call(worker, 8, 8, commit_values("q", [0]))
-        assert answer.topics[0].partitions[0].error_code == 14
-        described = await call(worker, 15, 5, {
-            "groups": ["g"], "include_authorized_operations": False,
-        })  # fmt: skip
-        assert described.groups[0].error_code == 14
 
     run(test)
 

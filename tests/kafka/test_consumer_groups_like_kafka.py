@@ -312,8 +312,9 @@ def test_an_emptied_group_of_one_kind_becomes_the_other(kafka: Kafka, server: Se
 
 def named_assignment(queue: str, *indices: int) -> bytes:
     from kproxy.groups.embedded_protocol import encode_assignment
+    from kproxy.steps import at_once
 
-    return encode_assignment(0, {queue: indices})
+    return at_once(encode_assignment(0, {queue: indices}))
 
 
 def owning(queue: str, topics: tuple[str, ...], *indices: int) -> bytes:
@@ -329,5 +330,6 @@ def owning(queue: str, topics: tuple[str, ...], *indices: int) -> bytes:
 
 def parts_in(assignment: bytes) -> tuple[int, ...]:
     from kproxy.groups.embedded_protocol import assignment as parsed
+    from kproxy.steps import at_once
 
-    return tuple(index for _, indices in parsed(assignment) for index in indices)
+    return tuple(index for _, indices in at_once(parsed(assignment)) for index in indices)

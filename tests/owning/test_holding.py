@@ -10,16 +10,17 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy import keeper
+from kproxy import keeper, pace
 from kproxy.errors import Code
-from kproxy.groups import coordinator
-from kproxy.groups.coordinator import Coordinators
+from kproxy.groups.coordinators import Coordinators
 from kproxy.groups.member import Member
 from kproxy.metadata.catalogue import new_queue_id
 from kproxy.owning import holder, publishing, rebuild
 from kproxy.shard import Shard
+from kproxy.steps import at_once
 from kproxy.store.rocks import RocksKv, RowsClosed
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.group_rows import encode_change
 from kproxy.virtual.types import QueueId, ShardId
 from tests.simulation.cluster import SimRowsWriter, World
 from tests.simulation.sim_worker import Life
@@ -43,9 +44,9 @@ async def fill(shard: Shard, queue_id: QueueId) -> None:
     member = Member("m", None, "client", "/here", 60.0, 60.0, ()).row(1)
     for number in range(GROUPS):
         group = f"g{number}"
-        values = {"group": group, "after": -1, "kind": "classic", "members": 1, "values": {},
-                  "rows": {"m": member}}  # fmt: skip
-        commands.append(command(Kind.GROUP, values=values))
+        values = {"group": group, "after": -1, "kind": "classic", "members": 1, "values": {}}
+        body = at_once(encode_change(values, {"m": member}, packed=number % 2 == 0))
+        commands.append(Envelope(Kind.GROUP, body=body))
         offsets = [[queue_id.hex(), index, 1, -1, "", False] for index in range(OFFSETS)]
         values = {"group": group, "member": "m", "epoch": 1, "offsets": offsets}
         commands.append(command(Kind.COMMIT, values=values))
@@ -98,7 +99,7 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
         life.shards.assigned(frozenset({0}))
         await fill(await served(life), queue_id)
         monkeypatch.setattr(RocksKv, "scan", noted)
-        monkeypatch.setattr(coordinator, "_SLICE", 4)
+        monkeypatch.setattr(pace, "SLICE_S", 0.0)
         monkeypatch.setattr(keeper, "_SLICE", 20)
         coordinators = Coordinators(life.shards.all, life.config, life.cache, life.now_ms)
         async with anyio.create_task_group() as tasks:

@@ -1,0 +1,162 @@
+"""Classic groups of many members: what is done for all of them is done in pieces."""
+
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from kproxy import pace
+from kproxy.groups import rebalancing
+from kproxy.handlers import classic_groups
+from kproxy.virtual.envelope import Kind, command
+from kproxy.worker import Worker
+from tests.groups.test_classic_groups import Member, coordinator_of, request, run
+
+
+def test_many_who_join_are_answered_in_pieces() -> None:
+    """Between two pieces others are served: no turn of the loop answers them all."""
+    count = 1000
+
+    async def test(worker: Worker) -> None:
+        members = [Member(worker, rebalance_ms=60_000) for _ in range(count)]
+        joined: list[int] = []
+        turns: list[int] = []
+
+        async def join(member: Member) -> None:
+            await member.join()
+            joined.append(1)
+
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(join, member)
+            while len(joined) < count:
+                turns.append(len(joined))
+                await checkpoint()
+        turns.append(count)
+        assert max(b - a for a, b in itertools.pairwise(turns)) <= 200
+        assert {member.generation for member in members} == {1}
+        synced: list[bytes] = []
+
+        async def sync(member: Member) -> None:
+            given = members if member.id == member.leader else ()
+            code, assignment = await member.sync(*given)
+            assert (code, assignment) == (0, member.id.encode())
+            synced.append(assignment)
+
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(sync, member)
+
+    run(test, group_initial_rebalance_delay_ms=300)
+
+
+class Turns:
+    """Counts what is done in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self.most = self._now = 0
+
+    def count(self) -> None:
+        self._now += 1
+        self.most = max(self.most, self._now)
+
+    async def run(self) -> None:
+        while True:
+            self._now = 0
+            await checkpoint()
+
+
+def test_many_who_leave_are_gone_through_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: lists of all of them, 249,000 at most, held the loop for 200 ms."""
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
+    turns = Turns()
+
+    class Leaving(tuple[Any, ...]):
+        def __iter__(self) -> Iterator[Any]:
+            for one in super().__iter__():
+                turns.count()
+                yield one
+
+    async def test(worker: Worker) -> None:
+        names = [f"m{n}" for n in range(500)]
+        some = Leaving(SimpleNamespace(member_id=n, group_instance_id=None) for n in names)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(turns.run)
+            answer = await classic_groups.leave(worker, request(3, group_id="g", members=some))
+            tasks.cancel_scope.cancel()
+        assert [one["member_id"] for one in answer["members"]] == names
+        assert turns.most <= 10
+
+    run(test)
+
+
+def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: what is done for each of 10,000 members in one turn held the loop for 80 ms."""
+    turns, listed = Turns(), rebalancing._listed
+
+    def counting(member: Any, protocol: str | None) -> dict[str, Any]:
+        turns.count()
+        return listed(member, protocol)
+
+    monkeypatch.setattr(rebalancing, "_listed", counting)
+
+    async def test(worker: Worker) -> None:
+        members = [Member(worker, rebalance_ms=60_000) for _ in range(1000)]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(turns.run)
+            async with anyio.create_task_group() as joining:
+                for member in members:
+                    joining.start_soon(member.join)
+            tasks.cancel_scope.cancel()
+        assert {member.generation for member in members} == {1}
+        assert turns.most <= 250
+
+    run(test, group_initial_rebalance_delay_ms=300)
+
+
+def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
+    """Others are served meanwhile, who asks for the group waits, and it is read once."""
+    count = 4000
+
+    async def test(worker: Worker) -> None:
+        row = {
+            "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
+            "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",
+        }  # fmt: skip
+        values = {
+            "group": "g", "after": -1, "kind": "classic", "members": count,
+            "values": {"generation": 5, "protocol_type": "consumer", "protocol": "range",
+                       "leader": "m0"},
+            "rows": {f"m{n}": row for n in range(count)},
+        }  # fmt: skip
+        shard: Any = worker.coordinated("g")
+        shard.apply(command(Kind.GROUP, values=values))
+        members = [Member(worker) for _ in range(3)]
+        for number, member in enumerate(members):
+            member.id, member.generation = f"m{number}", 5
+        codes: list[int] = []
+
+        async def beat(member: Member) -> None:
+            codes.append(await member.beat())
+
+        turns = 0
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(beat, member)
+            while len(codes) < 3:
+                await checkpoint()
+                turns += 1
+        assert codes == [0, 0, 0]
+        assert turns >= 5
+        group = coordinator_of(worker).groups["g"]
+        assert len(group.members) == count
+        assert len(coordinator_of(worker).timers) == count
+        assert members[0].id == group.leader  # type: ignore[union-attr]
+
+    run(test)
