@@ -5,6 +5,7 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -179,7 +180,12 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
         if isinstance(body, Mapping):
             await _weigh(worker, making, body)
             key, version, correlation_id = header[:3]
-            return await worker.encoded(making, encode, key, version, correlation_id, body)
+            long, held = making.long, [body]
+            encoded = await worker.encoded(making, encode, key, version, correlation_id, body)
+            del body
+            if long:
+                await making.let_go(held)
+            return encoded
         if isinstance(body, Answer):
             return body
         return _framed(header, body) if body else b""  # a Produce with acks=0
@@ -208,8 +214,13 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making)
             body = await large.aside(decode_admitted, header, admitted, True)
             del admitted
         request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        held = [body]
         del body
-        return await api.handle(worker, request)
+        answer = await api.handle(worker, request)
+        del request
+        with answer.kept() if isinstance(answer, Answer) else nullcontext():
+            await making.let_go(held)
+        return answer
     finally:
         memory.give_back(taken)
 

@@ -1,11 +1,7 @@
-"""One request, however long, neither holds the loop nor takes all memory.
-
-Held is what the loop's thread computed between two of its turns: other load does not count.
-"""
+"""One request, however long, neither holds the loop nor takes all memory."""
 
 import asyncio
 import gc
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
@@ -22,10 +18,10 @@ from kproxy.protocol.varint import Malformed
 from kproxy.virtual.bodies import decode_commit, decode_expire
 from kproxy.virtual.envelope import Kind
 from kproxy.worker import Line, Worker
-from tests.fakes import MemoryShard, as_served, chunks_of, memory_worker
+from tests.fakes import MemoryShard, chunks_of, memory_worker
+from tests.held import HELD_S, held_by, slowness
 from tests.wire import batch, batches, fetch_values
 
-HELD_S = 0.15
 NO_ID = UUID(int=0)
 
 
@@ -33,42 +29,6 @@ def shard_of(worker: Worker) -> MemoryShard:
     shard: Any = worker.any_shard()
     assert isinstance(shard, MemoryShard)
     return shard
-
-
-def slowness() -> float:
-    """How many times as long as on an idle machine of ours a little work takes here and now.
-
-    Whoever shares the two cores slows each instruction down, CPU time and all.
-    """
-    with as_served():
-        began, work = time.thread_time(), {}
-        for number in range(100_000):
-            work[number % 1000] = (number, str(number))
-        return max(1.0, (time.thread_time() - began) / 0.015)
-
-
-async def held_by(work: Awaitable[Any]) -> tuple[Any, float]:
-    """What comes of it, and the longest that the loop was held meanwhile."""
-    longest, ended = 0.0, False
-
-    async def turn() -> None:
-        nonlocal longest
-        before = time.thread_time()
-        while not ended:
-            await asyncio.sleep(0)
-            now = time.thread_time()
-            longest, before = max(longest, now - before), now
-
-    probe = asyncio.get_running_loop().create_task(turn())
-    await asyncio.sleep(0)
-    try:
-        with as_served():
-            result = await work
-    finally:
-        await asyncio.sleep(0)
-        ended = True
-        await probe
-    return result, longest
 
 
 async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Any:
@@ -388,3 +348,62 @@ def test_a_queue_named_twice_is_not_deleted() -> None:
         assert worker.catalogue.find("q") is not None
 
     run(test)
+
+
+MANY = 240_000
+
+
+def test_a_page_of_very_many_queues_is_found_in_slices() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "none-5")
+        topics = [{"name": f"none-{i * 7919 % MANY}"} for i in range(MANY)]
+        answer = await call(worker, 75, 0, {
+            "topics": topics, "response_partition_limit": 2000,
+            "cursor": {"topic_name": "none-5", "partition_index": 0},
+        })  # fmt: skip
+        names = [topic.name for topic in answer.topics]
+        assert names == sorted(t["name"] for t in topics if t["name"] >= "none-5")
+        assert [topic.error_code for topic in answer.topics[:2]] == [0, 3]
+
+    run(test)
+
+
+def test_very_many_settings_of_one_queue_are_refused_in_slices() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q")
+        settings = [{"name": f"s{i % (MANY - 9)}", "value": "1", "config_operation": 0}
+                    for i in range(MANY)]  # fmt: skip
+        resource = {"resource_type": 2, "resource_name": "q", "configs": settings}
+        for configs, code in ((settings[:9], 40), (settings, 42)):
+            values = {"resources": [resource | {"configs": configs}], "validate_only": True}
+            answer = await call(worker, 44, 1, values)
+            assert [r.error_code for r in answer.responses] == [code]
+
+    run(test)
+
+
+def test_very_many_queues_are_not_deleted_in_slices() -> None:
+    async def test(worker: Worker) -> None:
+        names = [f"none-{i}" for i in range(MANY // 2)]
+        answer = await call(worker, 20, 5, {"topic_names": [*names, *names[:9]], "timeout": 1})
+        codes = [result.error_code for result in answer.responses]
+        assert codes == [42] * 9 + [3] * (len(names) - 9)
+
+    run(test)
+
+
+def test_very_many_partitions_are_followed_and_let_go_of_in_slices() -> None:
+    async def test(worker: Worker) -> None:
+        for queue in range(8):
+            make(worker, f"q{queue}", 10_000)
+        watchers = shard_of(worker).watchers
+        wanted: Any = {(f"q{i % 8}", i // 8): 0 for i in range(80_000)}
+        opened = await call(worker, 1, 12, fetch_values(wanted, epoch=0))
+        assert len(watchers) == 80_000
+        closing = fetch_values({}, session_id=opened.session_id, epoch=-1)
+        await call(worker, 1, 12, closing)
+        assert len(watchers) == len(worker.sessions) == 0
+        await call(worker, 1, 12, fetch_values(wanted, wait_ms=1))
+        assert len(watchers) == 0
+
+    run(test, fetch_session_partitions_max=100_000)
