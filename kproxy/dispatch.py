@@ -42,7 +42,7 @@ from kproxy.protocol.codec import (
     response_prefix,
 )
 from kproxy.protocol.guard import TooMany
-from kproxy.protocol.produced import decode_produce
+from kproxy.protocol.produced import ProduceRequest, decode_produce, each_once
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Request, Worker
 
@@ -137,7 +137,7 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
         elements_max = worker.config.request_elements_max
         at_once = min(elements_max, large.PRODUCE_ELEMENTS)
         try:
-            body = decode_produce(frame, header.body_at, header.api_version, at_once)
+            body = _produce(frame, header.body_at, header.api_version, at_once)
         except TooMany:
             if at_once == elements_max:
                 raise
@@ -146,6 +146,11 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
                 appending = produce.Appending(worker, header.api_version, body)
                 return Accepted(header, appending=appending)
     return Accepted(header, api, frame, host, line)
+
+
+def _produce(frame: bytes, body_at: int, version: int, elements_max: int) -> ProduceRequest:
+    """Raises Malformed, of which TooMany."""
+    return each_once(decode_produce(frame, body_at, version, elements_max))
 
 
 def _too_new(header: RequestHeader) -> bytes:
@@ -209,7 +214,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making)
     try:
         if api.key == PRODUCE_KEY:
             where = (header.body_at, header.api_version, worker.config.request_elements_max)
-            body = await large.aside(decode_produce, frame, *where)
+            body = await large.aside(_produce, frame, *where)
         else:
             body = await large.aside(decode_admitted, header, admitted, True)
             del admitted

@@ -16,7 +16,7 @@ from kproxy.handlers import offsets
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
 from kproxy.virtual.bodies import decode_commit, decode_expire
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.worker import Line, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
 from tests.held import HELD_S, held_by, slowness
@@ -154,13 +154,17 @@ def test_settings_described_many_times() -> None:
 
 def test_a_produce_of_many_batches_keeps_their_order() -> None:
     async def test(worker: Worker) -> None:
-        make(worker, "q")
-        parts = [{"index": 0, "records": batch(b"%d" % i)} for i in range(10_000)]
+        make(worker, "q", 10_000)
+        parts = [{"index": i, "records": batch(b"%d" % i)} for i in range(10_000)]
         values = {"transactional_id": None, "acks": -1, "timeout": 1}
         topics = [{"name": "q", "partition_data": parts}]
-        answer = await call(worker, 0, 9, values | {"topic_data": topics})
-        produced = answer.responses[0].partition_responses
-        assert [part.base_offset for part in produced] == list(range(10_000))
+        for offset in range(2):
+            answer = await call(worker, 0, 9, values | {"topic_data": topics})
+            produced = answer.responses[0].partition_responses
+            assert [part.index for part in produced] == list(range(10_000))
+            assert {part.base_offset for part in produced} == {offset}
+        appended = [e.partition for e in shard_of(worker).log if e.kind == Kind.APPEND]
+        assert appended == [*range(10_000), *range(10_000)]
         none = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 0})
         assert none is None
         wrong = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 5})
@@ -168,6 +172,24 @@ def test_a_produce_of_many_batches_keeps_their_order() -> None:
         gone = [{"name": "gone/", "partition_data": parts}]
         with pytest.raises(Malformed):
             await call(worker, 0, 9, values | {"topic_data": gone, "acks": 0})
+
+    run(test)
+
+
+def test_a_produce_that_names_a_partition_very_often_takes_the_last_records() -> None:
+    async def test(worker: Worker) -> None:
+        make(worker, "q", 2)
+        for count in (1002, 100_000):
+            parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(count)]
+            half = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
+            values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": half}
+            answer = await call(worker, 0, 9, values)
+            (topic,) = answer.responses
+            assert [part.index for part in topic.partition_responses] == [0, 1]
+            taken = [e.body for e in shard_of(worker).log if e.kind == Kind.APPEND][-2:]
+            last = sorted(range(count - 2, count), key=lambda number: number % 2)
+            assert taken == [batch(b"%d" % number) for number in last]
+        assert len([e for e in shard_of(worker).log if e.kind == Kind.APPEND]) == 4
 
     run(test)
 
@@ -254,10 +276,10 @@ def test_many_small_batches_are_fetched_some_at_a_time() -> None:
         make(worker, "q", 3)
         data = batch(b"v")
         for index in (0, 1):
-            parts = [{"index": index, "records": data}] * 15_000
-            topics = [{"name": "q", "partition_data": parts}]
-            values = {"transactional_id": None, "acks": -1, "timeout": 1}
-            await call(worker, 0, 9, values | {"topic_data": topics})
+            queue = worker.catalogue.find("q")
+            assert queue is not None
+            many = [Envelope(Kind.APPEND, queue.queue_id, index, body=data) for _ in range(15_000)]
+            shard_of(worker).append(many)
         read = dict.fromkeys(range(3), 0)
         answers = 0
         while sum(read.values()) < 30_000:
