@@ -1,6 +1,5 @@
 """The `kproxy` command (click: the usual library for commands; options come from `Config`)."""
 
-import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import anyio
 import click
 
 from kproxy import __version__
+from kproxy.collecting import collect_less
 from kproxy.config import BadConfig, Config, load
 from kproxy.descriptors import raise_limit
 from kproxy.errors import CannotStart, first_of
@@ -71,12 +71,6 @@ def _config_file(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _collect_less() -> None:
-    """Rows and requests die by their counts: looking for cycles in them cost a fifth of a fold."""
-    gc.freeze()
-    gc.set_threshold(20_000, 5, 400)
-
-
 def _loaded(config_file: Path | None, flags: dict[str, Any]) -> Config:
     return load({name: value for name, value in flags.items() if value is not None}, config_file)
 
@@ -93,7 +87,7 @@ def serve_command(config_file: Path | None, supervised: bool, **flags: Any) -> N
     """
     config, together = instructed() if supervised else (_loaded(config_file, flags), [])
     configure(config.log_level, config.log_format, config.listen if supervised else None)
-    _collect_less()
+    collect_less()
     raise_limit()
     if config.workers > 1:
         anyio.run(Supervisor(config).run, backend_options=_LOOP)

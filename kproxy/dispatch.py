@@ -5,6 +5,7 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ from kproxy.protocol.codec import (
     response_prefix,
 )
 from kproxy.protocol.guard import TooMany
-from kproxy.protocol.produced import decode_produce
+from kproxy.protocol.produced import ProduceRequest, decode_produce, each_once
 from kproxy.protocol.varint import Malformed
 from kproxy.worker import Line, Request, Worker
 
@@ -137,7 +138,7 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
         elements_max = worker.config.request_elements_max
         at_once = min(elements_max, large.PRODUCE_ELEMENTS)
         try:
-            body = decode_produce(frame, header.body_at, header.api_version, at_once)
+            body = _produce(frame, header.body_at, header.api_version, at_once)
         except TooMany:
             if at_once == elements_max:
                 raise
@@ -146,6 +147,11 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
                 appending = produce.Appending(worker, header.api_version, body)
                 return Accepted(header, appending=appending)
     return Accepted(header, api, frame, host, line)
+
+
+def _produce(frame: bytes, body_at: int, version: int, elements_max: int) -> ProduceRequest:
+    """Raises Malformed, of which TooMany."""
+    return each_once(decode_produce(frame, body_at, version, elements_max))
 
 
 def _too_new(header: RequestHeader) -> bytes:
@@ -180,7 +186,12 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
         if isinstance(body, Mapping):
             await _weigh(worker, making, body)
             key, version, correlation_id = header[:3]
-            return await worker.encoded(making, encode, key, version, correlation_id, body)
+            long, held = making.long, [body]
+            encoded = await worker.encoded(making, encode, key, version, correlation_id, body)
+            del body
+            if long:
+                await making.let_go(held)
+            return encoded
         if isinstance(body, Answer):
             return body
         return _framed(header, body) if body else b""  # a Produce with acks=0
@@ -204,13 +215,18 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making)
     try:
         if api.key == PRODUCE_KEY:
             where = (header.body_at, header.api_version, worker.config.request_elements_max)
-            body = await large.aside(decode_produce, frame, *where)
+            body = await large.aside(_produce, frame, *where)
         else:
             body = await large.aside(decode_admitted, header, admitted, True)
             del admitted
         request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        held = [body]
         del body
-        return await api.handle(worker, request)
+        answer = await api.handle(worker, request)
+        del request
+        with answer.kept() if isinstance(answer, Answer) else nullcontext():
+            await making.let_go(held)
+        return answer
     finally:
         memory.give_back(taken)
 

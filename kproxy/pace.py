@@ -5,10 +5,12 @@ Of all work that has been cut, one slice is done in each turn of the loop, whoev
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
 from itertools import islice
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anyio.lowlevel import RunVar
 
@@ -19,6 +21,8 @@ Row = tuple[bytes, bytes]
 """A key and its value."""
 Scan = Callable[[bytes, bytes], Iterable[Row]]
 _LOT = 200
+Key = TypeVar("Key", bound=Hashable)
+_COUNTED_AT_ONCE = 500
 _Line = deque[asyncio.Future[None]]
 _line: RunVar[_Line] = RunVar("kproxy_turns")
 
@@ -48,6 +52,41 @@ class Pace:
         """Let others have their turn."""
         await _turn()
         self.begin()
+
+    async def count(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """How often each is there, in the order in which they come first."""
+        times: dict[Key, int] = {}
+        for some in slices(keys, _COUNTED_AT_ONCE):
+            for key in some:
+                times[key] = times.get(key, 0) + 1
+            await self.step()
+        return times
+
+    async def let_go(self, held: list[Any]) -> None:
+        """Free what only this list holds: all at once would take as long as a turn may, and more.
+
+        Of what is among it only values are looked at: containers, and dataclasses' fields.
+        """
+        while held:
+            value = held.pop()
+            if isinstance(value, tuple | list):
+                held.extend(value)
+            elif isinstance(value, dict):
+                held.extend(value.values())
+            else:
+                for name in _parts(value.__class__):
+                    part = getattr(value, name)
+                    if isinstance(part, tuple | list | dict):
+                        held.append(part)
+            if self.due:
+                del value
+                await self.rest()
+
+
+@cache
+def _parts(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass; none of anything else."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 async def _turn() -> None:

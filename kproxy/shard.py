@@ -270,6 +270,7 @@ class Shard:
             self._give_up_rows()
         self.kv.close()
         self.segments.close()
+        self.state.close()
 
     def _give_up_rows(self) -> None:
         if not self._shared:

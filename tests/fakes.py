@@ -1,5 +1,6 @@
 """An in-memory shard: the same fold and state, over a dict and a log that commits at once."""
 
+import gc
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
+from kproxy.collecting import collect_less
 from kproxy.config import Config
 from kproxy.fetching.reading import Answer
 from kproxy.log.base import Ticket
@@ -23,6 +25,18 @@ from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
 from kproxy.watch import Watchers
 from kproxy.worker import OneShard, Worker
+
+
+@contextmanager
+def as_served() -> Iterator[None]:
+    """Python looks for cycles as in a process that serves, not among all that tests have left."""
+    thresholds = gc.get_threshold()
+    collect_less()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 async def chunks_of(answer: Answer) -> list[bytearray]:

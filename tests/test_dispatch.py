@@ -12,6 +12,7 @@ from kproxy import dispatch, large
 from kproxy.dispatch import Accepted, accept, answer
 from kproxy.protocol.codec import decode_response, encode, encode_request, response_prefix
 from kproxy.protocol.varint import Malformed
+from kproxy.virtual.envelope import Kind
 from kproxy.worker import Line, Worker
 from tests.fakes import memory_worker
 from tests.generator import Repeated, request
@@ -259,3 +260,21 @@ def test_a_consumer_of_a_hundred_thousand_queues_names_them_in_one_fetch() -> No
         return await answer(worker, accept(worker, request(1, 12, values), "", Line()))
 
     assert run(ask) is not None
+
+
+def test_a_short_produce_takes_the_last_records_of_a_partition() -> None:
+    async def ask() -> None:
+        worker = memory_worker(partitions_default=2)
+        parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(400)]
+        topics = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
+        values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
+        frame = dispatch.produced(taken(worker, 0, 9, values))
+        assert frame is not None
+        (topic,) = decode_response(0, 9, frame[4:])[1].responses
+        found = [(part.index, part.base_offset) for part in topic.partition_responses]
+        assert found == [(0, 0), (1, 0)]
+        shard: Any = worker.any_shard()
+        appended = [envelope.body for envelope in shard.log if envelope.kind == Kind.APPEND]
+        assert appended == [batch(b"398"), batch(b"399")]
+
+    run(ask)

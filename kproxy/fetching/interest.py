@@ -6,8 +6,12 @@ follows the traffic, not the subscription (KIP-227).
 
 import anyio
 
+from kproxy.pace import Pace
 from kproxy.shard import Shard
 from kproxy.virtual.types import PartitionKey
+
+AT_ONCE = 500
+"""Partitions that are looked at, or let go of, before others have their turn."""
 
 Ident = tuple[str | bytes, int]
 """A partition as the client names it: topic name or id, and index."""
@@ -36,7 +40,7 @@ class Interest:
         self.dirty: dict[Followed, None] = {}
         self._by_key: dict[PartitionKey, Followed] = {}
         self._event: anyio.Event | None = None
-        self._watching = False
+        self._watching = self._ended = False
 
     def follow(self, followed: Followed) -> None:
         self.partitions[followed.ident] = followed
@@ -60,23 +64,29 @@ class Interest:
         followed.key, followed.shard = key, shard
         if key is not None and shard is not None:
             self._by_key[key] = followed
-            if self._watching:
+            if self._watching and not self._ended:
                 shard.watchers.add(key, self)
 
-    def watch(self) -> None:
-        """Be told of changes from now on, until `close`."""
-        if not self._watching:
-            self._watching = True
-            for followed in self.partitions.values():
-                if followed.key is not None and followed.shard is not None:
-                    followed.shard.watchers.add(followed.key, self)
-
-    def close(self) -> None:
+    async def watch(self, pace: Pace) -> bool:
+        """Be told of changes from now on; whether something may have changed before unseen."""
         if self._watching:
-            self._watching = False
-            for followed in self.partitions.values():
-                if followed.key is not None and followed.shard is not None:
-                    followed.shard.watchers.discard(followed.key, self)
+            return False
+        self._watching = True
+        for followed in self.partitions.values():
+            if followed.key is not None and followed.shard is not None:
+                followed.shard.watchers.add(followed.key, self)
+            if pace.due:
+                await pace.rest()
+        return len(self.partitions) > AT_ONCE
+
+    def let_go(self) -> bool:
+        """Forget some of what is followed; whether that was all. Nobody looks at it any more."""
+        self._ended = True
+        for _ in range(min(AT_ONCE, len(self.partitions))):
+            _, followed = self.partitions.popitem()
+            self.dirty.pop(followed, None)
+            self.locate(followed, None, None)
+        return not self.partitions
 
     def changed(self, key: PartitionKey) -> None:
         followed = self._by_key.get(key)

@@ -124,8 +124,8 @@ class Pins:
 class Answer:
     """A response frame that is read in chunks, for what is in memory to be bounded.
 
-    Nothing may be awaited between finding what is stored, where no `pins` hold it, and `pinned`,
-    inside which `read` is for. `memory`: of what is found, besides what is read.
+    Nothing may be awaited between finding what is stored, where no `pins` hold it, and `kept` or
+    `pinned`, inside which `read` is for. `memory`: of what is found, besides what is read.
     """
 
     def __init__(
@@ -153,6 +153,16 @@ class Answer:
             self._pins.release()
             if memory is not None:
                 memory.give_back(self._size)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The same from now on till it was `pinned`, unless the block fails."""
+        self._pins.hold(self._stored)
+        try:
+            yield
+        except BaseException:
+            self._pins.release()
+            raise
 
     async def read(self) -> bytearray | None:
         """The next chunk; None behind the last. Raises EOFError, OSError."""

@@ -5,9 +5,11 @@ Left out: Kafka's preference for followers' sessions, of which there are none he
 
 import secrets
 import time
+from collections import deque
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.interest import Interest
+from kproxy.pace import Pace
 
 EPOCH_MAX = 0x7FFFFFFF
 _IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms
@@ -28,7 +30,7 @@ class Session(Interest):
         self.epoch = 1
         self.used_at = time.monotonic()
         self.busy = False
-        self.watch()
+        self._watching = True
 
 
 class FetchSessions:
@@ -38,6 +40,7 @@ class FetchSessions:
         self._sessions: dict[int, Session] = {}
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
+        self._ended: deque[Interest] = deque()  # and not let go of yet
 
     def open(self, owner: Owner, by_id: bool, partitions: int) -> Session | None:
         """A new session, or None where there is no room for one: the client goes on without."""
@@ -78,7 +81,25 @@ class FetchSessions:
 
     def _close(self, session: Session) -> None:
         if self._sessions.pop(session.session_id, None) is not None:
-            session.close()
+            self.end(session)
+
+    # -- letting go
+
+    def end(self, interest: Interest) -> bool:
+        """Let go of what was followed; whether that is done: else `tidy` does the rest."""
+        done = interest.let_go()
+        if not done:
+            self._ended.append(interest)
+        return done
+
+    async def tidy(self, pace: Pace) -> None:
+        """Let go of what has ended, in slices; where somebody breaks off, the next goes on."""
+        ended = self._ended
+        while ended:
+            if ended[0].let_go():
+                ended.popleft()
+            if pace.due:
+                await pace.rest()
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -4,8 +4,7 @@ Rules and codes follow Kafka's `ConfigurationControlManager`. A broker's setting
 at its start.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kproxy.appends import outcomes_of
@@ -13,12 +12,16 @@ from kproxy.errors import Code, KafkaError
 from kproxy.metadata import configs
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.configs import BROKER, LIST, TOPIC
+from kproxy.pace import Pace
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.rows import Queue
 from kproxy.worker import Request, Worker
 
 _ANSWER_BYTES = 600
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
+_Wanted = Callable[[Queue, Any, Pace], Awaitable[dict[str, Any]]]
+"""What changes of a queue's settings come to. Raises KafkaError."""
 
 
 async def incremental(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -31,9 +34,9 @@ async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
     return await _altered(worker, request, _whole)
 
 
-async def _altered(worker: Worker, request: Request, wanted: Any) -> Mapping[str, Any]:
+async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping[str, Any]:
     body = request.body
-    times = Counter((r.resource_type, r.resource_name) for r in body.resources)
+    times = await request.making.count((r.resource_type, r.resource_name) for r in body.resources)
     answers, tickets, slots = [], [], []
     for resource in body.resources:
         answer = {
@@ -48,7 +51,7 @@ async def _altered(worker: Worker, request: Request, wanted: Any) -> Mapping[str
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
             queue = _queue(worker, resource)
-            values = wanted(queue, resource.configs)
+            values = await wanted(queue, resource.configs, request.making)
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
             continue
@@ -76,13 +79,17 @@ def _queue(worker: Worker, resource: Any) -> Queue:
     return queue
 
 
-def _incremental(queue: Queue, changes: Any) -> dict[str, Any]:
+async def _incremental(queue: Queue, changes: Any, pace: Pace) -> dict[str, Any]:
     given: dict[str, str] = {}
     dropped: list[str] = []
-    twice = [name for name, times in Counter(c.name for c in changes).items() if times > 1]
-    if twice:
-        raise KafkaError(Code.INVALID_REQUEST, f"the request changes {twice[0]} twice")
+    for name, times in (await pace.count(change.name for change in changes)).items():
+        if times > 1:
+            raise KafkaError(Code.INVALID_REQUEST, f"the request changes {name} twice")
+        if pace.due:
+            await pace.rest()
     for change in changes:
+        if pace.due:
+            await pace.rest()
         operation, name = change.config_operation, change.name
         if operation == _DELETE:
             dropped.append(name)
@@ -109,8 +116,11 @@ def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     return ",".join(part for part in now if part not in parts)
 
 
-def _whole(queue: Queue, changes: Any) -> dict[str, Any]:
-    if any(change.value is None for change in changes):
-        raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
-    given = configs.check({change.name: change.value for change in changes})
+async def _whole(queue: Queue, changes: Any, pace: Pace) -> dict[str, Any]:
+    for change in changes:
+        if change.value is None:
+            raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
+        if pace.due:
+            await pace.rest()
+    given = configs.check(configs.given(changes))
     return {"set": given, "drop": [], "all": True}

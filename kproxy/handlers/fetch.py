@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from kproxy.errors import Code, KafkaError
-from kproxy.fetching.interest import Followed, Ident, Interest
+from kproxy.fetching.interest import AT_ONCE, Followed, Ident, Interest
 from kproxy.fetching.reading import Answer, Budget, Found, Pins, Stored, look
 from kproxy.fetching.sessions import Session
 from kproxy.protocol import answers
@@ -21,7 +21,7 @@ from kproxy.worker import Request, Worker
 
 _KEY = 1
 _READ_COMMITTED = 1
-_PARTS_AT_ONCE = 500  # answered in one turn
+_TEXTS_MAX = 10_000  # that wait to be joined
 _PART_BYTES = 600  # about what a part of an answer takes
 
 
@@ -31,24 +31,30 @@ async def handle(worker: Worker, request: Request) -> Answer:
     try:
         interest, session, full = _interest(worker, request, by_id)
     except KafkaError as error:
+        await worker.sessions.tidy(request.making)
         return _refusal(request, error.code)
     pins = Pins()
     try:
         if session is not None:
             session.busy = True
+        await worker.sessions.tidy(request.making)
         await _update(interest, request, by_id)
         found = await _wait(worker, interest, request, full, pins)
         session_id = session.session_id if session is not None else 0
         pieces = await _pieces(request, found, session_id, pins)
+        if len(found) > AT_ONCE:
+            await request.making.let_go(found)
+        if session is None and not worker.sessions.end(interest):
+            await worker.sessions.tidy(request.making)  # they are many: what was found is pinned
         return Answer(pieces, pins, worker.answer_memory)
     except BaseException:
         pins.release()
+        if session is None:
+            worker.sessions.end(interest)
         raise
     finally:
         if session is not None:
             session.busy = False
-        else:
-            interest.close()
 
 
 def _refusal(request: Request, code: Code) -> Answer:
@@ -177,7 +183,8 @@ async def _wait(
             return seen.found
         if (left := deadline - anyio.current_time()) <= 0 or not interest.partitions:
             return seen.found
-        interest.watch()
+        if await interest.watch(request.making):
+            continue
         line.wake(changed)
         await worker.long_poll(changed, left)
 
@@ -237,13 +244,16 @@ async def _pieces(
 ) -> list[bytes | Stored]:
     """The response frame, whose records are read when it is sent."""
     version, making = request.version, request.making
-    if len(found) > _PARTS_AT_ONCE:
+    many = len(found) > AT_ONCE
+    if many:
         pins.hold(part.stored for part in found if part.size)
     read_committed = request.body.isolation_level == _READ_COMMITTED
     by_topic: dict[str | bytes, list[Found]] = {}
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.told = (part.high_watermark, part.log_start)
+        if many and making.due:
+            await making.rest()
     pieces: list[bytes | Stored] = []
     total = 0
     texts = [answers.fetch_head(version, 0, session_id, len(by_topic))]
@@ -259,8 +269,10 @@ async def _pieces(
                 total += len(text) + part.size
                 texts = []
             texts.append(tail)
-            if len(found) > _PARTS_AT_ONCE:
+            if many:
                 await making.step(_PART_BYTES)
+                if len(texts) > _TEXTS_MAX:
+                    texts = [b"".join(texts)]
         texts.append(tail)
     texts.append(tail)
     text = b"".join(texts)

@@ -71,7 +71,9 @@ async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[
 async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
     """Those that are named, each once."""
     version, step = request.version, request.making.step
-    asked = list(dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in topics))
+    asked = await request.making.count(
+        (topic.name, getattr(topic, "topic_id", None)) for topic in topics
+    )
     if worker.config.auto_create and (version < 4 or request.body.allow_auto_topic_creation):
         await _create_missing(worker, request, [name for name, _ in asked if name is not None])
     encoded = []

@@ -1,15 +1,19 @@
 """DescribeTopicPartitions (75): queues by name, a page at a time (KIP-966)."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from heapq import merge
 
 from kproxy.errors import Code
 from kproxy.handlers.metadata import TOPIC_OPERATIONS
 from kproxy.metadata.catalogue import absent
+from kproxy.pace import slices
 from kproxy.protocol.answers import described_body, described_topic
 from kproxy.virtual.envelope import NO_QUEUE
 from kproxy.virtual.rows import Queue
 from kproxy.worker import Request, Worker
 
+_SORTED_AT_ONCE = 2000
 _PAGE_MAX = 2000  # Kafka's max.request.partition.size.limit
 
 
@@ -19,12 +23,18 @@ async def handle(worker: Worker, request: Request) -> bytes:
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
     first_name = "" if body.cursor is None else body.cursor.topic_name
     first_index = 0 if body.cursor is None else max(0, body.cursor.partition_index)
-    named = list(dict.fromkeys(topic.name for topic in body.topics))
-    if body.cursor is not None and named and first_name not in named:
-        code = Code.INVALID_REQUEST
-        return described_body([described_topic(code, name, NO_QUEUE, ()) for name in named], None)
+    named = await request.making.count(topic.name for topic in body.topics)
     topics: list[bytes] = []
-    for name, queue in _asked(worker, named, first_name):
+    if body.cursor is not None and named and first_name not in named:
+        for name in named:
+            topics.append(described_topic(Code.INVALID_REQUEST, name, NO_QUEUE, ()))
+            await request.making.step(len(topics[-1]))
+        return described_body(topics, None)
+    runs = []
+    for some in slices(named, _SORTED_AT_ONCE):
+        runs.append(sorted(some))
+        await request.making.step()
+    for name, queue in _asked(worker, runs, first_name):
         start = first_index if name == first_name else 0
         if left == 0:
             return described_body(topics, (name, start))
@@ -44,12 +54,13 @@ async def handle(worker: Worker, request: Request) -> bytes:
     return described_body(topics, None)
 
 
-def _asked(worker: Worker, named: list[str], first: str) -> Iterator[tuple[str, Queue | None]]:
-    """Queues by name from the first on: those named, or all."""
-    if named:
-        for name in sorted(set(named)):
-            if name >= first:
-                yield name, worker.catalogue.find(name)
+def _asked(worker: Worker, runs: list[list[str]], first: str) -> Iterator[tuple[str, Queue | None]]:
+    """Queues by name from the first on: those named, in sorted runs, or all."""
+    if runs:
+        for run in runs:
+            del run[: bisect_left(run, first)]
+        for name in merge(*runs):
+            yield name, worker.catalogue.find(name)
     else:
         for queue in worker.catalogue.all(first):
             if queue.partitions:

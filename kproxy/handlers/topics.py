@@ -3,8 +3,7 @@
 Rules, codes and messages follow Kafka's `ReplicationControlManager` and `ReplicaManager`.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -33,15 +32,14 @@ _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
 async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A CreateTopicsResponse; a queue answered without error can be used at once."""
     body, step = request.body, request.making.step
-    repeated = _repeated(topic.name for topic in body.topics)
-    too_many = _asked_for(worker, body.topics, repeated) > _PARTITIONS_AT_ONCE
+    named = await request.making.count(topic.name for topic in body.topics)
+    too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
     for topic in body.topics:
         await step(_TOPIC_BYTES)
         try:
-            if topic.name in repeated:
-                raise KafkaError(Code.INVALID_REQUEST, "the request names this queue twice")
+            _refuse_repeated(topic.name, named)
             if too_many:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
             partitions, kept = _checked(worker, topic)
@@ -60,21 +58,24 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError as error:
             answers[name] = _not_created(name, error)
         await step(_CREATED_BYTES)
-    return {"topics": [answers[name] for name in dict.fromkeys(t.name for t in body.topics)]}
+    return {"topics": [answers[name] for name in named]}
 
 
-def _repeated(names: Any) -> set[str]:
-    return {name for name, times in Counter(names).items() if times > 1}
+def _refuse_repeated(name: str, named: dict[str, int]) -> None:
+    if named[name] > 1:
+        raise KafkaError(Code.INVALID_REQUEST, "the request names this queue twice")
 
 
-def _asked_for(worker: Worker, topics: Any, repeated: set[str]) -> int:
-    """How many partitions a CreateTopics asks for, as Kafka counts them."""
-    default = worker.config.partitions_default
-    return sum(
-        len(t.assignments) or (default if t.num_partitions == -1 else max(0, t.num_partitions))
-        for t in topics
-        if t.name not in repeated
-    )
+async def _ask_for_too_many(worker: Worker, request: Request, named: dict[str, int]) -> bool:
+    """Whether a CreateTopics asks for too many partitions, as Kafka counts them."""
+    default, asked = worker.config.partitions_default, 0
+    for topic in request.body.topics:
+        if named[topic.name] == 1:
+            partitions = default if topic.num_partitions == -1 else max(0, topic.num_partitions)
+            asked += len(topic.assignments) or partitions
+        if request.making.due:
+            await request.making.rest()
+    return asked > _PARTITIONS_AT_ONCE
 
 
 def _exists(name: str) -> str:
@@ -105,7 +106,7 @@ def _checked(worker: Worker, topic: Any) -> tuple[int, dict[str, str]]:
             Code.INVALID_PARTITIONS,
             f"a queue may have 1 to {worker.config.partitions_max} partitions, not {partitions}",
         )
-    return partitions, configs.check({config.name: config.value for config in topic.configs})
+    return partitions, configs.check(configs.given(topic.configs))
 
 
 def _assigned(topic: Any, nodes: set[int]) -> int:
@@ -173,11 +174,12 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     body, step = request.body, request.making.step
     answers: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], Queue]] = []
+    names: Iterator[tuple[str | None, UUID]]
     if request.version >= 6:
-        wanted = Counter((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
+        names = ((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
     else:
-        wanted = Counter((name, ZERO_UUID) for name in body.topic_names)
-    for (name, topic_id), times in wanted.items():
+        names = ((name, ZERO_UUID) for name in body.topic_names)
+    for (name, topic_id), times in (await request.making.count(names)).items():
         await step(_TOPIC_BYTES)
         queue, code = _wanted(worker, name, topic_id)
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id}
@@ -219,17 +221,23 @@ def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | N
 async def create_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A CreatePartitionsResponse."""
     body, step = request.body, request.making.step
-    repeated = _repeated(topic.name for topic in body.topics)
+    named = await request.making.count(topic.name for topic in body.topics)
+    last = {}
+    for topic in body.topics:
+        last[topic.name] = topic
+        if request.making.due:
+            await request.making.rest()
     results = []
     tickets = []
     growing = []
     added = 0
-    for topic in {topic.name: topic for topic in body.topics}.values():
+    for topic in last.values():
         await step(_TOPIC_BYTES)
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
         results.append(result)
         try:
-            queue = _growable(worker, topic, repeated)
+            _refuse_repeated(topic.name, named)
+            queue = _growable(worker, topic)
             added += topic.count - queue.partitions
             if added > _PARTITIONS_AT_ONCE:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
@@ -246,9 +254,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
     return {"results": results}
 
 
-def _growable(worker: Worker, topic: Any, repeated: set[str]) -> Queue:
-    if topic.name in repeated:
-        raise KafkaError(Code.INVALID_REQUEST, "the request names this queue twice")
+def _growable(worker: Worker, topic: Any) -> Queue:
     queue = worker.catalogue.find(topic.name)
     if queue is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)

@@ -4,8 +4,9 @@ Names, defaults and documentation follow Kafka's `TopicConfig`; unknown ones are
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kproxy.errors import Code, KafkaError
 
@@ -88,16 +89,28 @@ SETTINGS = {
 }  # fmt: skip
 
 
+def given(named: Iterable[Any]) -> dict[str, str | None]:
+    """Settings as they are named, the last of each. Raises KafkaError (INVALID_CONFIG)."""
+    found: dict[str, str | None] = {}
+    for setting in named:
+        if setting.name not in SETTINGS:
+            raise _unknown(setting.name)
+        found[setting.name] = setting.value
+    return found
+
+
+def _unknown(name: str) -> KafkaError:
+    known = ", ".join(sorted(SETTINGS))
+    return KafkaError(Code.INVALID_CONFIG, f"{name} is not a queue setting; there are: {known}")
+
+
 def check(given: Mapping[str, str | None]) -> dict[str, str]:
     """The settings to keep, without those set to null. Raises KafkaError (INVALID_CONFIG)."""
     kept = {}
     for name, value in given.items():
         setting = SETTINGS.get(name)
         if setting is None:
-            known = ", ".join(sorted(SETTINGS))
-            raise KafkaError(
-                Code.INVALID_CONFIG, f"{name} is not a queue setting; there are: {known}"
-            )
+            raise _unknown(name)
         if value is None:
             continue
         fault = setting.fault(value)

@@ -8,6 +8,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from kproxy.collecting import left_behind
 from kproxy.errors import KafkaError, first_of
 from kproxy.keeper import Keeper
 from kproxy.log.base import Deliver
@@ -98,6 +99,7 @@ class Holder:
             shard.kv.shut()
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(shard.close)
+            left_behind()
 
     # -- the local copy
 

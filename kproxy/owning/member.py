@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import structlog
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kproxy.config import Config
-from kproxy.errors import CannotStart, KafkaError
+from kproxy.errors import CannotStart
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
@@ -30,6 +31,7 @@ from kproxy.owning.decisions import Decisions
 from kproxy.owning.freshness import Freshness
 from kproxy.owning.nodes import AwayNodes
 from kproxy.owning.queues import QueueCache, outcome_key
+from kproxy.owning.rereading import Rereading
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
 from kproxy.owning.standing import LastRecords
@@ -51,7 +53,6 @@ _AGAIN_S = 2.0
 _OPENING_MAX = 8
 _FLUSH_S = 30.0
 _FLUSH_LOOK_S = 0.5
-_CURRENT_S = 60.0
 _SAY_AGAIN_S = 2.0
 _KEPT_SHARE = 0.9  # of the time that tombstones are kept: clocks of machines differ
 _CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
@@ -72,7 +73,8 @@ class Member:
         self.shards = Shards(config.shards, config.data_dir)
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
         self.cache = QueueCache(self.rows, config.shards, self.shards.serving)
-        if self.cache.has_missed(wall_clock_ms(), int(kept_ms * _KEPT_SHARE)):
+        kept_ms = int(kept_ms * _KEPT_SHARE)
+        if self.cache.has_missed(wall_clock_ms(), kept_ms):
             _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
             self.cache.begin_again()
         self.link = DataLink(upstream, config, self.level)
@@ -96,6 +98,13 @@ class Member:
             lambda topic: self.cache.begin_again(),
             self.fail,
         )
+        self.rereading = Rereading(
+            self.cache,
+            partial(self._follower.again, upstream.queues),
+            self.freshness.settle,
+            kept_ms,
+            wall_clock_ms,
+        )
 
     def fail(self, reason: str) -> None:
         """This worker cannot go on; one line for a person."""
@@ -108,8 +117,10 @@ class Member:
         """Read the map and the catalogue to their ends, and take a place in the map."""
         # A producer takes up to a second over the first record of a topic: not a client's second.
         self.link.publish_queue(outcome_key(0, self.link.writer), None)
+        began_ms = wall_clock_ms()
         await to_thread.run_sync(self._follower.start)
         await self._until(self._follower.caught_up.is_set)
+        self.cache.is_current(began_ms)
         await self._until(lambda: self.map.cluster_id is not None, self._name_cluster)
         assert self.map.cluster_id is not None
         try:
@@ -205,15 +216,6 @@ class Member:
         while True:
             await pulse(_SAY_AGAIN_S)
             self.last_records.say_again(self.me)
-
-    async def note_how_current(self) -> None:
-        """Keep beside the catalogue as of when all that was announced is in it."""
-        while True:
-            asked_ms = wall_clock_ms()
-            with suppress(KafkaError):
-                await self.freshness.settle()
-                self.cache.is_current(asked_ms)
-            await pulse(_CURRENT_S)
 
     async def flush_now_and_then(self) -> None:
         """Put the catalogue on disk where much has changed, or a while after it has."""
@@ -339,7 +341,7 @@ def _start_tasks(member: Member, tasks: TaskGroup, upgrades: ClusterUpgrades) ->
     tasks.start_soon(member.aftermath.run)
     tasks.start_soon(member.freshness.run)
     tasks.start_soon(member.flush_now_and_then)
-    tasks.start_soon(member.note_how_current)
+    tasks.start_soon(member.rereading.run)
     tasks.start_soon(member.say_again_now_and_then)
     tasks.start_soon(_watch_failure, member)
     tasks.start_soon(away.run)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from kproxy.metadata.catalogue import StateLookup, home_of
+from kproxy.pace import scanned
 from kproxy.shard import Shard
 from kproxy.upstream.following import NOTE, Record
 from kproxy.upstream.librdkafka import Header
@@ -112,6 +113,11 @@ def _is_ahead(home: Shard, word: Queue | Gone | None) -> bool:
     return as_of >= home.applied_through.next_offset
 
 
+def _seen_key(name: str) -> bytes:
+    """While all of the topic comes again: that it speaks of a queue of this name."""
+    return b"s" + name.encode()
+
+
 def doubt_key(name: str) -> bytes:
     """Without a value: the topic's last word on a name may not be what is held here of it."""
     return b"d" + name.encode()
@@ -125,6 +131,7 @@ class QueueCache:
         self._shards = shards
         self._serving = serving
         self.changes = 0
+        self.reading_again = False
         self._ended: dict[str, int] = {}  # names that were nobody's a while ago, as of when
         self.gone: Callable[[QueueId], None] = _nothing
         """Told of ids that stand for no queue any more, as the log has it."""
@@ -193,11 +200,29 @@ class QueueCache:
 
     def begin_again(self) -> None:
         """All of the topic comes again: forget what it said."""
-        for first in (b"q", b"i", b"d"):
+        for first in (b"q", b"i", b"d", b"s"):
             keys = [key for key, _ in self.kv.scan(first, bytes([first[0] + 1]))]
             self.kv.write(dict.fromkeys(keys))
         self.kv.write({_NEXT: None, _CURRENT: None})
         self._ended.clear()
+
+    def read_again(self) -> None:
+        """All of the topic comes again: what it does not speak of then, `drop_unheard` forgets."""
+        self.reading_again = True
+        self.kv.write({_NEXT: None})
+
+    async def drop_unheard(self) -> None:
+        """The topic was read again: tombstones that are gone by now were missed."""
+        async for found in scanned(self.kv.scan, b"q", b"r"):
+            changes: dict[bytes, bytes | None] = {}
+            for row, _ in found:
+                name = row[1:].decode()
+                if self.kv.get(_seen_key(name)) is None and self._home(name) is None:
+                    self._put(changes, name, None)
+            self.kv.write(changes)
+        self.reading_again = False
+        async for found in scanned(self.kv.scan, b"s", b"t"):
+            self.kv.write(dict.fromkeys(key for key, _ in found))
 
     def apply(self, records: Iterable[Record]) -> list[str]:
         """Take in records of the topic; the names that it has wrong, of home shards served here."""
@@ -210,6 +235,8 @@ class QueueCache:
             said = _said(record)
             if said is not None:
                 self._hear(changes, right, *said)
+                if self.reading_again:
+                    changes[_seen_key(said[0])] = None if isinstance(said[1], Gone) else b""
         self.kv.write(changes)
         return [name for name, it_is in right.items() if not it_is]
 

@@ -39,6 +39,22 @@ def decode_produce(data: bytes, position: int, version: int, elements_max: int) 
         raise Malformed(f"the Produce request does not decode: {error}") from error
 
 
+def each_once(request: ProduceRequest) -> ProduceRequest:
+    """Of a partition that is named more than once the last records, as a real Kafka takes them."""
+    topics = request.topics
+    repeated = len(topics) > 1 and len({topic for topic, _ in topics}) < len(topics)
+    for _, partitions in topics:
+        if len(partitions) > 1 and len(dict(partitions)) < len(partitions):
+            repeated = True
+    if not repeated:
+        return request
+    last: dict[str | bytes, dict[int, bytes | None]] = {}
+    for topic, partitions in topics:
+        last.setdefault(topic, {}).update(partitions)
+    taken = [Topic(topic, list(partitions.items())) for topic, partitions in last.items()]
+    return request._replace(topics=taken)
+
+
 def _decode(data: bytes, at: int, version: int, elements_max: int) -> ProduceRequest:
     flexible, by_id = version >= PRODUCE_FLEXIBLE, version >= PRODUCE_TOPIC_IDS
     short, long = (_compact, _compact) if flexible else (_fixed_short, _fixed_long)

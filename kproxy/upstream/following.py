@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -66,6 +67,7 @@ class Follower:
                 queued_max_messages_kbytes=16 << 10,
             )
         )
+        self._again: deque[tuple[str, Callable[[], None], asyncio.Future[None]]] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
@@ -97,6 +99,15 @@ class Follower:
             else:
                 return int(low), int(high)
 
+    async def again(self, topic: str, began: Callable[[], None]) -> None:
+        """Read a topic from its start on: what is delivered once `began` was called is that.
+
+        Raises KafkaException where the cluster does not answer.
+        """
+        done = self._loop.create_future()
+        self._again.append((topic, began, done))
+        await done
+
     def close(self) -> None:
         self._closing = True
         if self._thread.ident is not None:
@@ -108,6 +119,8 @@ class Follower:
     def _run(self) -> None:
         while not self._closing:
             try:
+                if self._again:
+                    self._begin(*self._again.popleft())
                 messages = self._consumer.consume(1, _WAIT_S)
                 if messages:
                     messages += self._consumer.consume(_CHUNK, 0)
@@ -123,6 +136,22 @@ class Follower:
                 _log.exception("follow_ended")
                 self._tell_failed(f"cannot take in what other workers say: {error!r}")
                 return
+
+    def _begin(self, topic: str, began: Callable[[], None], done: asyncio.Future[None]) -> None:
+        async def tell(failure: KafkaException | None) -> None:
+            if failure is None:
+                began()
+            if not done.done():  # it was not cancelled
+                done.set_result(None) if failure is None else done.set_exception(failure)
+
+        try:
+            low, _ = self._watermarks(topic)
+            self._consumer.seek(TopicPartition(topic, 0, low))
+        except KafkaException as error:
+            failure: KafkaException | None = error
+        else:
+            failure = None
+        asyncio.run_coroutine_threadsafe(tell(failure), self._loop).result()
 
     def _tell_failed(self, reason: str) -> None:
         with suppress(RuntimeError):  # the event loop has ended

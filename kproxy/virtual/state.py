@@ -51,6 +51,16 @@ class State:
         self.touched: set[PartitionKey] = set()
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
 
+    @property
+    def cached(self) -> int:
+        """How many rows are held in memory."""
+        return len(self._partitions) + len(self._queues) + len(self._names)
+
+    def close(self) -> None:
+        """Let go of what is cached: who held this may go on to do so."""
+        for cache in (self._partitions, self._dirty_partitions, self._queues, self._names):
+            cache.clear()
+
     # -- reading and changing single rows
 
     def get(self, key: bytes) -> bytes | None:

@@ -6,7 +6,7 @@ from uuid import UUID
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
-from tests.wire import Wire, batch
+from tests.wire import Wire, batch, batches, fetch_values
 
 NO_ID = UUID(int=0)
 
@@ -84,6 +84,52 @@ def test_partitions(kafka: Kafka, server: Served) -> None:
         return steps
 
     alike(kafka, server, script, "parts-twice")
+
+
+def test_batches(kafka: Kafka, server: Served) -> None:
+    """Of a partition's batches the last is taken; which of several is sound does not matter."""
+
+    def named(index: int, records: bytes) -> dict[str, Any]:
+        return {"index": index, "records": records}
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue, 3)
+        steps: list[Any] = []
+
+        def produce(version: int, *topics: list[dict[str, Any]]) -> None:
+            queue_id = wire.metadata(queue, create=False).topics[0].topic_id
+            label = {"topic_id": queue_id} if version >= 13 else {"name": queue}
+            answer = wire.call(0, version, {
+                "transactional_id": None, "acks": -1, "timeout": 10_000,
+                "topic_data": [label | {"partition_data": parts} for parts in topics],
+            })  # fmt: skip
+            steps.append(
+                [sorted((p.index, int(p.error_code), p.base_offset) for p in t.partition_responses)
+                 for t in answer.responses]
+            )  # fmt: skip
+            for index in range(3):
+                found = wire.call(1, 12, fetch_values({(queue, index): 0}))
+                parts = found.responses[0].partitions if found.responses else ()
+                stored = [found for part in parts for found in batches(part.records)]
+                steps.append([(base, data[61:]) for base, data in stored])
+
+        one, two, three = (batch(b"%d" % number) for number in range(3))
+        damaged = bytearray(one)
+        damaged[-3] ^= 1
+        for version in (9, 13):
+            produce(version, [named(0, one), named(0, two)])
+            produce(version, [named(1, one)], [named(2, two)])
+            produce(version, [named(1, one)], [named(1, two), named(2, three)])
+            produce(version, [named(0, bytes(damaged)), named(0, two)])
+            produce(version, [named(0, two), named(0, bytes(damaged))])
+            produce(version, [named(7, one), named(7, one), named(0, three)])
+        producer = wire.producer_id()
+        sent = [batch(b"v", producer_id=producer, epoch=0, sequence=i) for i in range(2)]
+        produce(9, [named(0, sent[0]), named(0, sent[1])])
+        produce(9, [named(0, sent[0])])
+        return steps
+
+    alike(kafka, server, script, "batches-twice")
 
 
 def test_groups(kafka: Kafka, server: Served) -> None:

@@ -1,7 +1,9 @@
 """Shards taken away while everything that works on them is at it: nothing but that piece ends."""
 
 import random
+import weakref
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy import keeper, pace
+from kproxy import collecting, keeper, pace
 from kproxy.errors import Code
 from kproxy.groups.coordinators import Coordinators
 from kproxy.groups.member import Member
@@ -22,6 +24,7 @@ from kproxy.store.rocks import RocksKv, RowsClosed
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.group_rows import encode_change
 from kproxy.virtual.types import QueueId, ShardId
+from tests.fakes import as_served
 from tests.simulation.cluster import SimRowsWriter, World
 from tests.simulation.sim_worker import Life
 
@@ -143,3 +146,38 @@ def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(with_life: Any)
             assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
 
     with_life(test)
+
+
+def test_little_is_left_of_shards_that_were_given_up(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python does not look for what has lived long: a shard's caches would stay for ever."""
+    given_up: list[weakref.ref[Shard]] = []
+
+    async def give_up(life: Life) -> None:
+        life.shards.assigned(frozenset({0}))
+        shard = await served(life)
+        if not given_up:
+            await fill(shard, new_queue_id(ShardId(0), 1))
+        assert shard.state.queue("q") is not None
+        given_up.append(weakref.ref(shard))
+        life.shards.assigned(frozenset())
+        with anyio.fail_after(20):
+            while life.shards.serving(0) is not None or shard.tasks is not None:
+                await checkpoint()
+
+    async def test(life: Life) -> None:
+        await give_up(life)
+        await anyio.sleep(0.5)
+        left = given_up[0]()
+        assert left is None or left.state.cached == 0
+        del left
+        with anyio.fail_after(20):
+            while given_up[0]() is not None:
+                await give_up(life)
+                await anyio.sleep(0.5)  # timers, as of pulses, let go
+
+    monkeypatch.setattr(collecting, "_PIECES_MAX", 2)
+    monkeypatch.setattr(collecting, "_pieces", count(1))
+    with as_served():
+        with_life(test)

@@ -53,6 +53,9 @@ class FakeConsumer:
         for one in partitions:
             del self._at[one.partition]
 
+    def seek(self, one: TopicPartition) -> None:
+        self._at[one.partition] = one.offset
+
     def pause(self, partitions: list[TopicPartition]) -> None:
         self._paused |= {one.partition for one in partitions}
 

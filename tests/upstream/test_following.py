@@ -5,6 +5,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from confluent_kafka import KafkaError as UpstreamError
+from confluent_kafka import KafkaException, TopicPartition
 
 from kproxy.upstream import following
 from kproxy.upstream.following import Follower, Record
@@ -38,5 +40,55 @@ def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch
         await to_thread.run_sync(follower.close)
         assert "of a later kproxy" in reasons[0]
         assert taken == [0, 1]  # and no more
+
+    anyio.run(test)
+
+
+def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "Consumer", FakeConsumer)
+
+    async def test() -> None:
+        taken: list[int] = []
+
+        async def deliver(records: list[Record]) -> None:
+            taken.extend(record.offset for record in records)
+
+        def never(reason: str) -> None:
+            pytest.fail(reason)
+
+        follower = Follower(UPSTREAM, {"t": 0}, deliver, never, never)
+        await to_thread.run_sync(follower.start)
+        with anyio.fail_after(10):
+            await follower.caught_up.wait()
+            await follower.again("t", taken.clear)
+            while len(taken) < FakeConsumer.records:
+                await anyio.sleep(0.002)
+        await to_thread.run_sync(follower.close)
+        assert taken == list(range(FakeConsumer.records))
+
+    anyio.run(test)
+
+
+def test_a_topic_that_cannot_be_read_again_is_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(FakeConsumer):
+        def seek(self, one: TopicPartition) -> None:
+            raise KafkaException(UpstreamError(UpstreamError._TRANSPORT))
+
+    monkeypatch.setattr(following, "Consumer", Away)
+
+    async def test() -> None:
+        async def deliver(records: list[Record]) -> None:
+            pass
+
+        def never(reason: str = "") -> None:
+            pytest.fail(reason)
+
+        follower = Follower(UPSTREAM, {"t": 0}, deliver, never, never)
+        await to_thread.run_sync(follower.start)
+        with anyio.fail_after(10):
+            with pytest.raises(KafkaException):
+                await follower.again("t", never)
+            await follower.caught_up.wait()
+        await to_thread.run_sync(follower.close)
 
     anyio.run(test)
