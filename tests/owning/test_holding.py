@@ -172,7 +172,7 @@ def test_little_is_left_of_shards_that_were_given_up(
         left = given_up[0]()
         assert left is None or left.state.cached == 0
         del left
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while given_up[0]() is not None:
                 await give_up(life)
                 await anyio.sleep(0.5)  # timers, as of pulses, let go
