@@ -243,16 +243,23 @@ class Coordinator:
 
     async def delete(self, group_id: str) -> Code:
         """Delete a group that nobody is a member of, or joins, with all its offsets."""
-        group, head = await self.load(group_id), self.head(group_id)
-        if group is not None and group.idle and head is not None and head.members:
-            code = await self.log(group)  # that it is empty
+        while (group := await self.load(group_id)) is not None:
+            if not group.idle:
+                return Code.NON_EMPTY_GROUP
+            async with group.lock:
+                code = await self._emptied(group) if self.has(group) else Code.NONE
             if code:
                 return code
-        if group is not None and not group.idle:
-            return Code.NON_EMPTY_GROUP
-        if group is not None:
-            self.forget(group)
         return await self.deletions.delete(group_id)
+
+    async def _emptied(self, group: Group) -> Code:
+        """Log that a group is empty where its rows do not say so yet, and keep it no longer."""
+        head, code = self.head(group.id), Code.NONE
+        if head is not None and head.members:
+            code = await self.log_changes(group)
+        if group.idle:
+            self.forget(group)
+        return code
 
     # -- consumer groups
 

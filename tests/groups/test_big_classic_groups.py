@@ -11,9 +11,11 @@ from anyio.lowlevel import checkpoint
 
 from kproxy import pace
 from kproxy.groups import rebalancing
-from kproxy.handlers import classic_groups
+from kproxy.handlers import classic_groups, groups, offsets
+from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Kind, command
 from kproxy.worker import Worker
+from tests.fakes import memory_worker
 from tests.groups.test_classic_groups import Member, coordinator_of, request, run
 
 
@@ -120,23 +122,28 @@ def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
     run(test, group_initial_rebalance_delay_ms=300)
 
 
+def fill(worker: Worker, count: int) -> None:
+    """Rows of a group as an earlier coordinator has left them."""
+    row = {
+        "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
+        "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",
+    }  # fmt: skip
+    values = {
+        "group": "g", "after": -1, "kind": "classic", "members": count,
+        "values": {"generation": 5, "protocol_type": "consumer", "protocol": "range",
+                   "leader": "m0"},
+        "rows": {f"m{n}": row for n in range(count)},
+    }  # fmt: skip
+    shard: Any = worker.coordinated("g")
+    shard.apply(command(Kind.GROUP, values=values))
+
+
 def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
     """Others are served meanwhile, who asks for the group waits, and it is read once."""
     count = 4000
 
     async def test(worker: Worker) -> None:
-        row = {
-            "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
-            "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",
-        }  # fmt: skip
-        values = {
-            "group": "g", "after": -1, "kind": "classic", "members": count,
-            "values": {"generation": 5, "protocol_type": "consumer", "protocol": "range",
-                       "leader": "m0"},
-            "rows": {f"m{n}": row for n in range(count)},
-        }  # fmt: skip
-        shard: Any = worker.coordinated("g")
-        shard.apply(command(Kind.GROUP, values=values))
+        fill(worker, count)
         members = [Member(worker) for _ in range(3)]
         for number, member in enumerate(members):
             member.id, member.generation = f"m{number}", 5
@@ -160,3 +167,52 @@ def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
         assert members[0].id == group.leader  # type: ignore[union-attr]
 
     run(test)
+
+
+@pytest.mark.parametrize("by", ["commit", "fetch", "describe"])
+def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: the first commit after a takeover held the loop until 10,000 members were read."""
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
+    count, turns, decode = 4000, Turns(), group_rows.decode_member
+
+    def counting(data: bytes) -> dict[str, Any]:
+        turns.count()
+        return decode(data)
+
+    monkeypatch.setattr(group_rows, "decode_member", counting)
+
+    async def ask(worker: Worker) -> int:
+        if by == "commit":
+            part = SimpleNamespace(
+                partition_index=0, committed_offset=1, committed_metadata="",
+                committed_leader_epoch=-1,
+            )  # fmt: skip
+            answer = await offsets.commit(worker, request(
+                8, group_id="g", member_id="m1", generation_id_or_member_epoch=5,
+                topics=[SimpleNamespace(name="q", partitions=[part])],
+            ))  # fmt: skip
+            return int(answer["topics"][0]["partitions"][0]["error_code"])
+        if by == "fetch":
+            asked = SimpleNamespace(group_id="g", member_id="m1", member_epoch=5, topics=None)
+            answer = await offsets.fetch(worker, request(9, groups=[asked]))
+        else:
+            answer = await groups.describe(worker, request(5, groups=["g"]))
+        return int(answer["groups"][0]["error_code"])
+
+    async def test(worker: Worker) -> None:
+        await worker.catalogue.create("q", 1)[1].wait()
+        coordinator_of(worker)  # it takes nothing up
+        fill(worker, count)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(turns.run)
+            assert await ask(worker) == 0
+            tasks.cancel_scope.cancel()
+        assert len(coordinator_of(worker).groups["g"].members) == count
+        assert turns.most <= 500
+
+    async def main() -> None:
+        await test(memory_worker(group_session_ms_min=1))
+
+    anyio.run(main)

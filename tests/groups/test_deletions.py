@@ -10,6 +10,8 @@ from kproxy.log.base import Ticket
 from kproxy.virtual.bodies import Expire, decode_expire
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.worker import Worker
+from tests.groups.test_classic_groups import Member
+from tests.groups.test_classic_groups import run as in_time
 from tests.handlers.test_long_requests import call, commit_values, make, run, shard_of
 
 
@@ -105,3 +107,20 @@ def test_who_joins_a_group_while_it_is_deleted_has_to_wait() -> None:
         assert described.groups[0].error_code == 14
 
     run(test)
+
+
+def test_a_group_that_is_just_empty_goes_though_its_rows_do_not_say_so_yet() -> None:
+    async def test(worker: Worker) -> None:
+        one = Member(worker)
+        with anyio.fail_after(20):
+            assert await one.join() == 0
+            assert (await one.sync(one))[0] == 0
+            assert await one.leave() == 0
+            async with anyio.create_task_group() as tasks:
+                group = coordinator_of(worker).groups["g"]
+                tasks.start_soon(coordinator_of(worker).log, group)  # as is about to be
+                answer = await call(worker, 42, 2, {"groups_names": ["g"]})
+        assert [r.error_code for r in answer.results] == [0]
+        assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geou"]
+
+    in_time(test)
