@@ -19,6 +19,7 @@ from kproxy.metadata.cluster import Mapped, check_identity, new_cluster_id
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
 from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
 from kproxy.owning.aftermath import Aftermath
+from kproxy.owning.announcing import Voice
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.freshness import Freshness
 from kproxy.owning.nodes import AwayNodes
@@ -206,6 +207,16 @@ class Member:
         self.link.publish_map(key, value)
         self.link.claimed(index, claim)
 
+    def voice(self, tasks: TaskGroup) -> Voice:
+        return Voice(
+            link=self.link,
+            shards=self.config.shards,
+            cache=self.cache,
+            serving=self.shards.serving,
+            settle=self.freshness.settle,
+            tasks=tasks,
+        )
+
     async def flush_now_and_then(self) -> None:
         """Put the catalogue on disk where much has changed, or a while after it has."""
         kv, most = self.rows, self.config.rows_flush_bytes // _CATALOGUE_SHARE
@@ -277,15 +288,7 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 
 async def _served(member: Member, tasks: TaskGroup) -> Worker:
     config, shards = member.config, member.shards
-    member.decisions = Decisions(
-        member.link,
-        config.shards,
-        member.cache,
-        shards.serving,
-        member.freshness.settle,
-        tasks,
-        wall_clock_ms,
-    )
+    member.decisions = Decisions(member.voice(tasks), wall_clock_ms)
     member.link.unfollowed = member.decisions.unfollowed
     shards.decide = member.decisions.decide
     await member.start()
