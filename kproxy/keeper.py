@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from kproxy.config import Config
 from kproxy.copying import Copier
 from kproxy.errors import KafkaError
+from kproxy.pace import Pace
 from kproxy.pulse import pulse
 from kproxy.shard import Shard
 from kproxy.virtual import rows
@@ -89,10 +90,10 @@ class Keeper:
         swept = await self._sweep()
         if self._mostly_dead(self._shard.segments.active):
             await self._shard.log.roll()
-        dead = self._dead()
+        dead = await self._dead()
         if self._flush_due(swept, bool(dead)):
             await self.flush()
-        self._reclaim(dead)
+        await self._reclaim(dead)
         if not swept:  # else what is dead may still count as alive
             await self._copy_forward()
 
@@ -121,20 +122,26 @@ class Keeper:
         self._flushed_at = time.monotonic()
 
     def _sealed(self) -> list[int]:
+        """In order; a log may have ten thousand of them."""
         active = self._shard.segments.active
-        return [segment for segment in self._shard.segments.ids if segment != active]
+        return sorted(segment for segment in self._shard.segments.ids if segment != active)
 
-    def _dead(self) -> list[int]:
+    async def _dead(self) -> list[int]:
         """Segments that hold nothing live; in order, those before the first that does."""
-        if self._in_order:
-            first = self._shard.first_live()
-            return [segment for segment in self._sealed() if segment < first]
-        return [segment for segment in self._sealed() if not self._state.live_bytes(segment)]
+        found, pace = [], Pace()
+        for segment in self._sealed():
+            if not self._state.live_bytes(segment):
+                found.append(segment)
+            elif self._in_order:
+                break
+            await pace.step()
+        return found
 
-    def _reclaim(self, dead: list[int]) -> None:
+    async def _reclaim(self, dead: list[int]) -> None:
         """Delete segments that hold nothing live and lie before the checkpoint."""
-        segments = self._shard.segments
+        segments, pace = self._shard.segments, Pace()
         for segment in dead:
+            await pace.step()
             if segment >= self._shard.durable_through[1]:
                 continue
             freed = segments.drop(segment)
@@ -210,7 +217,7 @@ class Keeper:
 
     async def _copy_forward(self) -> None:
         """Free one segment of which less than half is alive; in order, the first of such a log."""
-        for segment in self._to_copy():
+        for segment in await self._to_copy():
             live = self._state.live_bytes(segment)
             if live and segment not in self._uncopied:
                 copier = Copier(self._shard, segment)
@@ -221,10 +228,15 @@ class Keeper:
                     _log.error("segment_not_freed", segment=segment, live_bytes=live)
                 return
 
-    def _to_copy(self) -> list[int]:
+    async def _to_copy(self) -> list[int]:
+        found, sealed, pace, segments = [], self._sealed(), Pace(), self._shard.segments
+        size, live = segments.end, self._state.live_bytes(segments.active)
+        for segment in sealed:
+            if not self._in_order and self._mostly_dead(segment):
+                found.append(segment)
+            size += segments.size(segment)
+            live += self._state.live_bytes(segment)
+            await pace.step()
         if not self._in_order:
-            return [segment for segment in self._sealed() if self._mostly_dead(segment)]
-        ids = self._shard.segments.ids
-        size = sum(map(self._shard.segments.size, ids))
-        live = sum(map(self._state.live_bytes, ids))
-        return sorted(self._sealed())[:1] if size > _WORTH_FREEING_BYTES and live * 2 < size else []
+            return found
+        return sealed[:1] if size > _WORTH_FREEING_BYTES and live * 2 < size else []

@@ -1,11 +1,13 @@
 """Offsets of a queue that is gone: forgotten by the log's commands, and by nothing else."""
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kproxy import pace
 from kproxy.errors import Code, KafkaError
 from kproxy.keeper import Keeper, sweep_commits
 from kproxy.shard import Shard, open_local
@@ -25,6 +27,47 @@ async def commit(shard: Shard, group: str, *partitions: int) -> None:
 
 def left(shard: Shard) -> list[bytes]:
     return [key for key, _ in shard.kv.scan(b"", b"\xff") if key[:1] in (b"o", b"r", b"x")]
+
+
+@pytest.mark.parametrize("shards", [0, 4])
+def test_ten_thousand_segments_are_looked_at_in_slices(
+    tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the last few are dead: they are found, and deleted, some in each turn."""
+    monkeypatch.setattr(pace, "SLICE_S", 0)  # after each segment others may have their turn
+
+    async def test() -> None:
+        async with running(tmp_path, sync="never") as shard:
+            segments, count = shard.segments, 10_000
+            for number in range(count):
+                segment = segments.ids[-1] + 1
+                segments.path(segment).write_bytes(b"x" * (number % 7))
+                segments.ids.append(segment)
+            kept = segments.ids[-5:]
+            shard.commit({rows.segment_key(segment): b"\0" * 7 + b"\1" for segment in kept})
+            keeper = Keeper(shard, config(), shards=shards)
+            turns = Turns()
+            sealed = set(segments.ids) - {segments.active}
+            dead = await turns.during(keeper._dead())
+            assert set(dead) == sealed - set(kept)
+            assert len(await turns.during(keeper._to_copy())) == 0
+            shard.durable_through = shard.durable_through._replace(segment=kept[-1] + 1)
+            await turns.during(keeper._reclaim(dead))
+            assert set(segments.ids) == {segments.active, *kept}
+
+    run(test)
+
+
+class Turns:
+    """Pieces of work of which each takes several turns of the loop."""
+
+    async def during(self, work: Any) -> Any:
+        task, turns = asyncio.get_running_loop().create_task(work), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 9000
+        return task.result()
 
 
 class Appended:

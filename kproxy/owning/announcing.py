@@ -5,6 +5,7 @@ what somebody else has told wrongly. What a late worker still announces holds as
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,8 +18,6 @@ from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
 
-Serving = Callable[[int], Shard | None]
-Settle = Callable[[], Awaitable[None]]
 _LOST_S = 30.0
 
 
@@ -27,25 +26,28 @@ def serves(shard: Shard, term: int) -> bool:
     return shard.serving and shard.term == term
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voice:
+    """How a worker speaks to the others, and what it has heard of them."""
+
+    link: DataLink
+    shards: int
+    cache: QueueCache
+    serving: Callable[[int], Shard | None]
+    settle: Callable[[], Awaitable[None]]
+    """Wait until the cache is as new as the topic."""
+    tasks: TaskGroup
+
+
 class Announcer:
     """Puts announcements in the queues topic."""
 
-    def __init__(
-        self,
-        link: DataLink,
-        shards: int,
-        cache: QueueCache,
-        serving: Serving,
-        settle: Settle,
-        tasks: TaskGroup,
-    ) -> None:
-        """`settle`: wait until the cache is as new as the topic."""
-        self._settle = settle
-        self._link = link
-        self._shards = shards
-        self._cache = cache
-        self._serving = serving
-        self._tasks = tasks
+    def __init__(self, voice: Voice) -> None:
+        self._settle = voice.settle
+        self._link = voice.link
+        self._shards = voice.shards
+        self._cache = voice.cache
+        self._tasks = voice.tasks
         self._to_note: list[str] = []
         self._unsure: dict[str, tuple[Shard, int, float]] = {}  # term, and since when
         self._to_compare: dict[int, tuple[Shard, int]] = {}

@@ -14,17 +14,15 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup
 
 from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.owning.announcing import Announcer, Serving, Settle, serves
-from kproxy.owning.queues import Gone, QueueCache, announced, announcement, outcome_key
+from kproxy.owning.announcing import Announcer, Voice, serves
+from kproxy.owning.queues import Gone, announced, announcement, outcome_key
 from kproxy.pace import scanned
 from kproxy.pulse import pulse
 from kproxy.shard import Shard
-from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.outcome import Outcome
@@ -47,25 +45,16 @@ _Folded = tuple[int, Envelope, Outcome]
 class Decisions:
     """What this worker asked of other shards, and what it decides for others."""
 
-    def __init__(
-        self,
-        link: DataLink,
-        shards: int,
-        cache: QueueCache,
-        serving: Serving,
-        settle: Settle,
-        tasks: TaskGroup,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._link = link
-        self._shards = shards
-        self._serving = serving
-        self._tasks = tasks
+    def __init__(self, voice: Voice, now_ms: Callable[[], int]) -> None:
+        self._link = voice.link
+        self._shards = voice.shards
+        self._serving = voice.serving
+        self._tasks = voice.tasks
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._landing: dict[int, dict[QueueId, list[tuple[int, Answer]]]] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
-        self.announcer = Announcer(link, shards, cache, serving, settle, tasks)
+        self.announcer = Announcer(voice)
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking

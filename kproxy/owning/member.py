@@ -27,6 +27,7 @@ from kproxy.metadata.map import (
     shard_record,
 )
 from kproxy.owning.aftermath import Aftermath
+from kproxy.owning.announcing import Voice
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.freshness import Freshness
 from kproxy.owning.nodes import AwayNodes
@@ -217,6 +218,16 @@ class Member:
             await pulse(_SAY_AGAIN_S)
             self.last_records.say_again(self.me)
 
+    def voice(self, tasks: TaskGroup) -> Voice:
+        return Voice(
+            link=self.link,
+            shards=self.config.shards,
+            cache=self.cache,
+            serving=self.shards.serving,
+            settle=self.freshness.settle,
+            tasks=tasks,
+        )
+
     async def flush_now_and_then(self) -> None:
         """Put the catalogue on disk where much has changed, or a while after it has."""
         kv, most = self.rows, self.config.rows_flush_bytes // _CATALOGUE_SHARE
@@ -288,15 +299,7 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 
 async def _served(member: Member, tasks: TaskGroup) -> Worker:
     shards = member.shards
-    member.decisions = Decisions(
-        member.link,
-        member.config.shards,
-        member.cache,
-        shards.serving,
-        member.freshness.settle,
-        tasks,
-        wall_clock_ms,
-    )
+    member.decisions = Decisions(member.voice(tasks), wall_clock_ms)
     member.link.unfollowed = member.decisions.unfollowed
     shards.decide = member.decisions.decide
     await member.start()

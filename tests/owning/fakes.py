@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kproxy.metadata.levels import Level
+from kproxy.owning.announcing import Voice
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.holder import Holder
 from kproxy.owning.queues import QueueCache
@@ -81,9 +82,11 @@ class Member:
         self.link: Any = Link(topic, writer)
         self.holders: dict[int, Holder] = {}
         self.cache = QueueCache(DictKv(), SHARDS, self.serving)
-        self.decisions = Decisions(
-            self.link, SHARDS, self.cache, self.serving, self.settle, self.tasks, now_ms
-        )
+        voice = Voice(
+            link=self.link, shards=SHARDS, cache=self.cache, serving=self.serving,
+            settle=self.settle, tasks=self.tasks,
+        )  # fmt: skip
+        self.decisions = Decisions(voice, now_ms)
         self.site: Any = SimpleNamespace(
             link=self.link, decisions=self.decisions, announce=lambda shard, claim: None,
             level=Level(),

@@ -172,10 +172,10 @@ def test_little_is_left_of_shards_that_were_given_up(
         left = given_up[0]()
         assert left is None or left.state.cached == 0
         del left
-        with anyio.fail_after(60):
-            while given_up[0]() is not None:
+        with anyio.fail_after(30):  # a loop's variable may hold one, timers hold the latest
+            while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
                 await give_up(life)
-                await anyio.sleep(0.5)  # timers, as of pulses, let go
+                await anyio.sleep(0.5)
 
     monkeypatch.setattr(collecting, "_PIECES_MAX", 2)
     monkeypatch.setattr(collecting, "_pieces", count(1))

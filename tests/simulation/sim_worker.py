@@ -10,6 +10,7 @@ from kproxy.config import Config
 from kproxy.log.room import DiskRoom
 from kproxy.metadata.levels import Level
 from kproxy.owning.aftermath import Aftermath
+from kproxy.owning.announcing import Voice
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.freshness import Freshness
 from kproxy.owning.queues import QueueCache
@@ -68,10 +69,12 @@ class Life:
 
     def _start(self, tasks: Any) -> None:
         self.link = SimLink(self.world, self, self.writer, tasks)
-        self.decisions = Decisions(
-            self.link, self.count, self.cache, self.shards.serving, self.freshness.settle, tasks,
-            self.now_ms,
+        link: Any = self.link
+        voice = Voice(
+            link=link, shards=self.count, cache=self.cache, serving=self.shards.serving,
+            settle=self.freshness.settle, tasks=tasks,
         )  # fmt: skip
+        self.decisions = Decisions(voice, self.now_ms)
         self.link.unfollowed = self.decisions.unfollowed
         self.shards.decide = self.decisions.decide
         upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
