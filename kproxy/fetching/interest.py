@@ -81,6 +81,8 @@ class Interest:
 
     def let_go(self) -> bool:
         """Forget some of what is followed; whether that was all. Nobody looks at it any more."""
+        if not self._watching and len(self.partitions) <= AT_ONCE:
+            return True  # no shard knows of them
         self._ended = True
         for _ in range(min(AT_ONCE, len(self.partitions))):
             _, followed = self.partitions.popitem()
