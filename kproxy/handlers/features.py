@@ -8,6 +8,7 @@ from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST
 from kproxy.worker import Request, Worker
 
 _UPGRADE = 1
+_RESULT_BYTES = 400  # made of a dict, about
 
 
 def described(worker: Worker) -> Mapping[str, Any]:
@@ -27,25 +28,26 @@ async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
     updates = request.body.feature_updates
     code, message = Code.NONE, None
     try:
-        await _check(worker, request.version, updates)
+        await _check(worker, request, updates)
         if updates and not getattr(request.body, "validate_only", False):
             await _finalize(worker, updates[0].max_version_level)
     except KafkaError as error:
         code, message = error.code, error.message
-    results = [
-        {"feature": asked.feature, "error_code": code, "error_message": message}
-        for asked in updates
-    ]
+    results = []
+    for asked in updates:
+        results.append({"feature": asked.feature, "error_code": code, "error_message": message})
+        await request.making.step(_RESULT_BYTES)
     return {"error_code": code, "error_message": message, "results": results}
 
 
-async def _check(worker: Worker, version: int, updates: Sequence[Any]) -> None:
+async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> None:
     """Raises KafkaError: why one of them cannot be, as Kafka's controller says it."""
-    if len({asked.feature for asked in updates}) < len(updates):
+    times = await request.making.count(asked.feature for asked in updates)
+    if len(times) < len(updates):
         raise KafkaError(Code.INVALID_REQUEST, "a feature is named twice")
     for asked in updates:
         level = asked.max_version_level
-        fault = _fault(worker, version, asked)
+        fault = _fault(worker, request.version, asked)
         if fault is None and (behind := await _behind(worker, level)):
             fault = f"not known to {', '.join(behind)}"
         if fault is not None:

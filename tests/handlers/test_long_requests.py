@@ -11,6 +11,7 @@ import pytest
 
 from kproxy.dispatch import accept
 from kproxy.dispatch import answer as respond
+from kproxy.errors import Code
 from kproxy.fetching.reading import Answer
 from kproxy.handlers import offsets
 from kproxy.protocol.codec import decode_response, encode_request
@@ -400,3 +401,16 @@ def test_very_many_partitions_are_followed_and_let_go_of_in_slices() -> None:
         assert len(watchers) == 0
 
     run(test, fetch_session_partitions_max=100_000)
+
+
+def test_very_many_features_are_refused_in_slices() -> None:
+    async def test(worker: Worker) -> None:
+        for names in ([f"f{n}" for n in range(100_000)], ["f"] * 100_000):
+            updates = [
+                {"feature": name, "max_version_level": 1, "upgrade_type": 1} for name in names
+            ]
+            values = {"feature_updates": updates, "validate_only": False}
+            answer = await call(worker, 57, 1, values)
+            assert answer.error_code in (Code.INVALID_REQUEST, Code.INVALID_UPDATE_VERSION)
+
+    run(test)
