@@ -8,6 +8,7 @@ the log first. All work is cut into slices, so that live traffic goes between th
 
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 
@@ -29,6 +30,9 @@ from kproxy.virtual.types import PartitionKey, QueueId
 _log = structlog.get_logger()
 
 _SLICE = 500
+_SWEEP_S = 10.0  # at a time; then what else there is to do has its turn
+_DELETIONS_MAX = 50_000  # not on disk: some milliseconds of every scan over them
+_SWEPT_MAX = 1000
 _WORTH_FREEING_BYTES = 1 << 20
 _FLUSH_SPARE_BYTES = 1 << 20
 _PARTITION_END = (1 << 32) - 1
@@ -77,6 +81,8 @@ class Keeper:
         self._flush_s = config.rows_flush_ms_max / 1000
         self._period_s = config.keeper_period_ms / 1000
         self._uncopied: set[int] = set()
+        self._more_to_sweep = False
+        self._swept: OrderedDict[PartitionKey, int] = OrderedDict()
         self._flushed_at = time.monotonic()
 
     async def run(self) -> None:
@@ -94,11 +100,15 @@ class Keeper:
         if self._flush_due(swept, bool(dead)):
             await self.flush()
         await self._reclaim(dead)
-        if not swept:  # else what is dead may still count as alive
+        if not self._more_to_sweep:  # else what is dead may still count as alive
             await self._copy_forward()
 
+    def _much_unflushed(self) -> bool:
+        kv = self._shard.kv
+        return kv.unflushed_bytes() > self._flush_bytes or kv.unflushed_deletions() > _DELETIONS_MAX
+
     def _flush_due(self, swept: bool, dead: bool) -> bool:
-        if self._shard.kv.unflushed_bytes() > self._flush_bytes:
+        if self._much_unflushed():
             return True
         old = time.monotonic() - self._flushed_at > self._flush_s
         behind = self._shard.applied_through != self._shard.durable_through
@@ -155,26 +165,42 @@ class Keeper:
     # -- sweeping
 
     async def _sweep(self) -> bool:
-        """Work through the notes that deletions and trims left."""
-        swept = False
+        """Work through the notes that deletions and trims left; whether anything was done."""
         first = b"x" if self._shard.serving else b"y"  # offsets go through the log
-        for key, note in list(islice(self._shard.kv.scan(first, b"z"), _SLICE)):
-            queue_hex, partition = json.loads(note)
-            queue_id = QueueId(bytes.fromhex(queue_hex))
-            if partition == -1:
-                if not await self._sweep_queue(queue_id):
-                    break
-            else:
-                row = self._state.partition((queue_id, partition))
-                if row is not None:
-                    await self._sweep_batches(
-                        rows.batch_key(queue_id, partition, 0),
-                        rows.batch_key(queue_id, partition, row.log_start),
-                    )
-            self._shard.commit({key: None})
-            swept = True
-            await checkpoint()
+        until, start, swept = time.monotonic() + _SWEEP_S, first, False
+        while notes := list(islice(self._shard.kv.scan(start, b"z"), _SLICE)):
+            for key, note in notes:
+                if not await self._sweep_note(note):
+                    self._more_to_sweep = swept
+                    return swept
+                self._shard.commit({key: None})
+                swept = True
+                await checkpoint()
+            start = notes[-1][0] + b"\0"
+            if time.monotonic() > until:
+                self._more_to_sweep = True
+                return True
+        self._more_to_sweep = False
         return swept
+
+    async def _sweep_note(self, note: bytes) -> bool:
+        """Sweep what a note names; whether all of it is gone."""
+        queue_hex, index = json.loads(note)
+        queue_id = QueueId(bytes.fromhex(queue_hex))
+        if index == -1:
+            return await self._sweep_queue(queue_id)
+        key = queue_id, index
+        row = self._state.partition(key)
+        done = self._swept.pop(key, 0)  # what was deleted there would be stepped over again
+        if row is not None and row.log_start > done:
+            await self._sweep_batches(
+                rows.batch_key(*key, done), rows.batch_key(*key, row.log_start)
+            )
+            done = row.log_start
+        self._swept[key] = done
+        if len(self._swept) > _SWEPT_MAX:
+            self._swept.popitem(last=False)
+        return True
 
     async def _sweep_queue(self, queue_id: QueueId) -> bool:
         """Remove what a deleted queue left behind; whether all of it is gone."""
@@ -208,7 +234,7 @@ class Keeper:
                 for _, value in slice_:
                     told(value)
             self._shard.commit({key: None for key, _ in slice_})
-            if kv.unflushed_bytes() > self._flush_bytes:
+            if self._much_unflushed():
                 await self.flush()
             start = slice_[-1][0] + b"\0"  # RocksDB would step over what was deleted
             await checkpoint()

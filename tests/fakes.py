@@ -60,6 +60,9 @@ class DictKv:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter([(k, self.rows[k]) for k in sorted(self.rows) if start <= k < end])
 
+    def unflushed_deletions(self) -> int:
+        return 0
+
     def unflushed_bytes(self) -> int:
         return 0
 

@@ -15,6 +15,7 @@ from kproxy.virtual import rows
 from kproxy.virtual.bodies import decode_forget
 from kproxy.virtual.envelope import Envelope, Kind, command
 from tests.log.test_shard import QUEUES, config, create, run, running
+from tests.wire import batch
 
 GROUPS = 1200
 
@@ -142,5 +143,49 @@ def test_only_who_serves_a_shard_sweeps_its_offsets(tmp_path: Path, serving: boo
             await sweep_commits(shard, QUEUES[0])
             key = rows.offset_key("g", QUEUES[0], 0)
             assert (shard.kv.get(key) is None) == serving
+
+    run(test)
+
+
+def test_one_round_sweeps_all_that_was_deleted(tmp_path: Path) -> None:
+    """FAULT: 500 notes a second, so the disk filled where more was deleted."""
+
+    async def test() -> None:
+        async with running(tmp_path) as shard:
+            await create(shard, QUEUES[0], 2000)
+            for index in range(2000):
+                shard.append([Envelope(Kind.APPEND, QUEUES[0], index, body=batch(b"v"))])
+            trims = [command(Kind.TRIM, QUEUES[0], index, number=1) for index in range(2000)]
+            await shard.append(trims).wait()
+            await Keeper(shard, config()).round()
+            assert not list(shard.kv.scan(b"y", b"z"))
+            assert not list(shard.kv.scan(b"b", b"c"))
+
+    run(test)
+
+
+def test_a_partition_trimmed_again_is_swept_from_where_it_was(tmp_path: Path) -> None:
+    """FAULT: each sweep began at offset 0 and stepped over all that was ever deleted."""
+
+    async def test() -> None:
+        async with running(tmp_path) as shard:
+            await create(shard, QUEUES[0])
+            for _ in range(30):
+                await shard.append([Envelope(Kind.APPEND, QUEUES[0], body=batch(b"v"))]).wait()
+            keeper, kv = Keeper(shard, config()), shard.kv
+            begun, scan = [], kv.scan
+
+            def noted(start: bytes, end: bytes) -> Any:
+                begun.append(start)
+                return scan(start, end)
+
+            kv.scan = noted  # type: ignore[method-assign]
+            for number in (10, 20, 20, 30):
+                await shard.append([command(Kind.TRIM, QUEUES[0], number=number)]).wait()
+                begun.clear()
+                await keeper.round()
+                swept = [key for key in begun if key[:1] == b"b"]
+                assert all(rows.batch_key_offset(key[:29]) >= number - 10 for key in swept)
+            assert not list(scan(b"b", b"c"))
 
     run(test)

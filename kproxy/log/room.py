@@ -18,12 +18,11 @@ _log = structlog.get_logger()
 FRAME_BYTES = 128  # about what an envelope takes besides its body
 FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
-_FREEING = frozenset(
-    {Kind.DELETE, Kind.TRIM, Kind.FORGET, Kind.EXPIRE, Kind.DELETE_GROUP, Kind.FORGET_SPREAD}
-)
-_MODEST = _FREEING | {
-    Kind.COMMIT, Kind.GROUP, Kind.CONFIGURE, Kind.COPY, Kind.CLAIM, Kind.SPREAD, Kind.LANDED,
-}  # fmt: skip
+_FREEING = frozenset({
+    Kind.DELETE, Kind.TRIM, Kind.FORGET, Kind.EXPIRE, Kind.DELETE_GROUP, Kind.FORGET_SPREAD,
+    Kind.CLAIM, Kind.SPREAD, Kind.LANDED,  # small, and what deletions wait for
+})  # fmt: skip
+_MODEST = _FREEING | {Kind.COMMIT, Kind.GROUP, Kind.CONFIGURE, Kind.COPY}
 ALL = frozenset(Kind)
 
 

@@ -20,6 +20,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -52,6 +53,9 @@ def _options(cache_bytes: int) -> Options:
     # with one level each compaction rewrote all queues (1 M queues: 1.7 times the background CPU).
     options.set_max_bytes_for_level_base(16 * _MIB)
     options.set_level_zero_file_num_compaction_trigger(8)
+    # Deleted rows are stepped over by every scan until they are compacted away: a file that is
+    # mostly deletions is, at once (300,000 deleted: 100 ms a scan, and 0.2).
+    options.add_compact_on_deletion_collector_factory(1000, 500, 0.5)
     options.set_stats_dump_period_sec(0)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(cache_bytes))
@@ -115,10 +119,10 @@ class RocksKv:
         if self._shut:
             raise RowsClosed
         self.push()
-        for key, value in self._db.items(from_key=start):
+        until = ReadOptions()
+        until.set_iterate_upper_bound(end)  # nor are deleted rows behind it stepped over
+        for key, value in self._db.items(from_key=start, read_opt=until):
             assert isinstance(key, bytes)
-            if key >= end:
-                return
             yield key, value
             if self._shut:
                 raise RowsClosed
@@ -157,6 +161,10 @@ class RocksKv:
 
     def unflushed_bytes(self) -> int:
         return self._number("cur-size-active-mem-table")
+
+    def unflushed_deletions(self) -> int:
+        """Deleted rows that every scan over where they lay steps over."""
+        return self._number("num-deletes-active-mem-table")
 
     def begin_flush(self) -> None:
         """Begin to put on disk what was written so far, and nothing that is written from now on."""
@@ -205,8 +213,13 @@ class RocksKv:
         self._abandoned = True
 
     def close(self) -> None:
-        if not self._abandoned:
+        """Raises RowsFailed: they are not all on disk, and the log has the rest."""
+        if self._abandoned:
+            return
+        try:
             self._db.close()
+        except Exception as error:  # rocksdict raises nothing more precise
+            raise RowsFailed(str(error)) from error
 
 
 class Checkpoint(NamedTuple):

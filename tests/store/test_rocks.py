@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kproxy.store import rocks
 from kproxy.store.rocks import RocksKv
+from tests.harness import eventually
 
 KEYS = st.sampled_from([b"%c%d" % (kind, n) for kind in b"abc" for n in range(6)])
 CHANGES = st.dictionaries(KEYS, st.one_of(st.none(), st.binary(max_size=3)), max_size=8)
@@ -64,3 +65,21 @@ def test_what_was_pushed_and_flushed_is_there_again(tmp_path: Path) -> None:
     again = RocksKv(tmp_path / "rows", 1 << 20)
     assert scanned(again) == {b"a": b"2", b"c": b"2"}
     again.close()
+
+
+def test_deleted_rows_are_soon_not_stepped_over_any_more(tmp_path: Path) -> None:
+    """FAULT: 300,000 deleted rows held each scan over where they lay for 100 ms, for ever."""
+    kv = RocksKv(tmp_path / "rows", 8 << 20)
+    keys = [b"c" + number.to_bytes(8, "big") for number in range(50_000)]
+    kv.write(dict.fromkeys(keys, b""))
+    kv.flush()
+    kv.write(dict.fromkeys(keys))
+    kv.push()
+    assert kv.unflushed_deletions() == len(keys)
+    kv.flush()
+    assert kv.unflushed_deletions() == 0
+    eventually(
+        lambda: kv._number("estimate-num-keys") == kv._number("num-entries-active-mem-table")
+    )
+    eventually(lambda: not kv._number("live-sst-files-size"))
+    kv.close()
