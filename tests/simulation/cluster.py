@@ -68,6 +68,9 @@ class SimKv:
     def push(self) -> None:
         pass
 
+    def unflushed_deletions(self) -> int:
+        return 0
+
     def unflushed_bytes(self) -> int:
         return 0
 
