@@ -65,6 +65,9 @@ def _whole_bytes(value: Any) -> Any:
 
 Address = Annotated[str, AfterValidator(_address)]
 Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
+# A row has a batch's position in its segment in 32 bits: the last commit of one lies below 4 GiB.
+SegmentBytes = Annotated[Bytes, Field(le=2048 * MIB)]
+CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
 
 
 class Config(BaseModel):
@@ -122,7 +125,9 @@ class Config(BaseModel):
     fetch_session_partitions_max: PositiveInt = Field(
         1_000_000, description="partitions kept in all fetch sessions together"
     )
-    frame_bytes_max: Bytes = Field(ByteSize(100 * MIB), description="largest request accepted")
+    frame_bytes_max: CommitBytes = Field(
+        ByteSize(100 * MIB), description="largest request accepted, 1 GiB at most"
+    )
     request_elements_max: PositiveInt = Field(
         250_000,
         description="topics, partitions and the like in one request: a consumer of 100,000 queues"
@@ -170,8 +175,12 @@ class Config(BaseModel):
         100_000, description="groups with members, or being joined, of one shard"
     )
     group_members_max: PositiveInt = Field(10_000, description="members of one group")
-    segment_bytes: Bytes = Field(ByteSize(128 * MIB), description="size of a log segment file")
-    commit_bytes_max: Bytes = Field(ByteSize(32 * MIB), description="most bytes in one commit")
+    segment_bytes: SegmentBytes = Field(
+        ByteSize(128 * MIB), description="size of a log segment file, 2 GiB at most"
+    )
+    commit_bytes_max: CommitBytes = Field(
+        ByteSize(32 * MIB), description="most bytes in one commit, 1 GiB at most"
+    )
     disk_free_bytes_min: Bytes = Field(
         ByteSize(256 * MIB), description="below this much free disk, produces are refused"
     )

@@ -316,6 +316,7 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
     directory.mkdir(parents=True, exist_ok=True)
     segments = Segments(directory / "log", marked=True)
     room = DiskRoom(directory, config.disk_free_bytes_min)
+    room.tend()  # opening writes, too
     shard = Shard(
         shard=ShardId(0),
         shards=1,

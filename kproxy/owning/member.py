@@ -72,6 +72,8 @@ class Member:
         self.level = Level(OLDEST)  # until the map says more
         self.map = ClusterMap(config.shards)
         self.shards = Shards(config.shards, config.data_dir)
+        self.room = DiskRoom(config.data_dir, config.disk_free_bytes_min)
+        self.room.tend()  # opening writes, too
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
         self.cache = QueueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)
@@ -357,7 +359,7 @@ def _site(member: Member) -> Site:
         link=member.link,
         decisions=member.decisions,
         announce=member.announce,
-        room=DiskRoom(member.config.data_dir, member.config.disk_free_bytes_min),
+        room=member.room,
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
         lookup=member.cache,

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,41 @@ def test_a_write_that_really_fails_is_undone(data_dir: Path) -> None:
     with served(data_dir) as again, Wire(again.host, again.port) as wire:
         assert not again.event("log_tail_cut")
         assert wire.list_offset("q", -1).offset == stored + 1
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_start_on_a_disk_that_others_filled(small_disk: Path, killed: bool) -> None:
+    """FAULT: it was refused, though the reserve for it was there."""
+    server = serve(small_disk)
+    with Wire(server.host, server.port) as wire:
+        for _ in range(3):
+            assert wire.produce("q", batch(b"x" * 1000)).error_code == 0
+    eventually(lambda: (small_disk / "data/shard-0/RESERVE").exists())
+    if killed:
+        server.kill()
+    else:
+        assert server.stop() == 0
+    with (small_disk / "junk").open("ab", buffering=0) as junk, suppress(OSError):
+        while True:
+            junk.write(bytes(4096))
+    server = serve(small_disk)
+    with Wire(server.host, server.port) as wire:
+        assert wire.fetch("q", 0).high_watermark == 3
+        assert wire.delete("q").error_code == 0
+
+
+def test_a_stop_on_a_full_disk_is_one_line(small_disk: Path) -> None:
+    """FAULT: it was a trace."""
+    server = serve(small_disk)
+    with Wire(server.host, server.port) as wire:
+        pid = wire.producer_id()
+        acknowledged, _ = fill(wire, "q", pid)
+    with (small_disk / "junk").open("ab", buffering=0) as junk, suppress(OSError):
+        while True:
+            junk.write(bytes(4096))
+    server.stop()
+    assert not [line for line in server.raw if "Traceback" in line]
+    (small_disk / "junk").unlink()
+    server = serve(small_disk)
+    with Wire(server.host, server.port) as wire:
+        assert wire.fetch("q", 0).high_watermark == acknowledged

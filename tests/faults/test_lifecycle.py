@@ -28,6 +28,7 @@ def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         (["--listen", "nonsense"], {}, "HOST:PORT"),
         (["--sync", "sometimes"], {}, "always, never or interval:MS"),
         (["--segment-bytes", "many"], {}, "--segment-bytes many"),
+        (["--segment-bytes", "5GiB"], {}, "--segment-bytes 5GiB"),
         (["--listen", "0.0.0.0:9092"], {}, "--advertise HOST:PORT"),
         ([], {"KPROXY_NO_SUCH": "1"}, "KPROXY_NO_SUCH"),
         ([], {"KPROXY_CONNECTIONS_MAX": "-4"}, "--connections-max -4"),
