@@ -4,7 +4,7 @@ Due partitions are found by an index (`c` rows): the fold files a partition when
 record, under the time when that record can be due; whoever looks files it again for the next time,
 and not before `retention_check_ms` have passed, as Kafka's cleaner looks.
 A partition is looked at once a day at least, and at once when its settings change, so a change that
-nobody heard of is late, not lost.
+nobody heard of is late, not lost. What a clock that was ahead filed for later is looked at at once.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,8 @@ class Retention(Looks):
     async def look(self) -> bool:
         """Look at some partitions that are due; whether there may be more."""
         now = self._now_ms()
-        due, more = self._due(rows.due_key(now, *_LAST))
+        late = rows.due_key(now + configs.LOOK_AGAIN_MS, *_LAST)
+        due, more = self._due(rows.due_key(now, *_LAST), late)
         # A setting that changes meanwhile files its partitions under 0 again: that stays.
         changed: dict[bytes, bytes | None] = {key: None for key in due if not rows.due_of(key)[0]}
         if changed:
@@ -96,6 +97,9 @@ class Retention(Looks):
         filed_ms, partition = rows.due_of(key)
         if filed_ms:
             filed[key] = None
+        if partition[1] == SPREAD_INDEX and filed_ms > now:
+            filed[rows.due_key(now + rows.FORGET_SPREAD_MS, *partition)] = b""
+            return
         if partition[1] == SPREAD_INDEX:
             trims.append(command(Kind.FORGET_SPREAD, partition[0]))
             return

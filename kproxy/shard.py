@@ -118,8 +118,7 @@ class Shard:
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         """Write housekeeping's changes, which no answer depends on, in one piece."""
         self.refuse_failed()
-        for key, value in changes.items():
-            self.state.put(key, value)
+        self.state.put_all(changes)
         try:
             self._write(self.applied_through)
         except Exception as error:

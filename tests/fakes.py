@@ -122,7 +122,8 @@ class MemoryShard:
         return ticket
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
-        self.kv.write(changes)
+        self.state.put_all(changes)
+        self.kv.write(self.state.drain())
 
     def apply(self, envelope: Envelope) -> Outcome:
         place = Place(0, len(self.segments.data), len(envelope.body))

@@ -7,6 +7,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.configs import LOOK_AGAIN_MS
 from kproxy.retention import Retention
 from kproxy.shard import Shard
 from kproxy.virtual import rows
@@ -16,6 +17,7 @@ from tests.wire import batch
 
 CHECK_MS = 1000
 KEEP_MS = 5000
+YEAR_MS = 365 * 24 * 3600 * 1000
 
 
 class Clock:
@@ -140,6 +142,39 @@ def test_a_refused_trim_is_tried_again(tmp_path: Path) -> None:
                 patch.setattr(shard, "append", refuse)
                 assert not await looks.look()
             assert filed(shard) == before
+            await all_looks(looks)
+            assert held(shard) == 0
+
+    run(test)
+
+
+def test_a_clock_that_was_ahead_for_a_moment_puts_no_look_off(tmp_path: Path) -> None:
+    """FAULT: what was first written then was kept till the clock was there again."""
+
+    async def test() -> None:
+        clock = Clock()
+        gone = rows.due_key(0, QUEUES[1], rows.SPREAD_INDEX)
+        async with running(tmp_path, sync="never") as shard:
+            looks = retention(shard, clock)
+            await create(shard, QUEUES[0])
+            await shard.append([keep_for(KEEP_MS)]).wait()
+            await all_looks(looks)
+            right = clock.now
+            clock.now += YEAR_MS
+            await shard.append([record(clock)]).wait()
+            ahead = rows.due_key(clock.now + rows.FORGET_SPREAD_MS, QUEUES[1], rows.SPREAD_INDEX)
+            shard.commit({ahead: b""})
+            await all_looks(looks)
+            clock.now = right + 1
+            old = Clock()
+            old.now = right
+            await shard.append([record(old)]).wait()
+            await all_looks(looks)
+            assert max(filed(shard)) <= clock.now + LOOK_AGAIN_MS
+            # A deleted queue's note is kept as long as one of now.
+            later = rows.due_key(clock.now + rows.FORGET_SPREAD_MS, QUEUES[1], rows.SPREAD_INDEX)
+            assert [key for key, _ in shard.kv.scan(b"c", b"d") if key[9:] == gone[9:]] == [later]
+            clock.now += YEAR_MS + 2 * KEEP_MS
             await all_looks(looks)
             assert held(shard) == 0
 

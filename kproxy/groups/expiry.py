@@ -18,6 +18,7 @@ from kproxy.due import Looks
 from kproxy.groups.classic import ClassicGroup
 from kproxy.groups.consumer import ConsumerGroup
 from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.configs import LOOK_AGAIN_MS
 from kproxy.pace import scanned
 from kproxy.shard import Shard
 from kproxy.virtual import group_rows, rows
@@ -60,19 +61,23 @@ class Expiry(Looks):
 
     async def look(self) -> bool:
         """Look at some groups that are due; whether there may be more."""
-        before_ms = self._now_ms() - self._retention_ms
-        due, more = self._due(group_rows.look_key(before_ms, ""))
+        now = self._now_ms()
+        before_ms = now - self._retention_ms
+        late = group_rows.look_key(now + LOOK_AGAIN_MS, "")
+        due, more = self._due(group_rows.look_key(before_ms, ""), late)
         found = self._sort_out(due)
         judged: list[Envelope] = []
-        offsets = 0
-        for key, group, head in found:
+        offsets, unfinished = 0, False
+        for group, head in found:
             if offsets >= _OFFSETS_MAX:
-                self._from, more = key, True
+                unfinished = True
                 break
             envelope, count = await self._judge(group, head, before_ms)
             judged.append(envelope)
             offsets += count
+            unfinished = unfinished or envelope.number == head.look_ms
         if not self._shard.serving:
+            self._again()
             return False
         if judged:
             outcomes = await append_all((self._shard, envelope) for envelope in judged)
@@ -81,13 +86,12 @@ class Expiry(Looks):
                 self._again()
                 return False  # they changed meanwhile, or the log is full: another time
             _log.debug("offsets_expired", shard=self._shard.shard, groups=len(judged))
-        if any(envelope.number < before_ms for envelope in judged):
-            self._from = due[0]  # there is more of the same groups
-            return True
-        return more
+        if unfinished:
+            self._again()
+        return more or unfinished
 
-    def _sort_out(self, due: list[bytes]) -> list[tuple[bytes, str, Head]]:
-        """(key, group, its head) of what is due; rows that an earlier state left are removed."""
+    def _sort_out(self, due: list[bytes]) -> list[tuple[str, Head]]:
+        """(group, its head) of what is due; rows that an earlier state left are removed."""
         stale: dict[bytes, bytes | None] = {}
         found = []
         for key in due:
@@ -98,8 +102,9 @@ class Expiry(Looks):
                 stale[key] = None  # of an earlier row, left by a rebuild
             elif head.going:
                 self._going(group)
+                self._stays(key)
             else:
-                found.append((key, group, head))
+                found.append((group, head))
         if stale:
             self._shard.commit(stale)
         return found

@@ -93,7 +93,7 @@ class Fold:
                 return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
         base_offset = row.next_offset
         if base_offset == row.log_start:
-            self.state.put(rows.due_key(envelope.number, *key), b"")  # it has records again
+            self.state.file(rows.due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:
             producers.remember(self.state, key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
@@ -153,7 +153,7 @@ class Fold:
         """Leave a note for the sweeper: partition -1 is a whole queue that is gone."""
         note = json.dumps([queue_id.hex(), partition]).encode()
         key = rows.sweep_key(log_offset) if partition == -1 else rows.trimmed_key(log_offset)
-        self.state.put(key, note)
+        self.state.file(key, note)
 
     # -- the life of a queue
 
@@ -237,7 +237,7 @@ class Fold:
         for name in values["drop"]:
             kept.pop(name, None)
         for index in self._mine(queue.name, range(queue.wanted)):
-            self.state.put(rows.due_key(0, queue.queue_id, index), b"")
+            self.state.file(rows.due_key(0, queue.queue_id, index))
         changed = replace(queue, configs=kept | values["set"], changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, changed)
 
@@ -284,7 +284,7 @@ class Fold:
                 self.state.drop_partition((queue_id, index))
             self._sweep_later(log_offset, queue_id, -1)
             forget_ms = envelope.time_ms + rows.FORGET_SPREAD_MS
-            self.state.put(rows.due_key(forget_ms, queue_id, rows.SPREAD_INDEX), b"")
+            self.state.file(rows.due_key(forget_ms, queue_id, rows.SPREAD_INDEX))
         self.state.put(key, rows.encode_spread(envelope.number, partitions))
         return Outcome(Code.NONE)
 

@@ -37,7 +37,7 @@ class GroupFold:
         if before is None or before.look_ms != head.look_ms:
             if before is not None:
                 self._state.put(group_rows.look_key(before.look_ms, group), None)
-            self._state.put(group_rows.look_key(head.look_ms, group), b"")
+            self._state.file(group_rows.look_key(head.look_ms, group))
         self._state.put(group_rows.group_key(group), head.encode())
 
     def _drop_head(self, group: str, head: Head) -> None:

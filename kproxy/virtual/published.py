@@ -231,9 +231,9 @@ class Reindex:
         for key, data in self._state.kv.scan(b"h", b"i"):
             if not rows.decode_spread(data)[1]:
                 note = rows.due_key(forget_ms, QueueId(key[1:]), rows.SPREAD_INDEX)
-                self._state.put(note, b"")
+                self._state.file(note)
         yield
 
     def _look_soon(self, key: PartitionKey) -> None:
         spread_ms = int.from_bytes(key[0][-8:], "big") % self._look_within_ms
-        self._state.put(rows.due_key(self._now_ms + spread_ms, *key), b"")
+        self._state.file(rows.due_key(self._now_ms + spread_ms, *key))

@@ -169,6 +169,8 @@ def unpublished_key(key: bytes) -> bytes:
 
 
 PUBLISHED_KINDS = frozenset(b"qpkoxvhwguK")
+INDEXES = frozenset(b"cexy")
+"""Kinds of rows that are to be found from the lowest key on: put by `State.file` alone."""
 CHECKPOINT_KEY = b"m"
 COMPARE_KEY = b"j"
 """Of a rebuilt copy, until what its queues are was compared with what the queues topic says."""

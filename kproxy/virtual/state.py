@@ -50,6 +50,8 @@ class State:
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
+        self.filed: dict[int, tuple[bytes, bytes]] = {}
+        """Of each index the lowest and the highest key filed since its looker took it from here."""
 
     @property
     def cached(self) -> int:
@@ -70,6 +72,20 @@ class State:
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self._changes[key] = value
+
+    def file(self, key: bytes, value: bytes = b"") -> None:
+        """Put a row into an index of what is to be done: who looks there is told where."""
+        self._changes[key] = value
+        low, high = self.filed.get(key[0], (key, key))
+        self.filed[key[0]] = (min(low, key), max(high, key))
+
+    def put_all(self, changes: dict[bytes, bytes | None]) -> None:
+        """As `put` of each, or `file`."""
+        for key, value in changes.items():
+            if value is not None and key[0] in rows.INDEXES:
+                self.file(key, value)
+            else:
+                self._changes[key] = value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < end, with changes not written yet; for few: it gathers them."""
