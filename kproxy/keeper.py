@@ -82,6 +82,7 @@ class Keeper:
         self._period_s = config.keeper_period_ms / 1000
         self._uncopied: set[int] = set()
         self._more_to_sweep = False
+        self._noted = {kind: bytes([kind]) for kind in b"xy"}  # no note lies before
         self._swept: OrderedDict[PartitionKey, int] = OrderedDict()
         self._flushed_at = time.monotonic()
 
@@ -166,22 +167,40 @@ class Keeper:
 
     async def _sweep(self) -> bool:
         """Work through the notes that deletions and trims left; whether anything was done."""
-        first = b"x" if self._shard.serving else b"y"  # offsets go through the log
-        until, start, swept = time.monotonic() + _SWEEP_S, first, False
-        while notes := list(islice(self._shard.kv.scan(start, b"z"), _SLICE)):
-            for key, note in notes:
-                if not await self._sweep_note(note):
-                    self._more_to_sweep = swept
-                    return swept
-                self._shard.commit({key: None})
-                swept = True
-                await checkpoint()
-            start = notes[-1][0] + b"\0"
-            if time.monotonic() > until:
-                self._more_to_sweep = True
-                return True
+        until, swept = time.monotonic() + _SWEEP_S, False
         self._more_to_sweep = False
+        for kind in b"xy" if self._shard.serving else b"y":  # offsets go through the log
+            while not self._more_to_sweep and (notes := self._notes(kind)):
+                done = await self._sweep_notes(kind, notes)
+                swept = swept or done > 0
+                if done < len(notes):
+                    self._more_to_sweep = swept
+                    break
+                self._more_to_sweep = time.monotonic() > until
         return swept
+
+    async def _sweep_notes(self, kind: int, notes: list[tuple[bytes, bytes]]) -> int:
+        """Returns how many of them were done: those before the first that could not be."""
+        for number, (key, note) in enumerate(notes):
+            if not await self._sweep_note(note):
+                return number
+            self._shard.commit({key: None})
+            self._noted[kind] = key + b"\0"
+            await checkpoint()
+        return len(notes)
+
+    def _notes(self, kind: int) -> list[tuple[bytes, bytes]]:
+        """The next notes of a kind, looked for where there can be any."""
+        filed = self._state.filed.pop(kind, None)
+        if filed is not None:
+            self._noted[kind] = min(self._noted.get(kind, filed[0]), filed[0])
+        start = self._noted.get(kind)
+        if start is None:
+            return []
+        notes = list(islice(self._shard.kv.scan(start, bytes([kind + 1])), _SLICE))
+        if not notes:
+            del self._noted[kind]
+        return notes
 
     async def _sweep_note(self, note: bytes) -> bool:
         """Sweep what a note names; whether all of it is gone."""

@@ -14,7 +14,7 @@ from kproxy.shard import Shard, open_local
 from kproxy.virtual import rows
 from kproxy.virtual.bodies import decode_forget
 from kproxy.virtual.envelope import Envelope, Kind, command
-from tests.log.test_shard import QUEUES, config, create, run, running
+from tests.log.test_shard import QUEUES, config, create, put, run, running
 from tests.wire import batch
 
 GROUPS = 1200
@@ -187,5 +187,38 @@ def test_a_partition_trimmed_again_is_swept_from_where_it_was(tmp_path: Path) ->
                 swept = [key for key in begun if key[:1] == b"b"]
                 assert all(rows.batch_key_offset(key[:29]) >= number - 10 for key in swept)
             assert not list(scan(b"b", b"c"))
+
+    run(test)
+
+
+def test_an_idle_round_looks_for_no_notes(tmp_path: Path) -> None:
+    """FAULT: each began with the first there ever was, and stepped over all that were deleted."""
+
+    async def test() -> None:
+        async with running(tmp_path, sync="never") as shard:
+            await create(shard, QUEUES[0])
+            await put(shard, QUEUES[0], b"v")
+            keeper, kv = Keeper(shard, config()), shard.kv
+            begun, scan = [], kv.scan
+
+            def noted(start: bytes, end: bytes) -> Any:
+                begun.append(start)
+                return scan(start, end)
+
+            await keeper.round()
+            kv.scan = noted  # type: ignore[method-assign]
+            await keeper.round()
+            assert begun == []
+            await shard.append([command(Kind.TRIM, QUEUES[0], number=1)]).wait()
+            (note,) = [key for key, _ in scan(b"y", b"z")]
+            await keeper.round()
+            assert begun[0] == note
+            assert not list(scan(b"y", b"z"))
+            await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
+            await keeper.round()
+            assert not list(scan(b"x", b"z"))
+            begun.clear()
+            await keeper.round()
+            assert begun == []
 
     run(test)
