@@ -262,12 +262,15 @@ class Shard:
                 self.segments.sync()
             if self._failed is None:
                 self.kv.flush()
-        except RowsFailed as error:
-            _log.error("rows_not_flushed", reason=str(error))  # the log has them
+        except RowsFailed:
+            pass  # the close tries again, and says why
         except LogFailed as error:
             _log.error("rows_given_up", reason=str(error))
             self._give_up_rows()
-        self.kv.close()
+        try:
+            self.kv.close()
+        except RowsFailed as error:
+            _log.error("rows_not_flushed", reason=str(error))  # the log has them
         self.segments.close()
         self.state.close()
 
