@@ -23,6 +23,8 @@ from kproxy.steps import at_once
 from kproxy.store.rocks import RocksKv, RowsClosed
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.group_rows import encode_change
+from kproxy.virtual.published import AS_OF_KEY, encode_as_of
+from kproxy.virtual.rows import Partition, partition_key
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import as_served
 from tests.simulation.cluster import SimRowsWriter, World
@@ -180,4 +182,29 @@ def test_little_is_left_of_shards_that_were_given_up(
     monkeypatch.setattr(collecting, "_PIECES_MAX", 2)
     monkeypatch.setattr(collecting, "_pieces", count(1))
     with as_served():
+        with_life(test)
+
+
+def test_a_log_that_cannot_be_read_is_said_and_tried_again(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: the rebuild waited for ever, and kept others from being opened."""
+    monkeypatch.setattr(holder, "_REFUSED_AGAIN_S", 0.01)
+    queue_id = new_queue_id(ShardId(0), 1)
+    row = Partition()
+    row.next_offset = 1
+    published = {
+        AS_OF_KEY: encode_as_of(1),
+        partition_key(queue_id, 0): bytes(32) + row.encode(),
+    }
+
+    async def test(life: Life) -> None:
+        life.world.rows[0] = dict(published)
+        life.world.logs[0].append(Envelope(Kind.APPEND, queue_id, 0, body=b"no batch", writer=9))
+        life.shards.assigned(frozenset({0}))
+        with anyio.fail_after(20):
+            while len([line for line in said if line["event"] == "shard_failed"]) < 2:
+                await checkpoint()
+
+    with structlog.testing.capture_logs() as said:
         with_life(test)
