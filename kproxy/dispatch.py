@@ -220,7 +220,8 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making)
             body = await large.aside(_produce, frame, *where)
             elements = sum(1 + len(topic.partitions) for topic in body.topics)
         else:
-            body = await large.aside(decode_admitted, header, admitted, True)
+            sliced = elements > large.ELEMENTS_AT_ONCE
+            body = await large.aside(decode_admitted, header, admitted, sliced)
             del admitted
         request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
         held = [body]
