@@ -67,6 +67,8 @@ Address = Annotated[str, AfterValidator(_address)]
 Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
 # A row has a batch's position in its segment in 32 bits: the last commit of one lies below 4 GiB.
 SegmentBytes = Annotated[Bytes, Field(le=2048 * MIB)]
+MessageBytes = Annotated[Bytes, Field(ge=1000, le=1_000_000_000)]
+"""As librdkafka takes it."""
 CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
 
 
@@ -103,7 +105,7 @@ class Config(BaseModel):
     delivery_ms_max: PositiveInt = Field(
         20_000, description="longest wait for the cluster to take a record"
     )
-    data_message_bytes_max: Bytes = Field(
+    data_message_bytes_max: MessageBytes = Field(
         ByteSize(10 * MIB), description="max.message.bytes of the data topic"
     )
     publish_ms: PositiveInt = Field(10_000, description="time between publications of rows")
@@ -189,8 +191,8 @@ class Config(BaseModel):
     rows_flush_bytes: Bytes = Field(ByteSize(32 * MIB), description="rows in memory till a flush")
     rows_flush_ms_max: PositiveInt = Field(30_000, description="longest time between flushes")
     keeper_period_ms: PositiveInt = Field(1000, description="time between housekeeping rounds")
-    retention_check_ms: PositiveInt = Field(
-        300_000, description="least time between two looks at a queue's retention"
+    retention_check_ms: Annotated[int, Field(gt=0, le=86_400_000)] = Field(
+        300_000, description="least time between two looks at a queue's retention, a day at most"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe event that is logged"
@@ -205,6 +207,15 @@ class Config(BaseModel):
             raise ValueError(
                 f"clients cannot connect to {self.advertised_address[0]}: say where they can with"
                 " --advertise HOST:PORT"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _partitions(self) -> Self:
+        if self.partitions_default > self.partitions_max:
+            raise ValueError(
+                f"--partitions-default {self.partitions_default} is more than --partitions-max"
+                f" {self.partitions_max} allows"
             )
         return self
 

@@ -211,11 +211,10 @@ class Keeper:
         key = queue_id, index
         row = self._state.partition(key)
         done = self._swept.pop(key, 0)  # what was deleted there would be stepped over again
-        if row is not None and row.log_start > done:
-            await self._sweep_batches(
-                rows.batch_key(*key, done), rows.batch_key(*key, row.log_start)
-            )
-            done = row.log_start
+        log_start = done if row is None else row.log_start  # as of now: it may go on meanwhile
+        if log_start > done:
+            await self._sweep_batches(rows.batch_key(*key, done), rows.batch_key(*key, log_start))
+            done = log_start
         self._swept[key] = done
         if len(self._swept) > _SWEPT_MAX:
             self._swept.popitem(last=False)

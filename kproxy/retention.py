@@ -20,6 +20,7 @@ from kproxy.metadata.catalogue import Lookup
 from kproxy.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import SPREAD_INDEX, Batch, Partition, Queue
 from kproxy.virtual.types import PartitionKey
 
@@ -57,33 +58,45 @@ class Retention(Looks):
                 await checkpoint()
         if trims:
             try:
-                await self._shard.append(trims).wait()
+                outcomes = await self._shard.append(trims).wait()
             except KafkaError as error:
                 _log.warning("not_trimmed", partitions=len(trims), reason=error.message)
                 self._shard.commit(dict.fromkeys(changed, b""))
                 self._again()
                 return False
             _log.debug("trimmed", partitions=len(trims))
-            self._file_those_left(trims, now, filed)
+            self._file_those_left(trims, outcomes, now, filed)
         if filed:
             self._shard.commit(filed)
         return more
 
     def _file_those_left(
-        self, trims: list[Envelope], now: int, filed: dict[bytes, bytes | None]
+        self,
+        trims: list[Envelope],
+        outcomes: list[Outcome],
+        now: int,
+        filed: dict[bytes, bytes | None],
     ) -> None:
-        """File partitions that were to be empty and are not: a record was in line before the TRIM.
+        """File what was not trimmed, and partitions that were to be empty and are not.
 
-        The fold files a partition at its first record, and this was not the first.
+        A record was in line before the TRIM of those: the fold files a partition at its first
+        record, and this was not the first.
         """
-        for trim in trims:
+        again_ms = now + self._check_ms
+        for trim, outcome in zip(trims, outcomes, strict=True):
             partition = (trim.queue_id, trim.partition)
+            if outcome.code and trim.kind == Kind.FORGET_SPREAD:
+                filed[rows.due_key(again_ms, trim.queue_id, SPREAD_INDEX)] = b""
+                continue
+            if outcome.code and self._shard.state.partition(partition) is not None:
+                self._file(partition, again_ms, filed)
+                continue
             row = self._shard.state.partition(partition)
             if row is None or row.log_start == row.next_offset:
                 continue
             turn_key = rows.turn_key(*partition)
             if turn_key in filed and filed[turn_key] is None:
-                self._file(partition, now + self._check_ms, filed)
+                self._file(partition, again_ms, filed)
 
     def _file(
         self, partition: PartitionKey, again_ms: int, filed: dict[bytes, bytes | None]

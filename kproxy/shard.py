@@ -258,7 +258,7 @@ class Shard:
         Rows go to disk only behind the log: where that failed they are given up.
         """
         try:
-            if not self._shared or self.segments.failed:
+            if not self._shared or self.segments.failed or self.segments.unforced:
                 self.segments.sync()
             if self._failed is None:
                 self.kv.flush()

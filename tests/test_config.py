@@ -37,3 +37,19 @@ def test_a_wrong_secret_is_not_shown(name: str) -> None:
 
 def test_a_consumer_of_a_hundred_thousand_queues_is_within_the_bound() -> None:
     assert Config().request_elements_max >= 2 * 100_000 + 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"retention_check_ms": 86_400_001}, "--retention-check-ms 86400001: "),
+        ({"data_message_bytes_max": 999}, "--data-message-bytes-max 999: "),
+        ({"data_message_bytes_max": "1.5GB"}, "--data-message-bytes-max 1.5GB: "),
+        ({"partitions_default": 3, "partitions_max": 2}, "--partitions-default 3 is more than "),
+    ],
+)
+def test_settings_that_cannot_be_kept_are_refused(flags: dict[str, Any], line: str) -> None:
+    """FAULT: accepted, and then a trace, a busy loop, or a limit that did not hold."""
+    with pytest.raises(BadConfig) as refused:
+        load(flags, None, {})
+    assert str(refused.value).startswith(line)

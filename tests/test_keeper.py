@@ -222,3 +222,28 @@ def test_an_idle_round_looks_for_no_notes(tmp_path: Path) -> None:
             assert begun == []
 
     run(test)
+
+
+def test_a_trim_that_comes_while_an_earlier_one_is_swept_is_swept_too(tmp_path: Path) -> None:
+    """FAULT: its batches counted as alive for ever, and their segments stayed."""
+
+    async def test() -> None:
+        async with running(tmp_path, sync="never") as shard:
+            await create(shard, QUEUES[0])
+            appended = [Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))] * 1500
+            await shard.append(appended).wait()
+            await shard.append([command(Kind.TRIM, QUEUES[0], number=700)]).wait()
+            keeper, swept = Keeper(shard, config()), Keeper._sweep_batches
+
+            async def trimmed_meanwhile(self: Keeper, *where: bytes) -> None:
+                await swept(self, *where)
+                await shard.append([command(Kind.TRIM, QUEUES[0], number=1500)]).wait()
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Keeper, "_sweep_batches", trimmed_meanwhile)
+                await keeper._sweep_notes(ord("y"), keeper._notes(ord("y")))
+            await keeper.round()
+            assert not list(shard.kv.scan(b"b", b"c"))
+            assert not any(shard.state.live_bytes(segment) for segment in shard.segments.ids)
+
+    run(test)

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.log.shared import UNKNOWN_FATE
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.configs import LOOK_AGAIN_MS
 from kproxy.retention import Retention
@@ -142,6 +144,38 @@ def test_a_refused_trim_is_tried_again(tmp_path: Path) -> None:
                 patch.setattr(shard, "append", refuse)
                 assert not await looks.look()
             assert filed(shard) == before
+            await all_looks(looks)
+            assert held(shard) == 0
+
+    run(test)
+
+
+def test_a_trim_whose_fate_is_not_known_is_tried_again(tmp_path: Path) -> None:
+    """FAULT: it counted as done, and the partition was not looked at for a day."""
+
+    async def test() -> None:
+        clock = Clock()
+        gone = rows.due_key(1, QUEUES[1], rows.SPREAD_INDEX)
+        async with running(tmp_path, sync="never") as shard:
+            looks = retention(shard, clock)
+            await create(shard, QUEUES[0])
+            await shard.append([record(clock), keep_for(KEEP_MS)]).wait()
+            shard.commit({gone: b""})
+            clock.now += 2 * KEEP_MS
+
+            def lost(envelopes: Any) -> Ticket:
+                ticket = Ticket(list(envelopes))
+                ticket.settle([UNKNOWN_FATE] * len(envelopes))
+                return ticket
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(shard, "append", lost)
+                await all_looks(looks)
+            assert held(shard) == 1
+            assert set(filed(shard)) == {clock.now + CHECK_MS}
+            later = rows.due_key(clock.now + CHECK_MS, QUEUES[1], rows.SPREAD_INDEX)
+            assert later in dict(shard.kv.scan(b"c", b"d"))
+            clock.now += CHECK_MS
             await all_looks(looks)
             assert held(shard) == 0
 

@@ -4,8 +4,11 @@ A commit is judged twice: by the coordinator, which knows of rebalances under wa
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
+
+from anyio import move_on_after
 
 from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
@@ -23,6 +26,9 @@ from kproxy.worker import Request, Worker
 
 _GROUP = 0
 _COMMIT_BY_ID = _FETCH_BY_ID = 10
+_FETCH_GROUP_FAULT = 2
+_KNOWN_S = 5.0
+_MEMBER_ID_MAX = 32767  # bytes; what is longer is no member's
 _OFFSETS_AT_ONCE, _METADATA_AT_ONCE = 500, 1 << 19  # in one envelope: it is applied in one turn
 _PART_BYTES = 600  # of an answer: about what a partition takes until it is encoded
 _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_MEMBER_EPOCH)
@@ -150,7 +156,8 @@ class _Commits:
     async def _codes(self) -> tuple[Code, ...]:
         worker, body = self._worker, self._body
         epoch = body.generation_id_or_member_epoch
-        commit = Commit(body.group_id, body.member_id, epoch, self._offsets)
+        member = body.member_id if len(body.member_id.encode()) <= _MEMBER_ID_MAX else ""
+        commit = Commit(body.group_id, member, epoch, self._offsets)
         envelope = Envelope(
             Kind.COMMIT, time_ms=worker.now_ms(), body=commit.encode(worker.level.value)
         )
@@ -189,8 +196,26 @@ async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     by_id = request.version >= _FETCH_BY_ID
     if request.version < 8:
-        return await _fetched(worker, request.making, body, by_id)
+        answer = await _fetched(worker, request.making, body, by_id)
+        if answer["error_code"] and request.version < _FETCH_GROUP_FAULT:
+            answer["topics"] = [_faulty(topic, answer["error_code"]) for topic in body.topics]
+        return answer
     return {"groups": [await _fetched(worker, request.making, g, by_id) for g in body.groups]}
+
+
+def _faulty(topic: Any, code: Code) -> dict[str, Any]:
+    """The first version says in each partition what is wrong with the group."""
+    parts = [_offset(index, None, code) for index in topic.partition_indexes]
+    return {"name": topic.name, "partitions": parts}
+
+
+async def _known(worker: Worker, group: Any) -> None:
+    """Hear of queues that were deleted and made again: they have nothing of the old ones.
+
+    Where the cluster does not answer, what is known serves: nobody is told of another queue then.
+    """
+    with suppress(KafkaError), move_on_after(_KNOWN_S):
+        await worker.routes.settled(topic.name for topic in group.topics)
 
 
 async def _fetched(worker: Worker, making: Making, group: Any, by_id: bool) -> dict[str, Any]:
@@ -201,8 +226,8 @@ async def _fetched(worker: Worker, making: Making, group: Any, by_id: bool) -> d
         if not fault and group.topics is None:
             topics = await _all_committed(worker, making, group.group_id)
         elif not fault:
-            if not by_id:  # a queue that was deleted and made again has nothing of the old one
-                await worker.routes.settled(topic.name for topic in group.topics)
+            if not by_id:
+                await _known(worker, group)
             topics = await _committed(worker, making, group, by_id)
     except KafkaError as error:  # another worker has it, now perhaps
         fault, topics = error.code, []
@@ -280,8 +305,11 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     try:
         coordinator = coordinator_of(worker, body.group_id, named=False)
+        try:
+            await worker.routes.settled(topic.name for topic in body.topics)
+        except KafkaError:
+            return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}
         group = await coordinator.load(body.group_id)
-        await worker.routes.settled(topic.name for topic in body.topics)
     except KafkaError as error:
         return {"error_code": error.code, "topics": ()}
     shard = coordinator.shard

@@ -335,9 +335,12 @@ class SharedLog(Log):
 
     async def sync(self) -> None:
         await to_thread.run_sync(self._segments.sync)
+        while self._segments.unforced:  # one was filled meanwhile
+            await to_thread.run_sync(self._segments.sync)
 
     def sync_rest(self) -> None:
-        """Rows ahead of the copy do no harm: a copy that a power cut made shorter is made again."""
+        """Rows ahead of the copy do no harm: one whose last segment a power cut made shorter is
+        made again. The segments before it are on disk."""
 
     async def roll(self) -> None:
         async with self._disk:

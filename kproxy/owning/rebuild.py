@@ -73,6 +73,8 @@ class _Below(Onlooker):
             )
         pace = Pace()
         for some in slices(records, _RECORDS):
+            if self.done.is_set():
+                return
             self._take_some(some)
             await pace.step()
 

@@ -49,8 +49,11 @@ class Segments:
         self._pins: dict[int, int] = {}
         self._doomed: set[int] = set()
         self._sizes: dict[int, int] = {}  # of segments that are not written any more
-        self.ids = sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}"))
+        stems = [path.stem for path in directory.glob(f"*{SUFFIX}")]
+        self.ids = sorted(int(stem) for stem in stems if stem.isdecimal())
         self._syncing = threading.Lock()
+        self.unforced: set[int] = set()
+        """Segments that are full, and not known to be on disk."""
         self.failed = False  # what is on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
@@ -136,7 +139,9 @@ class Segments:
     ) -> list[Place]:
         """Write a batch, unsynced; behind `segment_bytes` in a new segment. Raises as `write`."""
         if self.end >= segment_bytes:
+            full = self.active
             self.start(first_log_offset)
+            self.unforced.add(full)
         buffers, places, total = self.frame(first_log_offset, batch)
         self.write(buffers, total, False)
         return places
@@ -167,11 +172,27 @@ class Segments:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""
         with self._syncing:  # of two at once the system would tell only one
             self._refuse_failed()
+            full = sorted(self.unforced)
             try:
-                files.sync_data(self._fd(self.active))
+                for segment in (*full, self.active):
+                    self._force_data(segment)
             except OSError as error:
                 self.failed = True
                 raise LogFailed(f"the log could not be forced to disk: {error}") from error
+            self.unforced.difference_update(full)
+
+    def _force_data(self, segment: int) -> None:
+        """With a descriptor of its own: the others are closed as may be."""
+        try:
+            fd = os.open(self.path(segment), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if segment in self.ids:
+                raise
+            return  # it was dropped meanwhile
+        try:
+            files.sync_data(fd)
+        finally:
+            os.close(fd)
 
     def is_synced(self, through: int, segment: int, position: int) -> None:
         """All before this log offset, and place, is on disk by now."""
@@ -252,6 +273,7 @@ class Segments:
         size = self.size(segment)
         self.ids.remove(segment)
         self._sizes.pop(segment, None)
+        self.unforced.discard(segment)
         self.path(segment).unlink()
         self._let_go([segment])
         return size

@@ -19,6 +19,7 @@ _log = structlog.get_logger()
 
 _POLL_S = 0.2
 _HEARTBEAT_MS = 500
+_POLL_INTERVAL_MS = 300_000
 
 
 class Membership:
@@ -50,6 +51,7 @@ class Membership:
                 client_id=instance,
                 partition_assignment_strategy="cooperative-sticky",
                 session_timeout_ms=session_ms,
+                max_poll_interval_ms=max(session_ms, _POLL_INTERVAL_MS),
                 heartbeat_interval_ms=_HEARTBEAT_MS,
                 enable_auto_commit=False,
                 enable_auto_offset_store=False,

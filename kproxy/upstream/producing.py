@@ -25,6 +25,7 @@ Report = tuple[int, int, int | None]
 _POLL_S = 0.1
 _FLUSH_S = 5.0
 _RECORDS_MAX = 2_000_000
+_KBYTES_MAX = 2_147_483_647  # as librdkafka takes it
 
 
 class Sending(Protocol):
@@ -120,7 +121,7 @@ class Appender:
             linger_ms=0,
             compression_type="none",  # batches come as their producers packed them
             message_max_bytes=message_bytes_max,
-            queue_buffering_max_kbytes=max(1024, buffered_bytes_max >> 10),
+            queue_buffering_max_kbytes=min(max(1024, buffered_bytes_max >> 10), _KBYTES_MAX),
             queue_buffering_max_messages=_RECORDS_MAX,
             delivery_timeout_ms=delivery_ms_max,
             error_cb=self._on_error,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Served, eventually, need_program
+from tests.real_kafka import Kafka
 from tests.wire import Wire, batch, batches
 
 SHIM = Path(__file__).with_name("powercut.c")
@@ -40,6 +41,37 @@ def cut_power(server: Served) -> None:
             synced = int(side.read_text() or 0) if side.exists() else 0
             if path.stat().st_size > synced:
                 os.truncate(path, synced)
+
+
+def test_a_worker_serves_no_copy_with_holes(shim: Path, tmp_path: Path, kafka: Kafka) -> None:
+    """FAULT: full segments were never forced to disk: what they held could not be read any more."""
+    data_dir, count = tmp_path / "worker", 40
+    flags = (
+        "--bootstrap-servers", kafka.address, "--topic-prefix", "power-cut", "--shards", "1",
+        "--allow-single-replica", "--segment-bytes", "1MiB", "--rows-flush-ms-max", "500",
+        "--keeper-period-ms", "100",
+    )  # fmt: skip
+    server = serve(shim, data_dir, *flags)
+    with Wire(server.host, server.port) as wire:
+        eventually(lambda: wire.produce("q", batch(b"first")).error_code == 0, 30)
+        for _ in range(count):
+            assert wire.produce("q", batch(bytes(100_000))).error_code == 0
+        logs = data_dir / "shard-0" / "log"
+        full = sorted(logs.glob("*.log"))[:-1]
+        assert len(full) >= 3
+        eventually(lambda: all(p.with_name(p.name + ".synced").exists() for p in full), 30)
+    cut_power(server)
+    server = serve(shim, data_dir, *flags)
+    try:
+        with Wire(server.host, server.port) as wire:
+            eventually(lambda: wire.fetch("q", 0).error_code == 0, 30)
+            read = 0
+            while read <= count:
+                part = wire.fetch("q", read)
+                assert part.error_code == 0
+                read += len(list(batches(part.records)))
+    finally:
+        server.stop()
 
 
 class Writer(threading.Thread):
