@@ -25,7 +25,8 @@ from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.group_rows import encode_change
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import as_served
-from tests.simulation.cluster import SimRowsWriter, World
+from tests.simulation.cluster import World
+from tests.simulation.offset_topic import SimRowsWriter
 from tests.simulation.sim_worker import Life
 
 GROUPS = 400
