@@ -4,7 +4,7 @@ import asyncio
 import copy
 import random
 import shutil
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.simulation.plain import Plain
 
 DELAYS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.3)
 _SLOW_S = 2.0
+_CLEANED_AFTER_S = 6.0  # longer than `freshness` waits: Kafka cleans closed segments alone
 _AS_USUAL = Conditions()
 _TOLD = frozenset((Kind.CREATE, Kind.GROW, Kind.CONFIGURE, Kind.DELETE, Kind.SPREAD, Kind.LANDED))
 """What is announced, or what other shards hear of."""
@@ -43,6 +44,7 @@ class World:
         self.logs: list[list[Envelope]] = [[] for _ in range(shards)]
         self.starts = [0] * shards
         self.queues: list[Record] = []
+        self._said_at: list[float] = []
         self.published = [PublishedRows(i, shards, log) for i, log in enumerate(self.logs)]
         self.disk: dict[Path, dict[bytes, bytes]] = {}
         self.lives: dict[str, Any] = {}  # by the name of a worker's directory
@@ -122,12 +124,15 @@ class World:
 
     def say(self, key: bytes, value: bytes | None, note: bytes | None) -> None:
         self.queues.append(Record("queues", len(self.queues), key, value, note))
+        self._said_at.append(asyncio.get_running_loop().time())
         if self.dice(0.02):
-            self.compact()
+            self.compact(_CLEANED_AFTER_S)
 
-    def compact(self) -> None:
-        last = {record.key: record.offset for record in self.queues}
-        self._compacted_to = len(self.queues)
+    def compact(self, after_s: float = 0.0) -> None:
+        """Leave the last of each key, of records that have been there for so long."""
+        until = asyncio.get_running_loop().time() - after_s
+        self._compacted_to = bisect_right(self._said_at, until)
+        last = {record.key: record.offset for record in self.queues[: self._compacted_to]}
         self._left = sorted(last.values())
 
     def queues_from(self, position: int, most: int) -> list[Record]:
