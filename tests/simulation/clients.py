@@ -43,6 +43,7 @@ class Clients:
         self._serial = 0
         self._producer_ids: set[int] = set()
         self.producers = Producers()
+        self.leave_queues = False
         self.appended: dict[tuple[QueueId, int, int], bytes] = {}
         """What was acknowledged, by queue, partition and base offset."""
         self.done: Counter[str] = Counter()
@@ -65,6 +66,8 @@ class Clients:
         if not life.began:
             return
         (act,) = self._rng.choices(list(self._acts), list(self._acts.values()))
+        if self.leave_queues and act in (self._create, self._delete, self._change):
+            return
         with anyio.move_on_after(PATIENCE_S), suppress(KafkaError):
             await act(life, name)
 
@@ -79,6 +82,7 @@ class Clients:
             key: body for key, body in self.appended.items() if key[2] < ends.get(key[:2], 0)
         }
         self.producers = Producers(self.producers.first_id + 100)
+        self.leave_queues = False
 
     # -- whom they ask, and what they are told
 

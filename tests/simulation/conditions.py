@@ -28,6 +28,7 @@ class Conditions:
     disk_lost: float = 0.2
     sent_twice: float = 0.0
     unsaid: float = 0.03
+    moved_every_s: float = 5.0
     rows_at_once: int = 300
     rows_slow: bool = False
     power_fails_at_s: float | None = None
@@ -44,9 +45,10 @@ def conditions_of(seed: int, workers: list[str]) -> Conditions:
         disk_lost=rng.choice((0.0, 0.2, 0.8)),
         sent_twice=rng.choice((0.0, 0.3)),
         unsaid=rng.choice((0.03, 0.1)),
+        moved_every_s=rng.choice((1.0, 5.0)),
         rows_at_once=rng.choice((2, 10, 300)),
         rows_slow=rng.random() < 0.6,
-        power_fails_at_s=rng.uniform(8, 20) if rng.random() < 0.3 else None,
+        power_fails_at_s=rng.uniform(8, 20) if rng.random() < 0.5 else None,
         ending=rng.choice(list(Ending)),
         clocks_off_ms={name: rng.randint(-off_ms, off_ms) for name in workers},
     )

@@ -17,6 +17,7 @@ SHARDS = 3
 WORKERS = [f"w{number}" for number in range(3)]
 CALM_S = 60.0
 _CLIENTS = 12
+_QUIET_S = 3.0
 
 
 class Simulation:
@@ -27,6 +28,7 @@ class Simulation:
         self.lives: dict[str, Life] = {}
         self.clients = Clients(self.world, self.lives)
         self._writers = 0
+        self._owners: list[str] = []
         self._ending = anyio.Lock()
         self._tasks: Any
 
@@ -52,7 +54,7 @@ class Simulation:
     async def _trouble(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._now_and_then, 7.0, self._crash)
-            tasks.start_soon(self._now_and_then, 5.0, self._move)
+            tasks.start_soon(self._now_and_then, self.conditions.moved_every_s, self._move)
             if self.conditions.power_fails_at_s is not None:
                 tasks.start_soon(self._power_fails, self.conditions.power_fails_at_s)
             for _ in range(_CLIENTS):
@@ -82,8 +84,10 @@ class Simulation:
                 self._start(name)
 
     async def _power_fails(self, after_s: float) -> None:
-        """For workers and brokers at once."""
-        await anyio.sleep(after_s)
+        """For workers and brokers at once, a while after queues were made or changed."""
+        await anyio.sleep(after_s - _QUIET_S)
+        self.clients.leave_queues = True
+        await anyio.sleep(_QUIET_S)
         async with self._ending:
             with anyio.CancelScope(shield=True):
                 for life in self.lives.values():
@@ -94,18 +98,20 @@ class Simulation:
                 self.clients.power_failed()
                 for name in WORKERS:
                     self._start(name)
-        self._assign()
+        self._give_out()
 
     async def _move(self) -> None:
         self._assign()
 
     def _assign(self) -> None:
         """Each shard is somebody's; who has lost one may hear of it later than who has got it."""
-        wanted: dict[str, set[int]] = {name: set() for name in WORKERS}
-        for shard in range(SHARDS):
-            wanted[self.rng.choice(WORKERS)].add(shard)
+        self._owners = [self.rng.choice(WORKERS) for _ in range(SHARDS)]
+        self._give_out()
+
+    def _give_out(self) -> None:
         for name, life in self.lives.items():
-            self._tasks.start_soon(self._tell, life, frozenset(wanted[name]))
+            wanted = frozenset(shard for shard in range(SHARDS) if self._owners[shard] == name)
+            self._tasks.start_soon(self._tell, life, wanted)
 
     async def _tell(self, life: Life, wanted: frozenset[int]) -> None:
         life.told = told = life.told + 1
