@@ -226,20 +226,21 @@ class SimLink:
         self._active.pop(partition, None)
 
     def read(self, partition: int, start: int, end: int) -> None:
-        active = self._active.get(partition)
-        if active is not None:
+        """Whoever else reads there has ended."""
+        active, following = self._active.get(partition), self._following.get(partition)
+        if active is not None and active[2] is following:
             active[1] = max(active[1], end)
         elif start < end:
-            self._active[partition] = active = [start, end]
-            self._tasks.start_soon(self._read, partition, self._following.get(partition), active)
+            self._active[partition] = active = [start, end, following]
+            self._tasks.start_soon(self._read, partition, active)
 
-    async def _read(self, partition: int, following: Any, active: list[Any]) -> None:
+    async def _read(self, partition: int, active: list[Any]) -> None:
         world = self._world
         while True:
             await anyio.sleep(world.delay())
             if self._active.get(partition) is not active:
                 return
-            position, end = active
+            position, end, following = active
             if position < world.starts[partition]:
                 del self._active[partition]
                 following.lost("the log was trimmed")
