@@ -177,10 +177,10 @@ def _settled_as(patch: pytest.MonkeyPatch, code: Code) -> None:
 def a_deletion_answered_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
     announce = Announcer.announce
 
-    def at_once(self: Announcer, shard: Shard, name: str, then: Any = None, gone: Any = None) -> None:
+    def at_once(self: Announcer, shard: Shard, name: str, then: Any = None, *more: Any) -> None:
         if then is not None:
             then()
-        announce(self, shard, name, None, gone)
+        announce(self, shard, name, None, *more)
 
     patch.setattr(Announcer, "announce", at_once)
 

@@ -1,6 +1,7 @@
 """The offset topic of a simulated cluster: transactions, fences, and rows that are seen late."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,14 @@ from kproxy.virtual.published import AS_OF_KEY, decode, decode_as_of, encode_as_
 from tests.simulation.folded import Folded, differing, of_kinds, of_the_living
 
 _EXACTLY = b"qpkohwguK"
+
+
+def _now() -> float:
+    """Of the loop; on a thread of one in real time, whose time is the same."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
 
 
 class PublishedRows:
@@ -32,7 +41,7 @@ class PublishedRows:
 
     def read(self) -> dict[bytes, bytes]:
         """What is seen now by who reads what is committed."""
-        now = asyncio.get_running_loop().time()
+        now = _now()
         while self._unseen and self._unseen[0][0] <= now:
             _put(self._seen, self._unseen.pop(0)[1])
         return self._seen
@@ -107,7 +116,7 @@ class SimRowsWriter:
             raise NotPublished("fenced", True)
         if world.dice(0.05) or not self._life.alive:
             raise NotPublished("timed out", False)
-        seen_at = asyncio.get_running_loop().time() + world.delay()
+        seen_at = _now() + world.delay()
         published.commit(dict(rows) | {AS_OF_KEY: encode_as_of(as_of)}, seen_at)
         world.trace.append(("rows", self._shard, as_of))
         for fault in published.faults(world.starts[self._shard]):
