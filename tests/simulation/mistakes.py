@@ -8,7 +8,7 @@ import pytest
 
 from kproxy.errors import Code
 from kproxy.log.shared import SharedLog
-from kproxy.owning import aftermath, holder, queues, rebuild
+from kproxy.owning import aftermath, holder, queues
 from kproxy.owning.announcing import Announcer
 from kproxy.owning.decisions import Decisions
 from kproxy.owning.freshness import Freshness
@@ -19,6 +19,7 @@ from kproxy.shard import Shard
 from kproxy.upstream.published import NotPublished
 from kproxy.virtual import fold, producers, rows
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.groups import GroupFold
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producer_rows import Sent
 from kproxy.virtual.published import Capture
@@ -237,13 +238,6 @@ def never_claims_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(holder, "_CLAIM_AGAIN_S", 1e9)
 
 
-def serves_without_catching_up(patch: pytest.MonkeyPatch) -> None:
-    async def catch_up(self: Holder, log: SharedLog) -> None:
-        pass
-
-    patch.setattr(Holder, "_catch_up", catch_up)
-
-
 def a_local_copy_that_is_not_held_against_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shard, "ends_with", lambda self, envelope: True)
 
@@ -263,8 +257,11 @@ def copies_that_do_not_say_so(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fold, "Batch", lambda *values, copied: Batch(*values))
 
 
-def rebuilt_queues_that_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rebuild, "COMPARE_KEY", b"J")
+# -- groups
+
+
+def anyone_commits_to_a_group_of_members(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupFold, "_member_fault", lambda *asked: Code.NONE)
 
 
 MISTAKES = [
