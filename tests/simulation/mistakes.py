@@ -28,6 +28,8 @@ from kproxy.virtual.state import State
 from tests.simulation.cluster import SimLink
 from tests.simulation.offset_topic import SimRowsWriter
 
+Mistake = Callable[[pytest.MonkeyPatch], None]
+
 
 def tombstones_that_do_not_say_as_of_when(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queues, "_gone", lambda note: Gone(2**62))
@@ -264,12 +266,39 @@ def anyone_commits_to_a_group_of_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupFold, "_member_fault", lambda *asked: Code.NONE)
 
 
+def _rare(mistake: Mistake, seeds: int) -> Any:
+    return pytest.param(mistake, seeds, marks=pytest.mark.long)
+
+
 MISTAKES = [
-    (tombstones_that_do_not_say_as_of_when, 30),
+    (tombstones_that_do_not_say_as_of_when, 10),
     (who_catches_up_announces, 10),
     (a_sweep_beside_the_log, 20),
     (a_log_trimmed_to_where_it_is_applied, 10),
     (landed_before_all_were_told, 10),
-    (a_catalogue_that_is_believed_at_once, 30),
-    pytest.param(a_rebuild_that_looks_one_way_only, 300, marks=pytest.mark.long),
+    (a_catalogue_that_is_believed_at_once, 15),
+    _rare(a_rebuild_that_looks_one_way_only, 300),
+    _rare(changes_during_a_publication_are_forgotten, 100),
+    (a_failed_publication_forgets_its_keys, 40),
+    (rows_taken_after_they_were_written, 30),
+    (a_publisher_that_does_not_catch_up_behind_its_fence, 60),
+    (a_log_trimmed_before_its_rows_are_seen, 10),
+    (rows_that_stand_for_more_than_they_are, 10),
+    (groups_that_are_not_published, 10),
+    (producers_that_are_not_published, 30),
+    (what_is_to_publish_is_not_on_disk, 10),
+    (a_closed_shard_answers_success, 10),
+    (unknown_fate_answers_success, 10),
+    (a_deletion_answered_before_it_is_told, 15),
+    _rare(lost_announcements_are_not_said_again, 300),
+    (a_repeated_batch_is_appended_again, 20),
+    (duplicates_that_leave_no_void, 20),
+    (a_claim_of_unknown_fate_serves, 30),
+    _rare(serves_though_another_claimed_meanwhile, 300),
+    (never_claims_again, 40),
+    (a_local_copy_that_is_not_held_against_the_log, 40),
+    (who_serves_goes_on_behind_the_claim_of_another, 15),
+    (copies_that_do_not_say_so, 15),
+    (anyone_commits_to_a_group_of_members, 30),
 ]
+"""What must be seen, and in how many seeds at most: three times those that it took, or more."""

@@ -31,7 +31,7 @@ from tests.simulation.mistakes import MISTAKES
 from tests.simulation.offset_topic import SimRowsWriter
 from tests.simulation.simulation import Simulation
 
-SEEDS, SEEDS_LONG = 12, 1000
+SEEDS, SEEDS_LONG = 20, 1000
 
 
 class _Ears:
