@@ -132,9 +132,7 @@ class Copier:
         for number, (log_offset, kind, key, position, after) in enumerate(self._reader.heads()):
             if after > read:
                 read = after + _READ_BYTES
-                await to_thread.run_sync(
-                    self._shard.segments.read_ahead, self._segment, position, read - position
-                )
+                await to_thread.run_sync(self._reader.read_ahead, position, read - position)
                 began = perf_counter()
             elif not number % _LOOK_FRAMES and perf_counter() - began > _TURN_S:
                 await checkpoint()

@@ -34,6 +34,7 @@ from kproxy.handlers import (
     topics,
 )
 from kproxy.memory import Making
+from kproxy.pace import FREED_AT_ONCE
 from kproxy.protocol.codec import (
     RequestHeader,
     admit_body,
@@ -186,10 +187,10 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
         if isinstance(body, Mapping):
             await _weigh(worker, making, body)
             key, version, correlation_id = header[:3]
-            long, held = making.long, [body]
+            held = [body]
             encoded = await worker.encoded(making, encode, key, version, correlation_id, body)
             del body
-            if long:
+            if making.large:
                 await making.let_go(held)
             return encoded
         if isinstance(body, Answer):
@@ -209,23 +210,27 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making)
     memory, taken = worker.decoded_memory, len(frame)
     if api.key != PRODUCE_KEY:
         admitted = await large.aside(admit_body, *check)
-        taken = large.decoded_bytes(len(frame), admitted.elements)
+        elements = admitted.elements
+        taken = large.decoded_bytes(len(frame), elements)
     await _wait_for_room(worker)
     memory.take(taken)
     try:
         if api.key == PRODUCE_KEY:
             where = (header.body_at, header.api_version, worker.config.request_elements_max)
             body = await large.aside(_produce, frame, *where)
+            elements = sum(1 + len(topic.partitions) for topic in body.topics)
         else:
-            body = await large.aside(decode_admitted, header, admitted, True)
+            sliced = elements > large.ELEMENTS_AT_ONCE
+            body = await large.aside(decode_admitted, header, admitted, sliced)
             del admitted
         request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
         held = [body]
         del body
         answer = await api.handle(worker, request)
         del request
-        with answer.kept() if isinstance(answer, Answer) else nullcontext():
-            await making.let_go(held)
+        if elements > FREED_AT_ONCE:
+            with answer.kept() if isinstance(answer, Answer) else nullcontext():
+                await making.let_go(held)
         return answer
     finally:
         memory.give_back(taken)

@@ -265,8 +265,12 @@ class Keeper:
         for segment in await self._to_copy():
             live = self._state.live_bytes(segment)
             if live and segment not in self._uncopied:
-                copier = Copier(self._shard, segment)
-                await copier.run()
+                try:
+                    copier = Copier(self._shard, segment)
+                    await copier.run()
+                except OSError as error:  # no descriptor is left, or the disk fails: another time
+                    _log.error("segment_not_copied", segment=segment, reason=str(error))
+                    return
                 _log.info("segment_copied_forward", segment=segment, bytes=copier.copied)
                 if not copier.copied:
                     self._uncopied.add(segment)

@@ -14,6 +14,8 @@ Result = TypeVar("Result")
 
 REQUEST_BYTES = 32 << 10
 """A request up to this size is decoded where it is: 20 ms of the smallest elements."""
+ELEMENTS_AT_ONCE = 20_000
+"""A request of up to so many elements is decoded in one go: kio holds the interpreter for 20 ms."""
 PRODUCE_ELEMENTS = 1000
 """A Produce up to this many topics and partitions is decoded where it is."""
 ANSWER_WEIGHT = 512 << 10

@@ -8,6 +8,7 @@ from kproxy.pace import Pace
 from kproxy.protocol.varint import Malformed
 
 _NOTED_BYTES = 256 << 10
+_FREED_AT_ONCE_BYTES = 8 << 20
 
 
 class Memory:
@@ -86,12 +87,18 @@ class Making(Pace):
         """Whether what was made is worth another thread's while."""
         return self._held > 0
 
+    @property
+    def large(self) -> bool:
+        """Whether to free what it was made of would hold the loop."""
+        return self._held > _FREED_AT_ONCE_BYTES
+
     async def step(self, size: int = 0) -> None:
         """One more part was made, about so many bytes. Raises Malformed: they are too many."""
         self._made += size
         if self._made >= _NOTED_BYTES:
             await self._note()
-        await super().step()
+        if self.due:
+            await self.rest()
 
     async def _note(self) -> None:
         memory = self._memory

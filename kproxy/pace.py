@@ -23,6 +23,8 @@ Scan = Callable[[bytes, bytes], Iterable[Row]]
 _LOT = 200
 Key = TypeVar("Key", bound=Hashable)
 _COUNTED_AT_ONCE = 500
+FREED_AT_ONCE = 20_000
+"""Small objects that are freed in some milliseconds; of more, `Pace.let_go`."""
 _Line = deque[asyncio.Future[None]]
 _line: RunVar[_Line] = RunVar("kproxy_turns")
 

@@ -12,6 +12,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.interest import AT_ONCE, Followed, Ident, Interest
 from kproxy.fetching.reading import Answer, Budget, Found, Pins, Stored, look
 from kproxy.fetching.sessions import Session
+from kproxy.pace import FREED_AT_ONCE
 from kproxy.protocol import answers
 from kproxy.protocol.answers import FETCH_TOPIC_IDS, Fetched
 from kproxy.protocol.codec import response_prefix
@@ -42,7 +43,7 @@ async def handle(worker: Worker, request: Request) -> Answer:
         found = await _wait(worker, interest, request, full, pins)
         session_id = session.session_id if session is not None else 0
         pieces = await _pieces(request, found, session_id, pins)
-        if len(found) > AT_ONCE:
+        if len(found) > FREED_AT_ONCE:
             await request.making.let_go(found)
         if session is None and not worker.sessions.end(interest):
             await worker.sessions.tidy(request.making)  # they are many: what was found is pinned

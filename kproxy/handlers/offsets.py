@@ -201,6 +201,8 @@ async def _fetched(worker: Worker, making: Making, group: Any, by_id: bool) -> d
         if not fault and group.topics is None:
             topics = await _all_committed(worker, making, group.group_id)
         elif not fault:
+            if not by_id:  # a queue that was deleted and made again has nothing of the old one
+                await worker.routes.settled(topic.name for topic in group.topics)
             topics = await _committed(worker, making, group, by_id)
     except KafkaError as error:  # another worker has it, now perhaps
         fault, topics = error.code, []
@@ -279,6 +281,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     try:
         coordinator = coordinator_of(worker, body.group_id, named=False)
         group = await coordinator.load(body.group_id)
+        await worker.routes.settled(topic.name for topic in body.topics)
     except KafkaError as error:
         return {"error_code": error.code, "topics": ()}
     shard = coordinator.shard

@@ -12,22 +12,21 @@ from typing import Protocol
 import anyio
 import structlog
 from anyio import to_thread
-from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.log.weight import weight
+from kproxy.pace import Pace
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 
 _log = structlog.get_logger()
 
-_APPLY_ENVELOPES = 1000  # at a time: some ten milliseconds of the loop
-_CATCH_UP_ENVELOPES = 4000  # where nobody waits: fewer writes of the same row
-_APPLY_BYTES = 4 << 20
+_PIECE = 200  # units of weight written and applied in one piece: some milliseconds
+_PIECE_BYTES = 4 << 20
 _RETRY_S = 1.0
 _READY_MAX = 8000
 _SHORT_S = 2.0
@@ -257,32 +256,40 @@ class SharedLog(Log):
                         raise self._broken
                     self._work = anyio.Event()
                     await self._work.wait()
+                pace = Pace()
                 while self._ready:
                     await self._apply(self._take())
+                    await pace.step()
                 self._drained.set()
         finally:
             self._give_up()
 
     def _take(self) -> list[Applied]:
+        """The next piece; what is heavier than one by itself goes alone."""
         taken: list[Applied] = []
         size, units, ready = 0, 0, self._ready
-        most = _APPLY_ENVELOPES if self._tickets else _CATCH_UP_ENVELOPES
-        while ready and units < most and size < _APPLY_BYTES:
-            one = ready.popleft()
-            size += len(one.envelope.body)
-            units += weight(one.envelope)
-            taken.append(one)
+        while ready and size < _PIECE_BYTES:
+            envelope = ready[0].envelope
+            units += weight(envelope)
+            if units > _PIECE and taken:
+                break
+            size += len(envelope.body)
+            taken.append(ready.popleft())
         return taken
 
     def _apply_at_once(self) -> None:
-        """A little is applied by who brings it; where that fails, `run` goes on."""
-        taken = self._take()
-        try:
-            self._write_and_apply(taken)
-        except OSError:
-            self._ready.extendleft(reversed(taken))
-        except Exception as error:
-            self._failed = error
+        """A little is applied by who brings it; the rest, or where that fails, `run` goes on."""
+        pace = Pace()
+        while self._ready and not pace.due:
+            taken = self._take()
+            try:
+                self._write_and_apply(taken)
+            except OSError:
+                self._ready.extendleft(reversed(taken))
+                return
+            except Exception as error:
+                self._failed = error
+                return
 
     async def _apply(self, taken: list[Applied]) -> None:
         async with self._disk:
@@ -293,8 +300,6 @@ class SharedLog(Log):
                 except OSError as error:  # the log has it: wait until the local copy can
                     _log.error("local_copy_not_written", shard=self._partition, error=str(error))
                     await anyio.sleep(_RETRY_S)
-        if self._ready:
-            await checkpoint()
 
     def _write_and_apply(self, taken: list[Applied]) -> None:
         """Raises OSError: nothing of it was written or applied."""

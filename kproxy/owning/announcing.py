@@ -12,13 +12,14 @@ from anyio.abc import TaskGroup
 
 from kproxy.errors import KafkaError
 from kproxy.owning.queues import Gone, QueueCache, announcement
-from kproxy.pace import scanned
+from kproxy.pace import Pace, scanned, slices
 from kproxy.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
 
 _LOST_S = 30.0
+_NOTED = 200  # in one piece
 
 
 def serves(shard: Shard, term: int) -> bool:
@@ -107,7 +108,10 @@ class Announcer:
 
     async def _note(self) -> None:
         names, self._to_note = self._to_note, []
-        self._cache.note(names)
+        pace = Pace()
+        for some in slices(names, _NOTED):
+            self._cache.note(some)
+            await pace.step()
 
     def say_again(self, shard: Shard, name: str) -> None:
         """Announce a queue as it is; where it is not there yet, that no other has its name."""

@@ -34,8 +34,7 @@ _log = structlog.get_logger()
 _DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.SPREAD))
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
-# Older commands come from a log that is read again; clocks of machines differ by less.
-_RECENT_MS = 600_000
+_RECENT_MS = 600_000  # nobody waits for older ones; clocks of machines differ by less, mostly
 _UNANSWERED_MAX = 500  # of those folded while catching up
 
 Answer = Callable[[Outcome], None]
@@ -192,8 +191,6 @@ class Decisions:
         counter = envelope.counter
         if envelope.writer == self._link.writer:
             return (lambda o: self._settle(counter, o)) if counter in self._waiting else None
-        if abs(self._now_ms() - envelope.time_ms) > _RECENT_MS:
-            return None
         return lambda outcome: self._publish(envelope, outcome)
 
     def _spreads(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> bool:
@@ -235,9 +232,14 @@ class Decisions:
     def _answer_late(
         self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
     ) -> None:
-        """Answer for a command that was folded before this worker served, if anyone may wait."""
+        """Answer for a command that was folded before this worker served, if anyone may wait.
+
+        Where clocks differ by more than that, its client asks again and is answered then.
+        """
         answer = self._answer_to(envelope)
-        if answer is None:
+        ours = envelope.writer == self._link.writer
+        recent = abs(self._now_ms() - envelope.time_ms) <= _RECENT_MS
+        if answer is None or not (ours or recent):
             return
         if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
             self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))

@@ -72,7 +72,7 @@ class Holder:
                 await self._hold_once()
             except* LogChanged as group:
                 _log.warning("shard_log_changed", shard=self._index, reason=str(first_of(group)))
-                await to_thread.run_sync(wipe, self._directory)
+                wait_s = await self._wiped()
             except* KafkaError as group:
                 _log.warning("shard_not_served", shard=self._index, reason=str(first_of(group)))
             except* NotRebuilt as group:
@@ -85,6 +85,15 @@ class Holder:
                 wait_s = _REFUSED_AGAIN_S  # the other shards go on
                 _log.exception("shard_failed", shard=self._index)
             await anyio.sleep(wait_s)
+
+    async def _wiped(self) -> float:
+        """Remove the local copy; seconds to wait then."""
+        try:
+            await to_thread.run_sync(wipe, self._directory)
+        except OSError as error:
+            _log.error("shard_not_stored", shard=self._index, reason=str(error))
+            return _REFUSED_AGAIN_S
+        return _AGAIN_S
 
     async def _hold_once(self) -> None:
         async with self._site.opening:
@@ -111,7 +120,8 @@ class Holder:
                 if await self._is_prefix(shard):
                     return shard
             except BaseException:
-                shard.close()
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(shard.close)
                 raise
             await to_thread.run_sync(shard.close)
             _log.warning("local_copy_discarded", shard=self._index)

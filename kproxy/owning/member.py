@@ -37,6 +37,7 @@ from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
 from kproxy.owning.standing import LastRecords
 from kproxy.owning.upgrading import ClusterUpgrades
+from kproxy.pace import Pace, slices
 from kproxy.progress import Progress
 from kproxy.protocol.answers import Broker
 from kproxy.pulse import pulse
@@ -56,6 +57,7 @@ _FLUSH_S = 30.0
 _FLUSH_LOOK_S = 0.5
 _SAY_AGAIN_S = 2.0
 _KEPT_SHARE = 0.9  # of the time that tombstones are kept: clocks of machines differ
+_RECORDS = 200  # of the queues topic, taken in in one piece
 _CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
 
 
@@ -178,12 +180,18 @@ class Member:
                     self.link.called(record.key, record.value)
             else:
                 self._take_map(record.key, record.value)
-        for name in self.cache.apply(queues) if queues else ():
+        pace = Pace()
+        for some in slices(queues, _RECORDS):
+            self._take_queues(some)
+            await pace.step()
+
+    def _take_queues(self, records: list[Record]) -> None:
+        for name in self.cache.apply(records):
             home = self.shards.serving_name(name)
             if home is not None:
                 self.decisions.announcer.say_again(home, name)
         self.freshness.moved()
-        for counter, values in self.cache.outcomes(queues, self.link.writer):
+        for counter, values in self.cache.outcomes(records, self.link.writer):
             self.decisions.published(counter, values)
 
     def _take_map(self, key: bytes, value: bytes | None) -> None:

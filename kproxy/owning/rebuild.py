@@ -12,8 +12,8 @@ from anyio.lowlevel import checkpoint
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.owning.site import Site
+from kproxy.pace import Pace, slices
 from kproxy.shard import Shard
-from kproxy.store.rocks import RowsFailed
 from kproxy.upstream.link import Onlooker
 from kproxy.upstream.reading import Records
 from kproxy.upstream.whole import read_whole
@@ -25,6 +25,7 @@ from kproxy.virtual.rows import COMPARE_KEY
 _log = structlog.get_logger()
 
 _NAMES = 5000  # written at a time
+_RECORDS = 200  # of the log, in one piece
 _REBUILDING = 4  # a worker that begins with nothing rebuilds several shards at a time
 
 
@@ -58,20 +59,24 @@ class _Below(Onlooker):
     async def was_read(self, records: Records) -> None:
         if not self.done.is_set():
             try:
-                self._take([r for r in records if self.next_offset <= r[0] < self._as_of])
+                await self._take([r for r in records if self.next_offset <= r[0] < self._as_of])
                 await self._flush_if_due()
                 if self.next_offset == self._as_of:
                     await self.finish()
-            except (KafkaError, OSError, RowsFailed) as error:
+            except Exception as error:  # whatever it is: the rebuild waits to hear of it
                 self._finish(error)
 
-    def _take(self, records: Records) -> None:
-        if not records:
-            return
-        if records[0][0] != self.next_offset:
+    async def _take(self, records: Records) -> None:
+        if records and records[0][0] != self.next_offset:
             raise KafkaError(
                 Code.NOT_LEADER_OR_FOLLOWER, f"{self.next_offset} is missing in the log"
             )
+        pace = Pace()
+        for some in slices(records, _RECORDS):
+            self._take_some(some)
+            await pace.step()
+
+    def _take_some(self, records: Records) -> None:
         batch = [envelope for _, envelope in records]
         places = self._shard.segments.append(self.next_offset, batch, self._config.segment_bytes)
         for (log_offset, envelope), place in zip(records, places, strict=True):

@@ -11,6 +11,15 @@ def sync_data(fd: int) -> None:
     getattr(os, "fdatasync", os.fsync)(fd)
 
 
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names of the files in a directory durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def read_into(fd: int, buffers: list[memoryview], position: int, wait: bool) -> int:
     """Read once into `buffers`, one behind the other; the bytes read, 0 at the file's end.
 
@@ -46,7 +55,10 @@ def write_all(fd: int, buffers: list[bytes], position: int) -> int:
 
 def reserve(path: str | os.PathLike[str], count: int) -> bool:
     """Make a file that takes up `count` bytes of disk; False where there is no room."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return False
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, count)

@@ -30,17 +30,26 @@ class FrameReader:
     def __init__(self, path: Path, segment: int, size: int) -> None:
         self._segment = segment
         self._data: mmap.mmap | bytes = b""
-        with path.open("rb") as file:
-            self._size = min(os.fstat(file.fileno()).st_size, size)
+        self._file = path.open("rb", buffering=0)
+        try:
+            self._size = min(os.fstat(self._file.fileno()).st_size, size)
             if self._size:
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._data = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError:
+            self._file.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._file.close()
         if isinstance(self._data, mmap.mmap):
             self._data.close()
+
+    def read_ahead(self, position: int, size: int) -> None:
+        """Bring some of it into the page cache. Blocks."""
+        os.pread(self._file.fileno(), size, position)
 
     def at(self, position: int) -> Frame | None:
         """The frame at this position; None where it is not sound, or there is none."""

@@ -44,6 +44,7 @@ class Segments:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.mark = Synced(directory) if marked else None
+        self._files = threading.RLock()  # the log's thread opens some, too
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._pins: dict[int, int] = {}
         self._doomed: set[int] = set()
@@ -73,12 +74,12 @@ class Segments:
     def start(self, segment: int) -> None:
         """Begin a new segment; on return its name is durable."""
         fd = os.open(self.path(segment), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.ftruncate(fd, 0)
-        directory = os.open(self._directory, os.O_RDONLY)
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            os.ftruncate(fd, 0)
+            files.sync_directory(self._directory)
+        except OSError:
+            os.close(fd)
+            raise
         if segment not in self.ids:
             self.ids.append(segment)
         self._keep(segment, fd)
@@ -216,18 +217,23 @@ class Segments:
         """Keep these segments' files open, whatever is dropped or closed, until they are read."""
         held = []
         try:
-            for segment in segments:
-                self._fd(segment)
-                self._pins[segment] = self._pins.get(segment, 0) + 1
-                held.append(segment)
+            with self._files:
+                for segment in segments:
+                    self._fd(segment)
+                    self._pins[segment] = self._pins.get(segment, 0) + 1
+                    held.append(segment)
             yield
         finally:
-            for segment in held:
-                self._pins[segment] -= 1
-                if not self._pins[segment]:
-                    del self._pins[segment]
-                    if segment in self._doomed:
-                        self._close(segment)
+            with self._files:
+                self._unpin(held)
+
+    def _unpin(self, held: list[int]) -> None:
+        for segment in held:
+            self._pins[segment] -= 1
+            if not self._pins[segment]:
+                del self._pins[segment]
+                if segment in self._doomed:
+                    self._close(segment)
 
     def replay(self, segment: int, position: int) -> Iterator[Frame]:
         """(log offset, envelope, place, position behind it) for each sound frame from `position`.
@@ -241,46 +247,48 @@ class Segments:
         """Reads a segment's frames as of now; to be closed."""
         return FrameReader(self.path(segment), segment, self.size(segment))
 
-    def read_ahead(self, segment: int, position: int, size: int) -> None:
-        """Bring some of a segment into the page cache. Blocks."""
-        os.pread(self._fd(segment), size, position)
-
     def drop(self, segment: int) -> int:
         """Delete a segment; returns the bytes given back. A reader that has it pinned finishes."""
         size = self.size(segment)
         self.ids.remove(segment)
         self._sizes.pop(segment, None)
         self.path(segment).unlink()
-        if segment in self._pins:
-            self._doomed.add(segment)
-        else:
-            self._close(segment)
+        self._let_go([segment])
         return size
 
     def close(self) -> None:
         """Close all files. A reader that has one pinned finishes."""
         if self.mark is not None:
             self.mark.close()
-        for segment in list(self._fds):
-            if segment in self._pins:
-                self._doomed.add(segment)
-            else:
-                self._close(segment)
+        self._let_go(list(self._fds))
+
+    def _let_go(self, segments: list[int]) -> None:
+        with self._files:
+            for segment in segments:
+                if segment in self._pins:
+                    self._doomed.add(segment)
+                else:
+                    self._close(segment)
 
     def _fd(self, segment: int) -> int:
+        """Of a segment that is pinned, or the active one: others may be closed at any time."""
         fd = self._fds.get(segment)
         if fd is None:
-            fd = os.open(self.path(segment), os.O_RDWR | os.O_CLOEXEC)
-            self._keep(segment, fd)
+            with self._files:
+                fd = self._fds.get(segment)
+                if fd is None:
+                    fd = os.open(self.path(segment), os.O_RDWR | os.O_CLOEXEC)
+                    self._keep(segment, fd)
         return fd
 
     def _keep(self, segment: int, fd: int) -> None:
         """Keep a file open, and close the one opened longest ago where there are too many."""
-        if len(self._fds) >= _OPEN_FILES_MAX:
-            idle = (s for s in self._fds if s != self.active and s not in self._pins)
-            if (oldest := next(idle, None)) is not None:
-                self._close(oldest)
-        self._fds[segment] = fd
+        with self._files:
+            if len(self._fds) >= _OPEN_FILES_MAX:
+                idle = (s for s in self._fds if s != self.active and s not in self._pins)
+                if (oldest := next(idle, None)) is not None:
+                    self._close(oldest)
+            self._fds[segment] = fd
 
     def _close(self, segment: int) -> None:
         self._doomed.discard(segment)

@@ -171,7 +171,11 @@ class Reader:
                     break
                 position = offset
             if error is None and offset == position:
-                records.append((offset, from_record(message.key(), message.value())))
+                try:
+                    records.append((offset, from_record(message.key(), message.value())))
+                except ValueError as fault:
+                    self._give_up(partition, f"log offset {offset}: {fault}")
+                    return
                 position += 1
         if partition in self._active:
             self._active[partition] = (position, end)

@@ -8,7 +8,9 @@ as always.
 """
 
 import struct
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from kproxy.protocol.batch import read_header
@@ -29,6 +31,7 @@ _AS_OF = struct.Struct(">BQ")
 _FORM = 1
 _OFFSET_END = (1 << 63) - 1
 _SLICE = 1000
+_REMEMBERED_MAX = 10_000
 
 
 class Anchor(NamedTuple):
@@ -56,24 +59,78 @@ def decode_as_of(data: bytes) -> int:
     return int(log_offset)
 
 
-def encode(kv: Kv, key: bytes, value: bytes) -> bytes:
-    """A row's published form; `kv` is the state as of X."""
-    if key[0] != ord("p"):
-        return value
-    anchor = _anchor(kv, key, rows.decode_partition(value).log_start)
-    return _ANCHOR.pack(*(anchor or Anchor(-1, 0, 0, 0))) + value
+class Anchors:
+    """Finds partitions' anchors, and remembers up to where all batches are copies.
 
+    A copy stays one, so what was passed over once is not looked at again.
+    """
 
-def _anchor(kv: Kv, key: bytes, log_start: int) -> Anchor | None:
-    partition = rows.partition_of(key)
-    start, end = (rows.batch_key(*partition, offset) for offset in (log_start, _OFFSET_END))
-    for found, data in kv.scan(start, end):
-        batch = rows.decode_batch(data)
-        if not batch.copied:
-            base_offset = rows.batch_key_offset(found) - batch.last_delta
-            size_before = batch.size_through - batch.length
-            return Anchor(batch.log_offset, base_offset, size_before, batch.max_time_through_ms)
-    return None
+    def __init__(self, kv: Kv) -> None:
+        self._kv = kv
+        self._passed_to: OrderedDict[bytes, int] = OrderedDict()
+
+    def encode(self, key: bytes, value: bytes) -> bytes:
+        """A row's published form; the rows are as of X."""
+        if key[0] != ord("p"):
+            return value
+        for anchor in self._look(key, value):
+            if anchor is not None:
+                return _ANCHOR.pack(*anchor) + value
+        return _ANCHOR.pack(-1, 0, 0, 0) + value
+
+    def look_ahead(self, keys: Iterable[bytes]) -> Iterator[None]:
+        """Pass over the copies of partitions that may have many; a rest is due at each step.
+
+        Twice: what was copied in the meantime is little then.
+        """
+        long = []
+        for key in keys:
+            if key[0] == ord("p") and (value := self._kv.get(key)) is not None:
+                log_start, next_offset = rows.partition_ends(value)
+                if next_offset - log_start > _SLICE:
+                    long.append((key, value))
+            yield
+        for key, value in long * 2:
+            for _ in self._look(key, value):
+                yield
+
+    def _look(self, key: bytes, value: bytes) -> Iterator[Anchor | None]:
+        """Steps of a look for a partition's anchor; the last one has it, if there is one."""
+        partition, (log_start, _) = rows.partition_of(key), rows.partition_ends(value)
+        offset = max(log_start, self._passed(key, partition))
+        whole = True
+        while whole:
+            start, end = (rows.batch_key(*partition, at) for at in (offset, _OFFSET_END))
+            passed = 0
+            for found, data in islice(self._kv.scan(start, end), _SLICE):
+                batch = rows.decode_batch(data)
+                last_offset = rows.batch_key_offset(found)
+                if not batch.copied:
+                    base_offset = last_offset - batch.last_delta
+                    size_before = batch.size_through - batch.length
+                    through_ms = batch.max_time_through_ms
+                    yield Anchor(batch.log_offset, base_offset, size_before, through_ms)
+                    return
+                offset, passed = last_offset + 1, passed + 1
+            whole = passed == _SLICE
+            if whole:
+                self._remember(key, offset)
+                yield None
+
+    def _passed(self, key: bytes, partition: PartitionKey) -> int:
+        """The offset before which all batches are copies, as far as it is known."""
+        passed = self._passed_to.get(key, 0)
+        if passed:
+            there = self._kv.get(rows.batch_key(*partition, passed - 1))
+            if there is None or not rows.decode_batch(there).copied:
+                return 0  # it was trimmed, or is another partition by now
+        return passed
+
+    def _remember(self, key: bytes, passed: int) -> None:
+        self._passed_to[key] = passed
+        self._passed_to.move_to_end(key)
+        if len(self._passed_to) > _REMEMBERED_MAX:
+            self._passed_to.popitem(last=False)
 
 
 def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
@@ -119,9 +176,10 @@ class Capture:
     0.3.29 iterates over a snapshot as if there were none.)
     """
 
-    def __init__(self, kv: Kv, keys: set[bytes]) -> None:
+    def __init__(self, kv: Kv, keys: set[bytes], anchors: Anchors) -> None:
         self._kv = kv
         self._left = keys
+        self._anchors = anchors
         self.taken: dict[bytes, bytes | None] = {}
 
     def before_write(self, changes: Iterable[bytes]) -> None:
@@ -141,7 +199,7 @@ class Capture:
 
     def _take(self, key: bytes) -> None:
         value = self._kv.get(key)
-        self.taken[key] = None if value is None else encode(self._kv, key, value)
+        self.taken[key] = None if value is None else self._anchors.encode(key, value)
 
 
 class Reindex:

@@ -30,6 +30,7 @@ _PARTITION_KEY = struct.Struct(">c16sI")
 _PRODUCER_KEY = struct.Struct(">c16sIq")
 _BATCH_KEY = struct.Struct(">c16sIQ")
 _PARTITION = struct.Struct(">QQQqQH")
+_ENDS = struct.Struct(">QQ")  # its beginning
 NEXT_OFFSET = slice(8, 16)  # in a `p` row
 _SPILLED = struct.Struct(">H")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
@@ -312,6 +313,14 @@ def decode_partition(data: bytes) -> Partition:
     if count & _ANY_SPILLED:
         (row.spilled,) = _SPILLED.unpack_from(data, position)
     return row
+
+
+def partition_ends(data: bytes) -> tuple[int, int]:
+    """Log start and next offset of an encoded partition. Raises ValueError as its decoding does."""
+    if data[0]:
+        raise later_form("a row of kind p", data[0])
+    log_start, next_offset = _ENDS.unpack_from(data)
+    return log_start, next_offset
 
 
 class Batch(NamedTuple):

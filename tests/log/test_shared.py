@@ -3,10 +3,13 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
+from kproxy import pace
 from kproxy.errors import Code, KafkaError
 from kproxy.log.room import DiskRoom
 from kproxy.log.sequencer import LogChanged
@@ -139,6 +142,32 @@ def test_catching_up_waits_for_the_end_that_there_is(tmp_path: Path) -> None:
             assert log.next_offset == 2
 
     anyio.run(test)
+
+
+def test_what_others_wrote_is_applied_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: up to 4,000 envelopes in one turn of the loop, and four deletions of any size."""
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
+    turns, pieces = 0, list[tuple[int, int]]()  # envelopes, and in which turn
+
+    def noted(first: int, batch: list[Envelope], *more: Any) -> list[Outcome]:
+        pieces.append((len(batch), turns))
+        return deliver(first, batch, *more)
+
+    async def test() -> None:
+        nonlocal turns
+        async with running(tmp_path) as (log, _):
+            monkeypatch.setattr(log, "_deliver", noted)
+            heavy = [Envelope(Kind.DELETE, writer=2) for _ in range(3)]
+            await log.was_read(list(enumerate([theirs() for _ in range(2000)] + heavy)))
+            while log.next_offset < 2003:
+                turns += 1
+                await checkpoint()
+
+    anyio.run(test)
+    assert [size for size, _ in pieces if size > 0] == [200] * 10 + [1] * 3
+    assert len({turn for _, turn in pieces}) == len(pieces)
 
 
 def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(

@@ -111,7 +111,9 @@ class Member:
         return holder, shard
 
     def fold(self, holder: Holder, shard: Any, *envelopes: Envelope) -> None:
+        """Each from this worker, unless it says otherwise."""
         for envelope in envelopes:
+            envelope.writer = envelope.writer or self.link.writer
             log_offset = len(shard.log)
             outcome = shard.apply(envelope)
             holder._applied(shard, log_offset, envelope, outcome)

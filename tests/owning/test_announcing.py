@@ -332,6 +332,27 @@ def test_commands_folded_before_serving_are_answered_if_recent() -> None:
     anyio.run(test)
 
 
+def test_commands_are_answered_however_the_clocks_differ() -> None:
+    """FAULT: an owner whose clock was more than ten minutes off never answered."""
+
+    async def test() -> None:
+        topic = Topic()
+        asker, owner = Member(topic, 1), Member(topic, 2, lambda: 10**12 + 3_600_000)
+        holder, shard = owner.hold(HOME)
+        owner.fold(holder, shard, claim(2))
+        holder._serve(shard, 0)
+        await owner.tasks.run()
+        asked = create()
+        ticket = asker.decisions.decide(NAME, asked)
+        owner.fold(holder, shard, asked)
+        for counter, values in asker.cache.outcomes(topic.records, 1):
+            asker.decisions.published(counter, values)
+        assert ticket.done
+        await owner.tasks.run()
+
+    anyio.run(test)
+
+
 def test_a_creation_that_was_overtaken_is_answered_all_the_same() -> None:
     """FAULT S5: who waited for partitions that grew before they had landed waited in vain."""
 

@@ -21,10 +21,10 @@ from kproxy.owning import holder, publishing, rebuild
 from kproxy.shard import Shard
 from kproxy.steps import at_once
 from kproxy.store.rocks import RocksKv, RowsClosed
-from kproxy.virtual import published
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.group_rows import encode_change
-from kproxy.virtual.rows import PUBLISHED_KINDS
+from kproxy.virtual.published import AS_OF_KEY, Anchors, encode_as_of
+from kproxy.virtual.rows import PUBLISHED_KINDS, Partition, partition_key
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, as_served
 from tests.simulation.cluster import World
@@ -190,13 +190,14 @@ def test_little_is_left_of_shards_that_were_given_up(
 def publish(world: World) -> None:
     """All rows of the one shard, as of its log's end."""
     kv = DictKv(world.folded[0].rows)
+    anchors = Anchors(kv)
     changes: dict[bytes, bytes | None] = {
-        key: published.encode(kv, key, value)
+        key: anchors.encode(key, value)
         for key, value in kv.rows.items()
         if key[0] in PUBLISHED_KINDS
     }
-    as_of = published.encode_as_of(len(world.logs[0]))
-    world.published[0].commit(changes | {published.AS_OF_KEY: as_of}, 0.0)
+    as_of = encode_as_of(len(world.logs[0]))
+    world.published[0].commit(changes | {AS_OF_KEY: as_of}, 0.0)
 
 
 def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
@@ -234,3 +235,28 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
         assert shard.state.batch_at(key, 0) is not None
 
     with_life(test)
+
+
+def test_a_log_that_cannot_be_read_is_said_and_tried_again(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: the rebuild waited for ever, and kept others from being opened."""
+    monkeypatch.setattr(holder, "_REFUSED_AGAIN_S", 0.01)
+    queue_id = new_queue_id(ShardId(0), 1)
+    row = Partition()
+    row.next_offset = 1
+    published: dict[bytes, bytes | None] = {
+        AS_OF_KEY: encode_as_of(1),
+        partition_key(queue_id, 0): bytes(32) + row.encode(),
+    }
+
+    async def test(life: Life) -> None:
+        life.world.published[0].commit(published, 0.0)
+        life.world.logs[0].append(Envelope(Kind.APPEND, queue_id, 0, body=b"no batch", writer=9))
+        life.shards.assigned(frozenset({0}))
+        with anyio.fail_after(20):
+            while len([line for line in said if line["event"] == "shard_failed"]) < 2:
+                await checkpoint()
+
+    with structlog.testing.capture_logs() as said:
+        with_life(test)

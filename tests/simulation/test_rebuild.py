@@ -22,18 +22,24 @@ from kproxy.virtual import group_rows, published, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome, Place
-from kproxy.virtual.published import Capture, Reindex
+from kproxy.virtual.published import Anchors, Capture, Reindex
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv
 from tests.wire import batch
 
-pytestmark = pytest.mark.usefixtures("one_producer_inline")
+pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
 
 SEEDS = 1000
 STEPS = 120
 SEGMENT = 8  # envelopes
 SHARD, SHARDS = ShardId(1), 3
+
+
+@pytest.fixture
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was passed over in looks for anchors is remembered after two batches."""
+    monkeypatch.setattr(published, "_SLICE", 2)
 
 
 def place_of(log_offset: int, envelope: Envelope) -> Place:
@@ -49,6 +55,7 @@ class Owner:
         self.state = State(self.kv, 8)
         self.state.unpublished = set()
         self.fold = Fold(self.state, SHARD, SHARDS, shared=True)
+        self.anchors = Anchors(self.kv)
         self.log: list[Envelope] = []
         self.capture: Capture | None = None
         self.serving = True
@@ -114,7 +121,10 @@ class Simulation:
         state, kv = self.owner.state, self.owner.kv
         keys, state.unpublished = state.unpublished, set()
         assert all(kv.get(rows.unpublished_key(key)) is not None for key in keys)
-        capture = self.owner.capture = Capture(kv, set(keys))
+        anchors = self.owner.anchors
+        if len(self.topic) % 2:
+            assert all(step is None for step in anchors.look_ahead(keys))
+        capture = self.owner.capture = Capture(kv, set(keys), anchors)
         as_of, may_trim_to = len(self.owner.log), self.first_live(len(self.owner.log))
         while capture.take_some(self.rng.randrange(4)):  # and the work goes on
             if self.rng.random() < 0.5:
@@ -315,7 +325,7 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
     state = State(DictKv(), 8)
     for key, data in owner.kv.rows.items():
         if key[0] in rows.PUBLISHED_KINDS:
-            for local, value in published.decode(key, published.encode(owner.kv, key, data)):
+            for local, value in published.decode(key, owner.anchors.encode(key, data)):
                 state.put(local, value)
     state.kv.write(state.drain())
     reindex = Reindex(state, 0, 1)

@@ -18,7 +18,7 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy import copying
+from kproxy import copying, pace
 from kproxy import keeper as keeper_module
 from kproxy.log import shared
 from kproxy.metadata import catalogue
@@ -76,7 +76,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(copying, "perf_counter", clock.monotonic)
     monkeypatch.setattr(publishing, "RowsWriter", SimRowsWriter)
-    monkeypatch.setattr(publishing, "Capture", lambda kv, keys: Capture(kv, _keys(keys)))
+    monkeypatch.setattr(
+        publishing, "Capture", lambda kv, keys, anchors: Capture(kv, _keys(keys), anchors)
+    )
 
     def run(seed: int, directory: Path) -> Simulation:
         simulation = Simulation(seed, directory / f"seed-{seed}")
@@ -89,6 +91,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         for module in (holder, rebuild):
             monkeypatch.setattr(module, "wipe", world.wipe)
         monkeypatch.setattr(catalogue, "_random", random.Random(seed))
+        monkeypatch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
         monkeypatch.setattr(publishing, "_SLICE", simulation.conditions.rows_at_once)
         monkeypatch.setattr(publishing, "checkpoint", _checkpoint(simulation))
         virtual_time.run(simulation.run)

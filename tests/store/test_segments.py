@@ -160,3 +160,42 @@ def test_reading_past_the_end_is_an_error(segments: Segments) -> None:
     write(segments, 0, b"x")
     with pytest.raises(EOFError):
         segments.read_into(memoryview(bytearray(10)), 0, segments.end, wait=True)
+
+
+def test_what_is_read_ahead_is_not_closed_by_others(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: with many segments their file could be closed in the middle of a read."""
+    monkeypatch.setattr(segments_module, "_OPEN_FILES_MAX", 1)
+    write(segments, 0, b"v" * 100)
+    with segments.reader(0) as reader:
+        for segment in (1, 2, 3):
+            segments.start(segment)
+        assert 0 not in segments._fds
+        reader.read_ahead(0, 4096)
+        assert [frame[1].body for frame in reader.frames(0)] == [b"v" * 100]
+
+
+def test_a_segment_that_cannot_be_begun_leaves_nothing_open(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: a descriptor was lost at each attempt."""
+
+    def refuse(path: object) -> None:
+        raise OSError("no")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(files, "sync_directory", refuse)
+    for _ in range(3):
+        with pytest.raises(OSError, match="no"):
+            segments.start(1)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert segments.active == 0
+    monkeypatch.undo()
+    segments.start(1)
+    assert segments.active == 1
+
+
+def test_a_reserve_that_cannot_be_made_is_none(tmp_path: Path) -> None:
+    """FAULT: without a descriptor for it the keeper ended, and with it the server."""
+    assert not files.reserve(tmp_path / "nowhere" / "RESERVE", 4096)
