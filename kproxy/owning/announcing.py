@@ -98,6 +98,8 @@ class Announcer:
                 del self._unsure[name]
                 if serves(shard, term):
                     self.say_again(shard, name)
+                else:
+                    self._cache.retract(name)
 
     def _note_soon(self, name: str) -> None:
         if not self._to_note:

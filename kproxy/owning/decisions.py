@@ -224,6 +224,8 @@ class Decisions:
                 if not serves(shard, term):
                     return
                 self._drive(shard, QueueId(key[1:]))
+        if not serves(shard, term):
+            return
         for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):
             self._answer_late(shard, log_offset, envelope, outcome)
 

@@ -28,6 +28,7 @@ _OUTCOME = struct.Struct(">cQQ")
 _GONE = struct.Struct(">Q16s")
 _ENDED_MAX = 10_000
 _NO_ID = bytes(16)
+_NOBODYS = b"-"
 
 
 class Gone(NamedTuple):
@@ -119,7 +120,10 @@ def _seen_key(name: str) -> bytes:
 
 
 def doubt_key(name: str) -> bytes:
-    """Without a value: the topic's last word on a name may not be what is held here of it."""
+    """The topic's last word on a name may not be what is held here of it.
+
+    `_NOBODYS`: because that is that it is nobody's, or it never spoke of it.
+    """
     return b"d" + name.encode()
 
 
@@ -137,6 +141,8 @@ class QueueCache:
         """Told of ids that stand for no queue any more, as the log has it."""
         self.reconfigured: Callable[[Queue], None] = _nothing
         """Told of queues with other settings than before."""
+        for key, _ in list(kv.scan(b"d", b"e")):
+            self.retract(key[1:].decode())
 
     @property
     def next_offset(self) -> int:
@@ -257,7 +263,8 @@ class QueueCache:
             self._put(changes, name, truth)
             right[name] = holds = _agrees(truth, word)
         if not holds or self.kv.get(doubt_key(name)) is not None or doubt_key(name) in changes:
-            changes[doubt_key(name)] = None if holds else b""
+            doubted = _NOBODYS if isinstance(word, Gone) else b""
+            changes[doubt_key(name)] = None if holds else doubted
 
     def _take(self, changes: dict[bytes, bytes | None], name: str, word: Queue | Gone) -> bool:
         """Believe what is said of another's queue, unless something later is known."""
@@ -289,9 +296,25 @@ class QueueCache:
         for name in names:
             home = self._home(name)
             if home is not None and not _is_ahead(home, self._known(changes, name)):
+                changes[doubt_key(name)] = self._doubt(name)  # until the topic says so
                 self._put(changes, name, StateLookup(home.state).find(name))
-                changes[doubt_key(name)] = b""  # until the topic says so
         self.kv.write(changes)
+
+    def _doubt(self, name: str) -> bytes:
+        doubted = self.kv.get(doubt_key(name))
+        if doubted is None:
+            return b"" if self.kv.get(queue_key(name)) is not None else _NOBODYS
+        return doubted
+
+    def retract(self, name: str) -> None:
+        """What was noted here has not reached the topic, which says that the name is nobody's.
+
+        Where the home shard is another's, that holds: its owner may have nothing else to say.
+        """
+        if self._home(name) is None and self.kv.get(doubt_key(name)) == _NOBODYS:
+            changes: dict[bytes, bytes | None] = {}
+            self._put(changes, name, None, ended=False)
+            self.kv.write(changes)
 
     def _known(self, changes: dict[bytes, bytes | None], name: str) -> Queue | None:
         key = queue_key(name)

@@ -124,8 +124,9 @@ async def rebuild(shard: Shard, site: Site) -> None:
     and try again.
     """
     index, link = shard.shard, site.link
+    start = await link.start(index)  # asked first: when rows are read, nothing is live before it
     as_of = await _read_rows(shard, site)
-    start, end = await link.start(index), await link.end(index)
+    end = await link.end(index)
     if as_of > end:
         raise NotRebuilt(
             f"its rows were published as of log offset {as_of}, but the log ends at {end}: the"

@@ -7,6 +7,7 @@ import pytest
 
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import new_queue_id
+from kproxy.owning import announcing
 from kproxy.owning.aftermath import Aftermath
 from kproxy.owning.queues import Gone, QueueCache, announcement
 from kproxy.virtual.envelope import Envelope, Kind, command
@@ -264,6 +265,50 @@ def test_what_comes_behind_anothers_claim_is_the_others_to_tell() -> None:
         await story.first.tasks.run()
         assert not shard.serving
         assert len(story.topic.records) == said
+
+    anyio.run(test)
+
+
+def test_who_lost_a_shard_while_it_took_it_up_tells_nothing() -> None:
+    """Seed 267 of `tests/simulation/test_workers.py`."""
+
+    async def test() -> None:
+        topic = Topic()
+        member = Member(topic, 1)
+        holder, shard = member.hold(HOME)
+        member.fold(holder, shard, claim(1))
+        holder._serve(shard, 0)
+        asked = create()
+        asked.time_ms = 10**12  # a moment ago
+        member.fold(holder, shard, claim(9), asked)
+        await member.tasks.run()
+        assert not topic.records
+
+    anyio.run(test)
+
+
+def test_what_was_noted_and_never_said_does_not_hold_once_another_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seed 89 of `tests/simulation/test_workers.py`: a deleted queue was there for ever."""
+    monkeypatch.setattr(announcing, "_LOST_S", -1.0)
+    name = next(f"q{i}" for i in range(99) if shard_of(f"q{i}", SHARDS) == HOME)
+
+    async def test() -> None:
+        story = Story()
+        await story.served()
+        holder, shard = story.first.holders[HOME], story.first.serving(HOME)
+        story.first.link.deaf = True
+        made = create(name=name)
+        story.first.fold(holder, shard, made)
+        await story.first.tasks.run()
+        assert [queue.name for queue in story.first.cache.all()] == sorted([NAME, name])
+        story.first.fold(holder, shard, claim(9), delete(made))
+        began_again = QueueCache(DictKv(story.first.cache.kv.rows), SHARDS, lambda index: None)
+        story.first.decisions.announcer.say_lost()
+        for cache in (story.first.cache, began_again):
+            assert [queue.name for queue in cache.all()] == [NAME]
+            assert cache.find_id(made.queue_id) is None
 
     anyio.run(test)
 

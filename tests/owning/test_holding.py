@@ -21,14 +21,16 @@ from kproxy.owning import holder, publishing, rebuild
 from kproxy.shard import Shard
 from kproxy.steps import at_once
 from kproxy.store.rocks import RocksKv, RowsClosed
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.group_rows import encode_change
-from kproxy.virtual.published import AS_OF_KEY, encode_as_of
-from kproxy.virtual.rows import Partition, partition_key
+from kproxy.virtual.published import AS_OF_KEY, Anchors, encode_as_of
+from kproxy.virtual.rows import PUBLISHED_KINDS, Partition, partition_key
 from kproxy.virtual.types import QueueId, ShardId
-from tests.fakes import as_served
-from tests.simulation.cluster import SimRowsWriter, World
+from tests.fakes import DictKv, as_served
+from tests.simulation.cluster import World
+from tests.simulation.offset_topic import SimRowsWriter
 from tests.simulation.sim_worker import Life
+from tests.wire import batch
 
 GROUPS = 400
 OFFSETS = 10  # of each
@@ -185,6 +187,56 @@ def test_little_is_left_of_shards_that_were_given_up(
         with_life(test)
 
 
+def publish(world: World) -> None:
+    """All rows of the one shard, as of its log's end."""
+    kv = DictKv(world.folded[0].rows)
+    anchors = Anchors(kv)
+    changes: dict[bytes, bytes | None] = {
+        key: anchors.encode(key, value)
+        for key, value in kv.rows.items()
+        if key[0] in PUBLISHED_KINDS
+    }
+    as_of = encode_as_of(len(world.logs[0]))
+    world.published[0].commit(changes | {AS_OF_KEY: as_of}, 0.0)
+
+
+def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 70 of `tests/simulation/test_workers.py`: a copied batch was not there any more."""
+    key = new_queue_id(ShardId(0), 1), 0
+
+    def trimmed_meanwhile(world: World) -> Any:
+        def read_whole(*asked: Any) -> Any:
+            found = list(world.read_whole(*asked))
+            if not world.starts[0]:
+                publish(world)
+                world.starts[0] = 3
+            return iter(found)
+
+        return read_whole
+
+    async def test(life: Life) -> None:
+        values = {"name": "q", "partitions": 1, "configs": {}}
+        body = batch(b"v")
+        copied = COPIED.pack(1, len(body), 0) + body
+        for envelope in (
+            command(Kind.CREATE, key[0], values=values),
+            Envelope(Kind.APPEND, *key, body=body, number=2**50),
+            Envelope(Kind.COPY, *key, body=copied),
+        ):
+            life.world.land(0, envelope)
+        publish(life.world)
+        life.world.land(0, Envelope(Kind.COPY, *key, body=copied))
+        monkeypatch.setattr(rebuild, "read_whole", trimmed_meanwhile(life.world))
+        life.shards.assigned(frozenset({0}))
+        shard = await served(life)
+        assert life.world.starts == [3]
+        assert shard.state.batch_at(key, 0) is not None
+
+    with_life(test)
+
+
 def test_a_log_that_cannot_be_read_is_said_and_tried_again(
     with_life: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,13 +245,13 @@ def test_a_log_that_cannot_be_read_is_said_and_tried_again(
     queue_id = new_queue_id(ShardId(0), 1)
     row = Partition()
     row.next_offset = 1
-    published = {
+    published: dict[bytes, bytes | None] = {
         AS_OF_KEY: encode_as_of(1),
         partition_key(queue_id, 0): bytes(32) + row.encode(),
     }
 
     async def test(life: Life) -> None:
-        life.world.rows[0] = dict(published)
+        life.world.published[0].commit(published, 0.0)
         life.world.logs[0].append(Envelope(Kind.APPEND, queue_id, 0, body=b"no batch", writer=9))
         life.shards.assigned(frozenset({0}))
         with anyio.fail_after(20):

@@ -1,127 +1,63 @@
-"""A Kafka cluster that delays, loses and reorders, and the disks of workers that crash."""
+"""A Kafka cluster that delays, loses and reorders."""
 
 import asyncio
 import copy
 import random
 import shutil
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
 from kproxy.upstream.following import Record
-from kproxy.upstream.published import NotPublished
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.published import AS_OF_KEY, encode_as_of
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.outcome import Outcome
+from tests.simulation.conditions import Conditions
+from tests.simulation.folded import Folded
+from tests.simulation.offset_topic import PublishedRows
 from tests.simulation.plain import Plain
 
-_DELAYS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.3)
+DELAYS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.3)
 _SLOW_S = 2.0
-
-
-class SimKv:
-    """`RocksKv` over a dict, with a disk: what was flushed outlives its worker."""
-
-    def __init__(self, world: "World", path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        self._world, self._path = world, path
-        self._life = world.life_of(path)
-        self.rows = dict(world.disk.get(path, {}))
-        self._keys: list[bytes] | None = None
-        self._coming: dict[bytes, bytes] = {}
-        self.shut_down = False
-
-    def _check(self) -> None:
-        if self.shut_down:
-            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "closed")
-
-    def get(self, key: bytes) -> bytes | None:
-        self._check()
-        return self.rows.get(key)
-
-    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        self._check()
-        if self._keys is None:
-            self._keys = sorted(self.rows)
-        keys, rows = self._keys, self.rows
-        found = keys[bisect_left(keys, start) : bisect_left(keys, end)]
-        return iter([(key, rows[key]) for key in found])
-
-    def write(self, changes: dict[bytes, bytes | None]) -> None:
-        self._check()
-        for key, value in changes.items():
-            if value is None:
-                if self.rows.pop(key, None) is not None:
-                    self._keys = None
-            else:
-                if key not in self.rows:
-                    self._keys = None
-                self.rows[key] = value
-
-    def last_write(self, changes: dict[bytes, bytes | None]) -> None:
-        self.shut_down = False
-        self.write(changes)
-
-    def push(self) -> None:
-        pass
-
-    def unflushed_deletions(self) -> int:
-        return 0
-
-    def unflushed_bytes(self) -> int:
-        return 0
-
-    def begin_flush(self) -> None:
-        self._coming = dict(self.rows)
-
-    def finish_flush(self) -> None:
-        if self._life.alive:
-            self._world.disk[self._path] = self._coming
-
-    def flush(self) -> None:
-        self.begin_flush()
-        self.finish_flush()
-
-    def shut(self) -> None:
-        self.shut_down = True
-
-    def close(self) -> None:
-        self.shut_down = True
-
-
-class Threads:
-    """In the place of anyio's `to_thread`: what is asked is done a little later."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    async def run_sync(self, function: Any, *args: Any, **_: Any) -> Any:
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(self._rng.choice(_DELAYS) / 5)
-        return function(*args)
+_CLEANED_AFTER_S = 6.0  # longer than `freshness` waits: Kafka cleans closed segments alone
+_AS_USUAL = Conditions()
+_TOLD = frozenset((Kind.CREATE, Kind.GROW, Kind.CONFIGURE, Kind.DELETE, Kind.SPREAD, Kind.LANDED))
+"""What is announced, or what other shards hear of."""
 
 
 class World:
     """All that outlives a worker."""
 
-    def __init__(self, rng: random.Random, shards: int, directory: Path) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        shards: int,
+        directory: Path,
+        conditions: Conditions = _AS_USUAL,
+    ) -> None:
         self.rng = rng
         self.directory = directory
+        self.conditions = conditions
         self.calm = False
         self.logs: list[list[Envelope]] = [[] for _ in range(shards)]
         self.starts = [0] * shards
         self.queues: list[Record] = []
-        self.rows: list[dict[bytes, bytes | None]] = [{} for _ in range(shards)]
-        self.fences = [0] * shards
+        self._said_at: list[float] = []
+        self.published = [PublishedRows(i, shards, log) for i, log in enumerate(self.logs)]
         self.disk: dict[Path, dict[bytes, bytes]] = {}
         self.lives: dict[str, Any] = {}  # by the name of a worker's directory
-        self.plain = Plain(shards)
         self.trace: list[tuple[Any, ...]] = []
+        self.faults: list[str] = []
+        self.landed: list[tuple[int, int]] = []  # shard and log offset, of all logs in turn
+        self._read_logs()
         self._compacted_to = 0
         self._left: list[int] = []  # offsets of the queues topic below that
+
+    def fault(self, what: str) -> None:
+        """What must not be was seen where raising would be an error like others."""
+        self.faults.append(what)
 
     def life_of(self, path: Path) -> Any:
         return self.lives[path.relative_to(self.directory).parts[0]]
@@ -142,28 +78,61 @@ class World:
     def delay(self) -> float:
         if not self.calm and self.rng.random() < 0.02:
             return self.rng.random() * _SLOW_S
-        return self.rng.choice(_DELAYS)
+        return self.rng.choice(DELAYS)
 
     def dice(self, chance: float) -> bool:
         return not self.calm and self.rng.random() < chance
 
+    # -- the logs
+
     def land(self, shard: int, envelope: Envelope) -> int:
         log = self.logs[shard]
         log.append(envelope)
+        self.landed.append((shard, len(log) - 1))
         self.trace.append((shard, len(log), envelope.kind, envelope.writer, envelope.counter))
-        self.plain.land(shard, len(log) - 1, envelope)
+        self._take(shard, len(log) - 1)
         return len(log) - 1
+
+    def _read_logs(self) -> None:
+        """All that they say, from the start."""
+        count = len(self.logs)
+        self.plain = Plain(count)
+        self.folded = [Folded(shard, count) for shard in range(count)]
+        self.outcomes: dict[tuple[int, int], Outcome] = {}  # by writer and counter
+        for shard, log_offset in self.landed:
+            self._take(shard, log_offset)
+
+    def _take(self, shard: int, log_offset: int) -> None:
+        envelope = self.logs[shard][log_offset]
+        self.plain.land(shard, log_offset, envelope)
+        outcome = self.folded[shard].take(envelope)
+        self.outcomes[envelope.writer, envelope.counter] = outcome
+
+    def power_fails(self) -> None:
+        """Brokers have lost what came last, and something else lies there now.
+
+        Not what others have been told of since: then a cluster cannot be mended by itself.
+        """
+        for shard, log in enumerate(self.logs):
+            told = [at for at, one in enumerate(log, 1) if one.kind in _TOLD]
+            first = max(self.published[shard].as_of, self.starts[shard], *told[-1:], 0)
+            for log_offset in range(self.rng.randint(first, len(log)), len(log)):
+                log[log_offset] = Envelope(Kind.VOID)
+        self._read_logs()
 
     # -- the queues topic
 
     def say(self, key: bytes, value: bytes | None, note: bytes | None) -> None:
         self.queues.append(Record("queues", len(self.queues), key, value, note))
+        self._said_at.append(asyncio.get_running_loop().time())
         if self.dice(0.02):
-            self.compact()
+            self.compact(_CLEANED_AFTER_S)
 
-    def compact(self) -> None:
-        last = {record.key: record.offset for record in self.queues}
-        self._compacted_to = len(self.queues)
+    def compact(self, after_s: float = 0.0) -> None:
+        """Leave the last of each key, of records that have been there for so long."""
+        until = asyncio.get_running_loop().time() - after_s
+        self._compacted_to = bisect_right(self._said_at, until)
+        last = {record.key: record.offset for record in self.queues[: self._compacted_to]}
         self._left = sorted(last.values())
 
     def queues_from(self, position: int, most: int) -> list[Record]:
@@ -176,35 +145,7 @@ class World:
     # -- the offset topic
 
     def read_whole(self, upstream: Any, topic: str, shard: int) -> Iterator[list[Any]]:
-        yield list(self.rows[shard].items())
-
-
-class SimRowsWriter:
-    """`RowsWriter`: one transaction at a time, fenced by the next one's."""
-
-    def __init__(self, upstream: Any, shard: int, row_bytes_max: int) -> None:
-        self._life, self._shard = upstream.life, shard
-        self._world: World = upstream.world
-        self._epoch = -1
-
-    def fence(self) -> None:
-        if self._life.alive:
-            self._world.fences[self._shard] += 1
-            self._epoch = self._world.fences[self._shard]
-
-    def write(self, rows: Iterator[tuple[bytes, bytes | None]], as_of: int) -> None:
-        world = self._world
-        if self._epoch != world.fences[self._shard]:
-            raise NotPublished("fenced", True)
-        if world.dice(0.05) or not self._life.alive:
-            raise NotPublished("timed out", False)
-        world.rows[self._shard] |= dict(rows) | {AS_OF_KEY: encode_as_of(as_of)}
-        world.trace.append(("rows", self._shard, as_of))
-        if world.dice(0.05):
-            raise NotPublished("its fate is not known", False)
-
-    def close(self) -> None:
-        pass
+        yield list(self.published[shard].read().items())
 
 
 class SimLink:
@@ -261,10 +202,13 @@ class SimLink:
     ) -> None:  # fmt: skip
         if key[:1] == b"q" and self._life.alive:
             name = key[1:].decode()
-            assert self._life.shards.serving_name(name), "announced by who does not serve it"
+            if self._life.shards.serving_name(name) is None:
+                self._world.fault(f"{name} is announced by who does not serve it")
 
         def land() -> None:
-            if self._world.dice(0.03) or (not self._life.alive and self._rng.random() < 0.5):
+            if self._world.dice(self._world.conditions.unsaid) or (
+                not self._life.alive and self._rng.random() < 0.5
+            ):
                 return
             self._world.say(key, value, header[1] if header else None)
             if done is not None:
@@ -282,20 +226,21 @@ class SimLink:
         self._active.pop(partition, None)
 
     def read(self, partition: int, start: int, end: int) -> None:
-        active = self._active.get(partition)
-        if active is not None:
+        """Whoever else reads there has ended."""
+        active, following = self._active.get(partition), self._following.get(partition)
+        if active is not None and active[2] is following:
             active[1] = max(active[1], end)
         elif start < end:
-            self._active[partition] = active = [start, end]
-            self._tasks.start_soon(self._read, partition, self._following.get(partition), active)
+            self._active[partition] = active = [start, end, following]
+            self._tasks.start_soon(self._read, partition, active)
 
-    async def _read(self, partition: int, following: Any, active: list[Any]) -> None:
+    async def _read(self, partition: int, active: list[Any]) -> None:
         world = self._world
         while True:
             await anyio.sleep(world.delay())
             if self._active.get(partition) is not active:
                 return
-            position, end = active
+            position, end, following = active
             if position < world.starts[partition]:
                 del self._active[partition]
                 following.lost("the log was trimmed")
@@ -333,11 +278,14 @@ class SimLink:
         return len(self._world.queues)
 
     async def rows_settled(self, partition: int) -> bool:
-        return True
+        await anyio.sleep(self._world.delay())
+        return self._world.published[partition].settled()
 
     async def trim(self, partition: int, offset: int) -> int:
         await anyio.sleep(self._world.delay())
         starts = self._world.starts
         if self._life.alive:
+            if offset > self._world.published[partition].seen_as_of:
+                self._world.fault(f"shard {partition} is trimmed to {offset}, without rows for it")
             starts[partition] = max(starts[partition], offset)
         return starts[partition]

@@ -1,11 +1,18 @@
-"""What all logs of a cluster say, as plainly as possible: queues, their ends, committed offsets."""
+"""What all logs of a cluster say, as plainly as possible.
+
+Queues, their starts and ends, groups and committed offsets. Of producers: each numbers its records
+from wherever it began, and nothing else is taken from it. Nobody here commits as a member.
+"""
 
 from dataclasses import dataclass, field
 
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.bodies import decode_commit, decode_forget
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.group_rows import decode_change
 from kproxy.virtual.partitioner import shard_of
+
+_Key = tuple[bytes, int]
 
 
 @dataclass
@@ -16,9 +23,19 @@ class PlainQueue:
 
 
 @dataclass
+class PlainGroup:
+    version: int
+    kind: str = "offsets"
+    members: int = 0
+
+
+@dataclass
 class PlainShard:
-    ends: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    starts: dict[_Key, int] = field(default_factory=dict)
+    ends: dict[_Key, int] = field(default_factory=dict)
+    sequences: dict[tuple[_Key, int], int] = field(default_factory=dict)
     spread: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # as of, partitions
+    groups: dict[str, PlainGroup] = field(default_factory=dict)
     commits: dict[tuple[str, bytes, int], int] = field(default_factory=dict)
 
 
@@ -41,6 +58,27 @@ class Plain:
         here, queue_id = self.shards[shard], bytes(envelope.queue_id)
         key = (queue_id, envelope.partition)
         match envelope.kind:
+            case Kind.CREATE | Kind.GROW | Kind.CONFIGURE | Kind.DELETE:
+                self._change(shard, queue_id, envelope)
+            case Kind.SPREAD:
+                self._spread(shard, queue_id, envelope)
+            case Kind.APPEND if key in here.ends:
+                self._append(here, key, envelope)
+            case Kind.TRIM if key in here.ends:
+                self._trim(here, key, envelope.number)
+            case Kind.GROUP:
+                self._group(here, log_offset, envelope)
+            case Kind.DELETE_GROUP:
+                self._delete_group(here, envelope.values()["group"])
+            case Kind.COMMIT:
+                self._commit(here, log_offset, envelope)
+            case Kind.FORGET:
+                self._forget(here, envelope)
+
+    # -- queues
+
+    def _change(self, shard: int, queue_id: bytes, envelope: Envelope) -> None:
+        match envelope.kind:
             case Kind.CREATE:
                 values = envelope.values()
                 if values["name"] not in self.names:
@@ -53,17 +91,7 @@ class Plain:
                 self.names[self.ever[queue_id]].configs |= envelope.values()["set"]
             case Kind.DELETE if self.alive(queue_id):
                 del self.names[self.ever[queue_id]]
-                self._drop(here, queue_id)
-            case Kind.SPREAD:
-                self._spread(shard, queue_id, envelope)
-            case Kind.APPEND if key in here.ends:
-                here.ends[key] += read_header(envelope.body).record_count
-            case Kind.COMMIT:
-                group, _, _, offsets = decode_commit(envelope.body)
-                for one in offsets:
-                    here.commits[group, bytes(one.queue_id), one.partition] = one.offset
-            case Kind.FORGET:
-                self._forget(here, envelope)
+                self._drop(self.shards[shard], queue_id)
 
     def _grow(self, shard: int, queue_id: bytes, wanted: int) -> None:
         queue = self.names[self.ever[queue_id]]
@@ -73,6 +101,7 @@ class Plain:
     def _add(self, shard: int, queue_id: bytes, first: int, wanted: int, name: str = "") -> None:
         for index in range(first, wanted):
             if shard_of(name or self.ever[queue_id], self.count, index) == shard:
+                self.shards[shard].starts[queue_id, index] = 0
                 self.shards[shard].ends[queue_id, index] = 0
 
     def _spread(self, shard: int, queue_id: bytes, envelope: Envelope) -> None:
@@ -86,7 +115,50 @@ class Plain:
             here.spread[queue_id] = envelope.number, values["partitions"]
 
     def _drop(self, here: PlainShard, queue_id: bytes) -> None:
+        here.starts = {key: start for key, start in here.starts.items() if key[0] != queue_id}
         here.ends = {key: end for key, end in here.ends.items() if key[0] != queue_id}
+
+    # -- records
+
+    def _append(self, here: PlainShard, key: _Key, envelope: Envelope) -> None:
+        header = read_header(envelope.body)
+        if header.producer_id >= 0:
+            slot = key, header.producer_id
+            if here.sequences.get(slot, header.base_sequence) != header.base_sequence:
+                return
+            here.sequences[slot] = header.base_sequence + header.record_count
+        here.ends[key] += header.record_count
+
+    def _trim(self, here: PlainShard, key: _Key, number: int) -> None:
+        start = here.ends[key] if number == -1 else number
+        if start <= here.ends[key]:
+            here.starts[key] = max(here.starts[key], start)
+
+    # -- groups
+
+    def _group(self, here: PlainShard, log_offset: int, envelope: Envelope) -> None:
+        values, _ = decode_change(envelope.body)
+        known = here.groups.get(values["group"])
+        if values["after"] == (-1 if known is None else known.version):
+            made = PlainGroup(log_offset, values["kind"], values["members"])
+            here.groups[values["group"]] = made
+
+    def _delete_group(self, here: PlainShard, group: str) -> None:
+        if group in here.groups and not here.groups[group].members:
+            del here.groups[group]
+            here.commits = {key: at for key, at in here.commits.items() if key[0] != group}
+
+    def _commit(self, here: PlainShard, log_offset: int, envelope: Envelope) -> None:
+        group, _, _, offsets = decode_commit(envelope.body)
+        known = here.groups.get(group)
+        if known is not None and known.members:
+            return
+        reset = known is not None and known.kind != "offsets"
+        for one in offsets:
+            key = group, bytes(one.queue_id), one.partition
+            if reset or not one.deny or one.offset >= here.commits.get(key, 0):
+                here.commits[key] = one.offset
+                here.groups.setdefault(group, PlainGroup(log_offset))
 
     def _forget(self, here: PlainShard, envelope: Envelope) -> None:
         group, partitions = decode_forget(envelope.body)

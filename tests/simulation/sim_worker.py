@@ -17,9 +17,11 @@ from kproxy.owning.queues import QueueCache
 from kproxy.owning.shards import Shards
 from kproxy.owning.site import Site
 from kproxy.progress import Progress
+from kproxy.shard import Shard
 from kproxy.upstream.following import Record
-from kproxy.virtual.rows import Queue
-from tests.simulation.cluster import SimKv, SimLink, World
+from kproxy.virtual.rows import TERM_KEY, Queue, decode_term
+from tests.simulation.cluster import SimLink, World
+from tests.simulation.disks import SimKv
 from tests.simulation.virtual_time import Clock
 
 
@@ -36,7 +38,9 @@ class Life:
 
     def __init__(self, world: World, name: str, writer: int, shards: int) -> None:
         self.world = world
+        self.name = name
         self.alive = True
+        self.told = 0  # how often, which shards are its own
         self.ended = anyio.Event()
         self.over: set[bytes] = set()  # ids of queues that it has heard the end of
         world.lives[name] = self
@@ -58,6 +62,19 @@ class Life:
 
     async def _queues_end(self) -> int:
         return int(await self.link.queues_end())
+
+    @property
+    def began(self) -> bool:
+        return hasattr(self, "decisions")
+
+    def serving(self, index: int) -> Shard | None:
+        """A shard that it serves: by its own claim, which it knows of no later one to."""
+        shard = self.shards.serving(index)
+        if shard is not None:
+            data = shard.state.get(TERM_KEY)
+            assert data is not None
+            assert decode_term(data) == (shard.term, self.writer), "served by another's claim"
+        return shard
 
     async def run(self) -> None:
         try:
@@ -96,7 +113,8 @@ class Life:
         await self.shards.run(site)
 
     def now_ms(self) -> int:
-        return Clock().time_ns() // 1_000_000
+        off_ms = self.world.conditions.clocks_off_ms.get(self.name, 0)
+        return Clock().time_ns() // 1_000_000 + off_ms
 
     async def crash(self) -> None:
         """Nothing it does from now on has an effect, and what was not on its disk is gone."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio._backends._asyncio import CancelScope
+
+_LOOK_S = 0.002
 
 
 class _NoWait(selectors.SelectSelector):
@@ -76,3 +79,15 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         raise AssertionError("nobody may sleep here")
+
+
+def working_clock(seed: int) -> Callable[[], float]:
+    """For who works until it is due to rest: from look to look a little of its time has gone by."""
+    rng, worked_s = random.Random(seed), 0.0
+
+    def now() -> float:
+        nonlocal worked_s
+        worked_s += rng.random() * _LOOK_S
+        return worked_s
+
+    return now
