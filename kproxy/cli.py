@@ -9,16 +9,16 @@ import anyio
 import click
 
 from kproxy import __version__
-from kproxy.collecting import collect_less
 from kproxy.config import BadConfig, Config, load
-from kproxy.descriptors import raise_limit
 from kproxy.errors import CannotStart, first_of
-from kproxy.locating import health, locate
 from kproxy.logs import configure
+from kproxy.loop.garbage import collect_less
 from kproxy.printable import printable
-from kproxy.server import serve
+from kproxy.server.descriptors import raise_limit
+from kproxy.server.listener import serve
 from kproxy.supervisor import Supervisor, instructed
 from kproxy.tools.commands import COMMANDS
+from kproxy.tools.locate import health, locate
 from kproxy.tools.upgrade import upgrade_command
 
 try:

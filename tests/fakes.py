@@ -9,22 +9,22 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
-from kproxy.collecting import collect_less
 from kproxy.config import Config
-from kproxy.fetching.reading import Answer
+from kproxy.fetching.streamed_response import Answer
 from kproxy.log.base import Ticket
+from kproxy.loop.garbage import collect_less
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.cluster import Alone
+from kproxy.metadata.cluster_view import Alone
 from kproxy.metadata.levels import Level
-from kproxy.protocol.answers import Broker
+from kproxy.protocol.responses import Broker
+from kproxy.shard.watchers import Watchers
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
-from kproxy.watch import Watchers
-from kproxy.worker import OneShard, Worker
+from kproxy.worker.worker import OneShard, Worker
 
 
 @contextmanager
@@ -97,7 +97,7 @@ class MemorySegments:
 
 
 class MemoryShard:
-    """Stands in for `kproxy.shard.Shard`."""
+    """Stands in for `kproxy.shard.shard.Shard`."""
 
     def __init__(self, shard: int = 0, shards: int = 1, *, shared: bool = False) -> None:
         self.kv = DictKv()

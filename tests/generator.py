@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
-from kproxy.dispatch import RANGES
-from kproxy.groups.embedded_protocol import encode_subscription
+from kproxy.groups.consumer_protocol import encode_subscription
 from kproxy.protocol.codec import request_schema
 from kproxy.protocol.varint import uvarint
+from kproxy.server.dispatch import RANGES
 from tests.wire import batch
 
 INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}

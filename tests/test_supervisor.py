@@ -10,10 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy import server, supervisor
+from kproxy import supervisor
 from kproxy.config import Config
-from kproxy.protocol.answers import Broker
-from kproxy.server import Server
+from kproxy.protocol.responses import Broker
+from kproxy.server import listener
+from kproxy.server.listener import Server
 from kproxy.supervisor import Supervisor
 from tests.fakes import memory_worker
 
@@ -113,7 +114,7 @@ def test_nobody_is_answered_until_those_started_together_serve(others: int, look
 
 
 def test_who_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_TOGETHER_S", 0.2)
+    monkeypatch.setattr(listener, "_TOGETHER_S", 0.2)
     worker: Any = memory_worker()
     one = Server(Config(), [("nobody", 1)])
 

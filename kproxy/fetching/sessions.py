@@ -8,8 +8,8 @@ import time
 from collections import deque
 
 from kproxy.errors import Code, KafkaError
-from kproxy.fetching.interest import Interest
-from kproxy.pace import Pace
+from kproxy.fetching.context import Interest
+from kproxy.loop.pace import Pace
 
 EPOCH_MAX = 0x7FFFFFFF
 _IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms

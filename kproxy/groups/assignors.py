@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from kproxy.steps import EVERY, Steps, spent
+from kproxy.loop.steps import EVERY, Steps, spent
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Parts = frozenset[PartitionKey]

@@ -7,9 +7,9 @@ from itertools import islice, starmap
 from typing import Any
 
 from kproxy.groups.assignors import Parts
-from kproxy.groups.member import Protocols
+from kproxy.groups.classic_member import Protocols
 from kproxy.groups.timers import Timer
-from kproxy.steps import EVERY, Steps, spent
+from kproxy.loop.steps import EVERY, Steps, spent
 
 LEFT_FOR_NOW = -2
 """Epoch of a static member that has left and may be back."""

@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator
 import anyio
 import structlog
 
-from kproxy.appends import append
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.classic import ClassicGroup
-from kproxy.groups.consumer import ConsumerGroup, Fenced, Still
+from kproxy.groups.classic_group import ClassicGroup
+from kproxy.groups.consumer_group import ConsumerGroup, Fenced, Still
 from kproxy.groups.consumer_member import ConsumerMember
-from kproxy.groups.deletions import Deletions
-from kproxy.groups.expiry import Expiry
-from kproxy.groups.looking import Looking
+from kproxy.groups.group_deletion import Deletions
 from kproxy.groups.migration import downgraded, upgraded
+from kproxy.groups.offset_expiry import Expiry
+from kproxy.groups.subscriptions import Looking
 from kproxy.groups.timers import Timers
+from kproxy.loop.pace import Pace, lots
+from kproxy.loop.steps import Steps, at_once, done, spent
 from kproxy.metadata.catalogue import Lookup
-from kproxy.pace import Pace, lots
-from kproxy.shard import Shard
-from kproxy.steps import Steps, at_once, done, spent
+from kproxy.shard.appends import append
+from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Head, decode_head

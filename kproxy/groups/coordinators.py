@@ -9,9 +9,9 @@ from anyio.abc import TaskGroup
 from kproxy.config import Config
 from kproxy.errors import Code
 from kproxy.groups.coordinator import Coordinator
+from kproxy.loop.pace import Pace
 from kproxy.metadata.catalogue import Lookup
-from kproxy.pace import Pace
-from kproxy.shard import Shard
+from kproxy.shard.shard import Shard
 
 _TICK_S = 0.05
 _SHARDS_S = 0.25

@@ -6,13 +6,15 @@ are left are a classic group again.
 """
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.answers import State, join_answer, sync_answer
 from kproxy.groups.assignors import Parts
-from kproxy.groups.classic import ClassicGroup
-from kproxy.groups.consumer import ConsumerGroup, steps_by_queue
-from kproxy.groups.consumer import Home as ConsumerHome
+from kproxy.groups.classic_group import ClassicGroup
+from kproxy.groups.classic_member import Member
+from kproxy.groups.classic_rebalance import Home as ClassicHome
+from kproxy.groups.classic_states import State, join_answer, sync_answer
+from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
+from kproxy.groups.consumer_group import Home as ConsumerHome
 from kproxy.groups.consumer_member import ConsumerMember
-from kproxy.groups.embedded_protocol import (
+from kproxy.groups.consumer_protocol import (
     CONSUMER_PROTOCOL,
     Named,
     NotAConsumers,
@@ -21,10 +23,8 @@ from kproxy.groups.embedded_protocol import (
     subscription,
     version_of,
 )
-from kproxy.groups.member import Member
-from kproxy.groups.rebalancing import Home as ClassicHome
+from kproxy.loop.steps import EVERY, Steps, in_order, spent
 from kproxy.metadata.catalogue import Lookup
-from kproxy.steps import EVERY, Steps, in_order, spent
 from kproxy.virtual.types import PartitionKey
 
 

@@ -7,15 +7,15 @@ at its start.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata import configs
+from kproxy.loop.pace import Pace
+from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
-from kproxy.metadata.configs import BROKER, LIST, TOPIC
-from kproxy.pace import Pace
+from kproxy.metadata.queue_settings import BROKER, LIST, TOPIC
+from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.rows import Queue
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _ANSWER_BYTES = 600
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -101,15 +101,15 @@ async def _incremental(queue: Queue, changes: Any, pace: Pace) -> dict[str, Any]
             given[name] = _of_list(queue, name, change.value, operation)
         else:
             raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
-    return {"set": configs.check(given), "drop": dropped, "all": False}
+    return {"set": queue_settings.check(given), "drop": dropped, "all": False}
 
 
 def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     """A list setting with a part added or taken away. Raises KafkaError."""
-    setting = configs.SETTINGS.get(name)
+    setting = queue_settings.SETTINGS.get(name)
     if setting is not None and setting.kind != LIST:
         raise KafkaError(Code.INVALID_CONFIG, f"{name} is not a list: set it as a whole")
-    now = [] if setting is None else configs.effective(name, queue.configs).split(",")
+    now = [] if setting is None else queue_settings.effective(name, queue.configs).split(",")
     parts = [part.strip() for part in value.split(",")]
     if operation == _APPEND:
         return ",".join([*now, *(part for part in parts if part not in now)])
@@ -122,5 +122,5 @@ async def _whole(queue: Queue, changes: Any, pace: Pace) -> dict[str, Any]:
             raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
         if pace.due:
             await pace.rest()
-    given = configs.check(configs.given(changes))
+    given = queue_settings.check(queue_settings.given(changes))
     return {"set": given, "drop": [], "all": True}

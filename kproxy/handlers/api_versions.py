@@ -6,7 +6,7 @@ from typing import Any
 
 from kproxy.errors import Code
 from kproxy.handlers import features
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 KEY = 18
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

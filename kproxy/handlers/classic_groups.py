@@ -10,14 +10,14 @@ from typing import Any
 from anyio import CancelScope
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.answers import State, join_answer, sync_answer
-from kproxy.groups.classic import ClassicGroup
-from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.classic_group import ClassicGroup
+from kproxy.groups.classic_member import Member, Promise
+from kproxy.groups.classic_states import State, join_answer, sync_answer
+from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.coordinator import Coordinator
-from kproxy.groups.member import Member, Promise
 from kproxy.handlers import mixed_groups
 from kproxy.virtual.partitioner import group_is_too_long
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _MEMBER_BYTES = 600  # of an answer, about
 _KNOWN_ID_REQUIRED = 4  # JoinGroup version from which on a new member first gets an id (KIP-394)

@@ -11,13 +11,13 @@ from anyio import CancelScope
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import ASSIGNORS, Parts
-from kproxy.groups.consumer import ConsumerGroup, steps_by_queue
+from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember
 from kproxy.groups.regex import compiled
 from kproxy.handlers.classic_groups import coordinator_of, storage_code
-from kproxy.steps import EVERY, Steps, done, in_order, spent
+from kproxy.loop.steps import EVERY, Steps, done, in_order, spent
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _JOIN, _LEAVE = 0, -1
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.errors import Code
-from kproxy.metadata import configs
+from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
-from kproxy.metadata.configs import BOOLEAN, BROKER, INT, LONG, STRING, TOPIC
-from kproxy.worker import Request, Worker
+from kproxy.metadata.queue_settings import BOOLEAN, BROKER, INT, LONG, STRING, TOPIC
+from kproxy.worker.worker import Request, Worker
 
 _RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are encoded
 _SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT = 1, 4, 5
@@ -49,7 +49,7 @@ def _resource(worker: Worker, body: Any, resource: Any) -> dict[str, Any]:
                 default=setting.default,
                 documentation=setting.documentation,
             )
-            for setting in configs.SETTINGS.values()
+            for setting in queue_settings.SETTINGS.values()
         ]
     elif resource.resource_type == BROKER:
         if resource.resource_name not in ("", str(worker.cluster.me.node_id)):

@@ -5,7 +5,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _UPGRADE = 1
 _RESULT_BYTES = 400  # made of a dict, about

@@ -9,16 +9,16 @@ from typing import Any
 import anyio
 
 from kproxy.errors import Code, KafkaError
-from kproxy.fetching.interest import AT_ONCE, Followed, Ident, Interest
-from kproxy.fetching.reading import Answer, Budget, Found, Pins, Stored, look
+from kproxy.fetching.context import AT_ONCE, Followed, Ident, Interest
 from kproxy.fetching.sessions import Session
-from kproxy.pace import FREED_AT_ONCE
-from kproxy.protocol import answers
-from kproxy.protocol.answers import FETCH_TOPIC_IDS, Fetched
+from kproxy.fetching.streamed_response import Answer, Budget, Found, Pins, Stored, look
+from kproxy.loop.pace import FREED_AT_ONCE
+from kproxy.protocol import responses
 from kproxy.protocol.codec import response_prefix
-from kproxy.shard import Shard
+from kproxy.protocol.responses import FETCH_TOPIC_IDS, Fetched
+from kproxy.shard.shard import Shard
 from kproxy.virtual.types import QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _KEY = 1
 _READ_COMMITTED = 1
@@ -59,8 +59,8 @@ async def handle(worker: Worker, request: Request) -> Answer:
 
 
 def _refusal(request: Request, code: Code) -> Answer:
-    head = answers.fetch_head(request.version, code, 0, 0)
-    body = head + answers.fetch_tail(request.version)
+    head = responses.fetch_head(request.version, code, 0, 0)
+    body = head + responses.fetch_tail(request.version)
     prefix = response_prefix(_KEY, request.version, request.header.correlation_id, len(body))
     return Answer([prefix, body])
 
@@ -257,13 +257,13 @@ async def _pieces(
             await making.rest()
     pieces: list[bytes | Stored] = []
     total = 0
-    texts = [answers.fetch_head(version, 0, session_id, len(by_topic))]
-    tail = answers.fetch_tail(version)
+    texts = [responses.fetch_head(version, 0, session_id, len(by_topic))]
+    tail = responses.fetch_tail(version)
     for topic, parts in by_topic.items():
-        texts.append(answers.fetch_topic_head(version, topic, len(parts)))
+        texts.append(responses.fetch_topic_head(version, topic, len(parts)))
         for part in parts:
             none_aborted = read_committed or part.followed.key is None
-            texts.append(answers.fetch_partition_head(version, none_aborted, _fetched(part)))
+            texts.append(responses.fetch_partition_head(version, none_aborted, _fetched(part)))
             if part.size:
                 text = b"".join(texts)
                 pieces += text, part.stored

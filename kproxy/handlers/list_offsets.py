@@ -14,15 +14,15 @@ from typing import Any
 from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
-from kproxy.fetching.reading import LEADER_EPOCH
-from kproxy.pace import Pace
-from kproxy.protocol.answers import Listed, list_offsets_body
+from kproxy.fetching.streamed_response import LEADER_EPOCH
+from kproxy.loop.pace import Pace
 from kproxy.protocol.records import memory_of, record_times
+from kproxy.protocol.responses import Listed, list_offsets_body
 from kproxy.protocol.varint import Malformed
-from kproxy.shard import Shard
+from kproxy.shard.shard import Shard
 from kproxy.virtual.rows import Batch, Partition
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)

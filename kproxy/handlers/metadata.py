@@ -9,12 +9,12 @@ from uuid import UUID
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import absent
-from kproxy.protocol.answers import UNKNOWN_OPERATIONS, metadata_body, metadata_topic
+from kproxy.protocol.responses import UNKNOWN_OPERATIONS, metadata_body, metadata_topic
 from kproxy.virtual.envelope import NO_QUEUE
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 # Everything, as Kafka answers without an authorizer: a bit for each AclOperation that applies.
 TOPIC_OPERATIONS = 0b1101_1111_1000

@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.answers import join_answer, sync_answer
-from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.classic_member import Member
+from kproxy.groups.classic_states import join_answer, sync_answer
+from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
+from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.coordinator import Coordinator
-from kproxy.groups.embedded_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
-from kproxy.groups.member import Member
 from kproxy.groups.migration import assignment_of, parts_named
-from kproxy.pace import Pace
-from kproxy.steps import done, in_order
+from kproxy.loop.pace import Pace
+from kproxy.loop.steps import done, in_order
 
 
 async def join(

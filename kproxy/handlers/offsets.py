@@ -10,19 +10,19 @@ from uuid import UUID
 
 from anyio import move_on_after
 
-from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.consumer import ConsumerGroup
+from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.handlers.classic_groups import coordinator_of
-from kproxy.memory import Making
-from kproxy.pace import Row, scanned, slices
+from kproxy.loop.pace import Row, scanned, slices
+from kproxy.memory_budget import Making
 from kproxy.protocol.codec import ZERO_UUID
+from kproxy.shard.appends import append
 from kproxy.virtual import rows
 from kproxy.virtual.bodies import Commit, Forget, OffsetCommit
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _GROUP = 0
 _COMMIT_BY_ID = _FETCH_BY_ID = 10

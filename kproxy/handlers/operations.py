@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.memory import Making
-from kproxy.metadata.configs import BROKER, TOPIC
-from kproxy.shard import Shard
+from kproxy.memory_budget import Making
+from kproxy.metadata.queue_settings import BROKER, TOPIC
+from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.producers import remembered
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _PARTITIONS_MAX = 100_000  # in one answer
 _SLICE = 500

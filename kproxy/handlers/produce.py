@@ -10,24 +10,24 @@ from collections.abc import Callable
 
 from anyio import Event
 
-from kproxy.appends import TICKET_MAX, Appends
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata import configs
-from kproxy.protocol.answers import PRODUCE_TOPIC_IDS, Produced, produce_body
+from kproxy.metadata import queue_settings
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
-from kproxy.protocol.produced import ProduceRequest, Topic
+from kproxy.protocol.produce_request import ProduceRequest, Topic
+from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.varint import Malformed
+from kproxy.shard.appends import TICKET_MAX, Appends
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producer_rows import Sent
 from kproxy.virtual.producers import judge
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _LOG_APPEND_TIME = "LogAppendTime"
 _AFTER_MAX = "message.timestamp.after.max.ms"
-_AFTER_MAX_DEFAULT = int(configs.SETTINGS[_AFTER_MAX].default)
+_AFTER_MAX_DEFAULT = int(queue_settings.SETTINGS[_AFTER_MAX].default)
 
 BATCHES_AT_ONCE = TICKET_MAX  # taken in one turn of the loop
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
@@ -125,7 +125,7 @@ class Appending:
             return
         self._waiting.append((answers, len(answers), index))
         answers.append(Produced(index, Code.KAFKA_STORAGE_ERROR))
-        look_ms = configs.look_at_ms(
+        look_ms = queue_settings.look_at_ms(
             queue.configs, header.max_timestamp, self._now_ms, self._check_ms
         )
         self._appends.add(
@@ -139,7 +139,7 @@ class Appending:
                 Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
             )
         given, now_ms = queue.configs, self._now_ms
-        if given and configs.effective("message.timestamp.type", given) == _LOG_APPEND_TIME:
+        if given and queue_settings.effective("message.timestamp.type", given) == _LOG_APPEND_TIME:
             return stamped(records, now_ms)
         ahead_ms = int(given.get(_AFTER_MAX, _AFTER_MAX_DEFAULT)) if given else _AFTER_MAX_DEFAULT
         if header.max_timestamp - now_ms > ahead_ms:

@@ -7,10 +7,10 @@ transactional ids.
 from collections.abc import Mapping
 from typing import Any
 
-from kproxy.appends import append
 from kproxy.errors import Code, KafkaError
+from kproxy.shard.appends import append
 from kproxy.virtual.envelope import Kind, command
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -6,12 +6,12 @@ from heapq import merge
 
 from kproxy.errors import Code
 from kproxy.handlers.metadata import TOPIC_OPERATIONS
+from kproxy.loop.pace import slices
 from kproxy.metadata.catalogue import absent
-from kproxy.pace import slices
-from kproxy.protocol.answers import described_body, described_topic
+from kproxy.protocol.responses import described_body, described_topic
 from kproxy.virtual.envelope import NO_QUEUE
 from kproxy.virtual.rows import Queue
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 _SORTED_AT_ONCE = 2000
 _PAGE_MAX = 2000  # Kafka's max.request.partition.size.limit

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from kproxy.appends import append_all, outcomes_of
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata import configs
-from kproxy.pace import slices
+from kproxy.loop.pace import slices
+from kproxy.metadata import queue_settings
 from kproxy.protocol.codec import ZERO_UUID
-from kproxy.shard import Shard
+from kproxy.shard.appends import append_all, outcomes_of
+from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 
 # Others' requests go between; who asks another worker waits longer for an outcome.
 _DELETED_AT_ONCE, _DELETED_AT_ONCE_ELSEWHERE = 50, 250
@@ -106,7 +106,7 @@ def _checked(worker: Worker, topic: Any) -> tuple[int, dict[str, str]]:
             Code.INVALID_PARTITIONS,
             f"a queue may have 1 to {worker.config.partitions_max} partitions, not {partitions}",
         )
-    return partitions, configs.check(configs.given(topic.configs))
+    return partitions, queue_settings.check(queue_settings.given(topic.configs))
 
 
 def _assigned(topic: Any, nodes: set[int]) -> int:
@@ -147,12 +147,12 @@ def _created(
                 ),
                 "is_sensitive": False,
             }
-            for setting in configs.SETTINGS.values()
+            for setting in queue_settings.SETTINGS.values()
         ],
     }
 
 
-def _default(worker: Worker, setting: configs.Setting) -> str:
+def _default(worker: Worker, setting: queue_settings.Setting) -> str:
     if setting.name == "max.message.bytes":
         return str(int(worker.config.batch_bytes_max))
     return setting.default

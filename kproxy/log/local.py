@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket, cut
-from kproxy.log.room import ALL, FRAME_BYTES, FULL, DiskRoom
+from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments

@@ -15,10 +15,10 @@ from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
-from kproxy.log.room import FRAME_BYTES, FULL, DiskRoom
+from kproxy.log.disk_space import FRAME_BYTES, FULL, DiskRoom
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.log.weight import weight
-from kproxy.pace import Pace
+from kproxy.loop.pace import Pace
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome

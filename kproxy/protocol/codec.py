@@ -24,8 +24,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
+from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.guard import Admitted, admit, skip_tags
-from kproxy.protocol.slices import sliced_reader
 from kproxy.protocol.varint import Malformed
 
 API_VERSIONS_KEY = 18

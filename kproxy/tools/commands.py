@@ -18,7 +18,7 @@ from rich.text import Text
 from kproxy.errors import CannotStart
 from kproxy.printable import printable
 from kproxy.tools.client import Client, Refused
-from kproxy.tools.looking import Described, QueueLine, Wanted, describe, groups, queues, top
+from kproxy.tools.views import Described, QueueLine, Wanted, describe, groups, queues, top
 
 _LIMIT = 100
 

@@ -22,9 +22,9 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE, Shares
 from kproxy.metadata.levels import CALLS_FROM, Level
-from kproxy.upstream.librdkafka import Header
-from kproxy.upstream.producing import Appender, Report
-from kproxy.upstream.reading import Reader, Records
+from kproxy.upstream.log_reader import Reader, Records
+from kproxy.upstream.native_producer import Header
+from kproxy.upstream.producer import Appender, Report
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome

@@ -12,7 +12,7 @@ from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.virtual import producers, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.groups import GroupFold
+from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import Outcome, Place
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Batch, Queue, Term

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from kproxy.dispatch import RANGES
 from kproxy.protocol.codec import encode_request, request_schema
+from kproxy.server.dispatch import RANGES
 from tests.generator import values_of
 from tests.harness import Served
 from tests.wire import Wire, batch

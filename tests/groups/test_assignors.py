@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproxy.groups.assignors import ASSIGNORS, Parts, Target, Wish
-from kproxy.steps import at_once
+from kproxy.loop.steps import at_once
 from kproxy.virtual.types import QueueId
 
 QUEUES = [QueueId(bytes([i] * 16)) for i in range(1, 6)]

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from kproxy import pace
-from kproxy.groups import rebalancing
-from kproxy.handlers import classic_groups, groups, offsets
+from kproxy.groups import classic_rebalance
+from kproxy.handlers import classic_groups, group_admin, offsets
+from kproxy.loop import pace
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Kind, command
-from kproxy.worker import Worker
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
 from tests.groups.test_classic_groups import Member, coordinator_of, request, run
 
@@ -100,13 +100,13 @@ def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: what is done for each of 10,000 members in one turn held the loop for 80 ms."""
-    turns, listed = Turns(), rebalancing._listed
+    turns, listed = Turns(), classic_rebalance._listed
 
     def counting(member: Any, protocol: str | None) -> dict[str, Any]:
         turns.count()
         return listed(member, protocol)
 
-    monkeypatch.setattr(rebalancing, "_listed", counting)
+    monkeypatch.setattr(classic_rebalance, "_listed", counting)
 
     async def test(worker: Worker) -> None:
         members = [Member(worker, rebalance_ms=60_000) for _ in range(1000)]
@@ -198,7 +198,7 @@ def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
             asked = SimpleNamespace(group_id="g", member_id="m1", member_epoch=5, topics=None)
             answer = await offsets.fetch(worker, request(9, groups=[asked]))
         else:
-            answer = await groups.describe(worker, request(5, groups=["g"]))
+            answer = await group_admin.describe(worker, request(5, groups=["g"]))
         return int(answer["groups"][0]["error_code"])
 
     async def test(worker: Worker) -> None:

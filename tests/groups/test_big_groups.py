@@ -11,16 +11,16 @@ import anyio
 import pytest
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups import consumer, counted, looking
-from kproxy.groups.consumer import ConsumerGroup, by_queue
+from kproxy.groups import consumer_group, counters, subscriptions
+from kproxy.groups.consumer_group import ConsumerGroup, by_queue
 from kproxy.handlers import consumer_groups
 from kproxy.log.base import Ticket
-from kproxy.steps import AT_ONCE, Work
+from kproxy.loop.steps import AT_ONCE, Work
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
 
 PARTITIONS = 4000
@@ -96,14 +96,14 @@ async def made(worker: Worker, *names: str, partitions: int = 1) -> None:
 @asynccontextmanager
 async def nothing_beside() -> AsyncIterator[None]:
     """What is not done at once has to wait."""
-    go_on, finish = anyio.Event(), looking.finish
+    go_on, finish = anyio.Event(), subscriptions.finish
 
     async def held(work: Work[Any], wanted: Callable[[], bool]) -> bool:
         await go_on.wait()
         return await finish(work, wanted)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(looking, "finish", held)
+        patch.setattr(subscriptions, "finish", held)
         yield
     go_on.set()
 
@@ -190,11 +190,11 @@ def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
         assert group.subscribed() == {
             name for name in names for n in range(regexes) if name.startswith(f"q{n}")
         }
-        walked = counted.walked
+        walked = counters.walked
         for member in members:
             assert await member.beat() == 0
         assert await Member(worker, "again", regex="q1.?.?").beat() == 0
-        assert counted.walked == walked
+        assert counters.walked == walked
 
     run(test)
 
@@ -227,7 +227,7 @@ def _endless() -> Iterator[None]:
 
 def test_regexes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(worker: Worker) -> None:
-        monkeypatch.setattr(counted, "_REGEXES_MAX", 2)
+        monkeypatch.setattr(counters, "_REGEXES_MAX", 2)
         codes = [await Member(worker, f"m{n}", regex=f"q{n}").beat() for n in range(3)]
         assert codes == [Code.NONE, Code.NONE, Code.GROUP_MAX_SIZE_REACHED]
         assert await Member(worker, "m4", regex="q1").beat() == 0
@@ -237,7 +237,7 @@ def test_regexes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_matches_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(worker: Worker) -> None:
-        monkeypatch.setattr(looking, "_MATCHES_MAX", 7)
+        monkeypatch.setattr(subscriptions, "_MATCHES_MAX", 7)
         await made(worker, *(f"q{n}" for n in range(5)))
         one, two = Member(worker, "one", regex="q.*"), Member(worker, "two", regex="q.+")
         assert [await one.beat(), await two.beat()] == [0, 0]
@@ -355,7 +355,7 @@ def test_what_one_command_cannot_hold_is_logged_in_parts(
         members = [Member(worker, f"m{n}", "a") for n in range(6)]
         for member in members:
             assert await member.beat() == 0
-        monkeypatch.setattr(consumer, "_LOGGED_BYTES", 100)
+        monkeypatch.setattr(consumer_group, "_LOGGED_BYTES", 100)
         shard: Any = worker.coordinated("g")
         group, epoch, first = group_of(worker), group_of(worker).target_epoch, len(shard.log)
         group.assign_again_at = 0

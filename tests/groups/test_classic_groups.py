@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kproxy.groups.classic import ClassicGroup
+from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers import classic_groups
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
 
 

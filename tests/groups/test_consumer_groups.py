@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.groups.consumer import ConsumerGroup, by_queue
+from kproxy.groups.consumer_group import ConsumerGroup, by_queue
 from kproxy.handlers import consumer_groups
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker import Request, Worker
+from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
 
 Parts = set[PartitionKey]

@@ -9,7 +9,7 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.log.base import Ticket
 from kproxy.virtual.bodies import Expire, decode_expire
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.worker import Worker
+from kproxy.worker.worker import Worker
 from tests.groups.test_classic_groups import Member
 from tests.groups.test_classic_groups import run as in_time
 from tests.handlers.test_long_requests import call, commit_values, make, run, shard_of

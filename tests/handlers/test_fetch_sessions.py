@@ -5,14 +5,14 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.dispatch import accept
-from kproxy.dispatch import answer as respond
-from kproxy.fetching import reading
-from kproxy.fetching.reading import Answer
+from kproxy.fetching import streamed_response
+from kproxy.fetching.streamed_response import Answer
 from kproxy.handlers import fetch
-from kproxy.pace import Pace
+from kproxy.loop.pace import Pace
 from kproxy.protocol.codec import decode_response, encode_request
-from kproxy.worker import Line, Worker
+from kproxy.server.dispatch import accept
+from kproxy.server.dispatch import answer as respond
+from kproxy.worker.worker import Line, Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.wire import batch, fetch_values, produce_values
 
@@ -85,9 +85,9 @@ def test_what_was_found_stays_readable_while_others_have_their_turn(
             accept(worker, frame, "", Line())
         held: list[int] = []
         monkeypatch.setattr(Pace, "due", True)
-        original = reading.Pins.hold
+        original = streamed_response.Pins.hold
 
-        def hold(pins: reading.Pins, stored: Any) -> None:
+        def hold(pins: streamed_response.Pins, stored: Any) -> None:
             some = list(stored)
             held.extend(len(piece.batches) for piece in some)
             original(pins, some)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.dispatch import RANGES, accept, produced
-from kproxy.dispatch import answer as respond
-from kproxy.fetching.reading import Answer
+from kproxy.fetching.streamed_response import Answer
 from kproxy.handlers import fetch as fetch_handler
 from kproxy.protocol.codec import decode_response, encode_request
-from kproxy.worker import Line, Worker
+from kproxy.server.dispatch import RANGES, accept, produced
+from kproxy.server.dispatch import answer as respond
+from kproxy.worker.worker import Line, Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.wire import batch, batches, fetch_values, produce_values
 

@@ -9,14 +9,14 @@ import anyio
 import pytest
 import zstandard
 
-from kproxy.dispatch import accept, produced
-from kproxy.dispatch import answer as respond
 from kproxy.handlers import list_offsets
-from kproxy.pace import Pace
+from kproxy.loop.pace import Pace
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import uvarint
+from kproxy.server.dispatch import accept, produced
+from kproxy.server.dispatch import answer as respond
 from kproxy.virtual import rows
-from kproxy.worker import Line, Worker
+from kproxy.worker.worker import Line, Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values, record
 

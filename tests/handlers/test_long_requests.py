@@ -9,16 +9,16 @@ from uuid import UUID
 import anyio
 import pytest
 
-from kproxy.dispatch import accept
-from kproxy.dispatch import answer as respond
 from kproxy.errors import Code
-from kproxy.fetching.reading import Answer
+from kproxy.fetching.streamed_response import Answer
 from kproxy.handlers import offsets
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
+from kproxy.server.dispatch import accept
+from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.bodies import decode_commit
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.worker import Line, Worker
+from kproxy.worker.worker import Line, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
 from tests.held import HELD_S, held_by, slowness
 from tests.wire import batch, batches, fetch_values

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import anyio
 
-from kproxy.dispatch import accept, answer
 from kproxy.protocol.codec import decode_response, encode_request
-from kproxy.worker import Line
+from kproxy.server.dispatch import accept, answer
+from kproxy.worker.worker import Line
 from tests.fakes import memory_worker
 
 

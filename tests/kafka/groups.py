@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from kproxy.groups.embedded_protocol import encode_subscription
+from kproxy.groups.consumer_protocol import encode_subscription
 from tests.harness import eventually
 from tests.kafka.alike import made
 from tests.wire import Wire

@@ -8,16 +8,16 @@ import anyio
 import pytest
 
 from kproxy.errors import Code, KafkaError
-from kproxy.keeper import Keeper
 from kproxy.log.weight import TURN, weight
-from kproxy.shard import Shard, open_local
+from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files, synced
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import LogFailed
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.types import QueueId
-from tests.log.test_shard import QUEUES, config, create, put, run, running
+from tests.shard.test_shard import QUEUES, config, create, put, run, running
 from tests.wire import batch
 
 WIDE = 5000  # partitions

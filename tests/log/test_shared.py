@@ -9,11 +9,11 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from kproxy import pace
 from kproxy.errors import Code, KafkaError
-from kproxy.log.room import DiskRoom
+from kproxy.log.disk_space import DiskRoom
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
+from kproxy.loop import pace
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome, Place

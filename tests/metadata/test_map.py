@@ -4,9 +4,16 @@ import itertools
 
 import pytest
 
-from kproxy.metadata.cluster import Mapped
-from kproxy.metadata.map import BadMap, ClusterMap, Owner, cluster_record, node_record, shard_record
-from kproxy.protocol.answers import Broker
+from kproxy.metadata.cluster_map import (
+    BadMap,
+    ClusterMap,
+    Owner,
+    cluster_record,
+    node_record,
+    shard_record,
+)
+from kproxy.metadata.cluster_view import Mapped
+from kproxy.protocol.responses import Broker
 from kproxy.virtual.partitioner import shard_of
 
 ONE, TWO = Broker(1, "a", 9092), Broker(2, "b", 9092)

@@ -8,9 +8,9 @@ import mmh3
 import pytest
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata import configs
+from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import StateLookup, home_of, new_queue_id
-from kproxy.metadata.cluster import DirectoryUpgrades, open_identity
+from kproxy.metadata.cluster_view import DirectoryUpgrades, open_identity
 from kproxy.metadata.levels import NEWEST
 from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.types import ShardId
@@ -74,7 +74,7 @@ def test_ids_are_in_order_of_creation_and_fit_whatever_the_clock_says(
     ],
 )
 def test_settings_kept(given: dict[str, str | None], kept: dict[str, str]) -> None:
-    assert configs.check(given) == kept
+    assert queue_settings.check(given) == kept
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_settings_kept(given: dict[str, str | None], kept: dict[str, str]) -> No
 )  # fmt: skip
 def test_settings_refused_with_a_line(given: dict[str, str | None]) -> None:
     with pytest.raises(KafkaError) as refused:
-        configs.check(given)
+        queue_settings.check(given)
     assert refused.value.code == Code.INVALID_CONFIG
     assert next(iter(given)) in str(refused.value)
 

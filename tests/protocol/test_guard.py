@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.dispatch import RANGES
 from kproxy.protocol.codec import decode_body, decode_header, encode_request, request_schema
 from kproxy.protocol.guard import admit
-from kproxy.protocol.produced import decode_produce
+from kproxy.protocol.produce_request import decode_produce
 from kproxy.protocol.varint import Malformed, uvarint
+from kproxy.server.dispatch import RANGES
 from tests.wire import batch, fetch_values, produce_values
 
 

@@ -16,7 +16,7 @@ import pytest
 from kio.serial import entity_reader
 
 from kproxy.protocol.codec import admit_body, decode_header, request_schema
-from kproxy.protocol.slices import sliced_reader
+from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.varint import Malformed, uvarint
 from tests.generator import VERSIONS, Writer, mutated, request, values_of
 

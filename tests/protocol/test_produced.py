@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kproxy.protocol.codec import decode_body, decode_header, encode_request
-from kproxy.protocol.produced import decode_produce
+from kproxy.protocol.produce_request import decode_produce
 from kproxy.protocol.varint import Malformed
 
 TOPICS = [

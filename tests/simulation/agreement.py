@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from kproxy.owning.queues import QueueCache
+from kproxy.cluster.catalogue_cache import QueueCache
 from kproxy.protocol.batch import read_header
-from kproxy.shard import Shard
+from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Batch

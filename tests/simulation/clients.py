@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import anyio
 
-from kproxy.appends import outcomes_of
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.catalogue import new_queue_id
-from kproxy.shard import Shard
+from kproxy.shard.appends import outcomes_of
+from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.outcome import Outcome

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from kproxy.upstream.following import Record
+from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from tests.simulation.conditions import Conditions

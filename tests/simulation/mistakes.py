@@ -6,24 +6,24 @@ from typing import Any
 import anyio
 import pytest
 
+from kproxy.cluster import catalogue_cache, remote_cleanup, shard_owner
+from kproxy.cluster.announcer import Announcer
+from kproxy.cluster.catalogue_barrier import Freshness
+from kproxy.cluster.catalogue_cache import Gone
+from kproxy.cluster.command_router import Decisions
+from kproxy.cluster.publisher import Publisher
+from kproxy.cluster.shard_owner import Holder
 from kproxy.errors import Code
 from kproxy.log.shared import SharedLog
-from kproxy.owning import aftermath, holder, queues
-from kproxy.owning.announcing import Announcer
-from kproxy.owning.decisions import Decisions
-from kproxy.owning.freshness import Freshness
-from kproxy.owning.holder import Holder
-from kproxy.owning.publishing import Publisher
-from kproxy.owning.queues import Gone
-from kproxy.shard import Shard
-from kproxy.upstream.published import NotPublished
+from kproxy.shard.shard import Shard
+from kproxy.upstream.rows_writer import NotPublished
 from kproxy.virtual import fold, producers, rows
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.groups import GroupFold
+from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producer_rows import Sent
-from kproxy.virtual.published import Capture
 from kproxy.virtual.rows import Batch
+from kproxy.virtual.snapshot import Capture
 from kproxy.virtual.state import State
 from tests.simulation.cluster import SimLink
 from tests.simulation.offset_topic import SimRowsWriter
@@ -32,7 +32,7 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 
 def tombstones_that_do_not_say_as_of_when(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queues, "_gone", lambda note: Gone(2**62))
+    patch.setattr(catalogue_cache, "_gone", lambda note: Gone(2**62))
 
 
 def who_catches_up_announces(patch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def a_sweep_beside_the_log(patch: pytest.MonkeyPatch) -> None:
             offset_key = rows.offset_key(key[21:].decode(), *rows.partition_of(key))
             shard.commit({key: None, offset_key: None})
 
-    patch.setattr(aftermath, "sweep_commits", sweep)
+    patch.setattr(remote_cleanup, "sweep_commits", sweep)
 
 
 def a_log_trimmed_to_where_it_is_applied(patch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def _claims(patch: pytest.MonkeyPatch, may_serve: Callable[[Outcome, Holder], bo
             if may_serve(outcome, self):
                 self._serve(shard, outcome.number)
                 await self._claimed_by_other.wait()
-            await anyio.sleep(holder._CLAIM_AGAIN_S)
+            await anyio.sleep(shard_owner._CLAIM_AGAIN_S)
 
     patch.setattr(Holder, "_claim_and_serve", claim_and_serve)
 
@@ -237,7 +237,7 @@ def serves_though_another_claimed_meanwhile(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_claims_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(holder, "_CLAIM_AGAIN_S", 1e9)
+    patch.setattr(shard_owner, "_CLAIM_AGAIN_S", 1e9)
 
 
 def a_local_copy_that_is_not_held_against_the_log(patch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from kproxy.upstream.published import NotPublished
+from kproxy.upstream.rows_writer import NotPublished
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.published import AS_OF_KEY, decode, decode_as_of, encode_as_of
+from kproxy.virtual.snapshot import AS_OF_KEY, decode, decode_as_of, encode_as_of
 from tests.simulation.folded import Folded, differing, of_kinds, of_the_living
 
 _EXACTLY = b"qpkohwguK"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kproxy.protocol.batch import read_header
-from kproxy.shard import Shard
+from kproxy.shard.shard import Shard
 from kproxy.virtual.producer_rows import Sent
 from kproxy.virtual.producers import judge
 from kproxy.virtual.types import PartitionKey

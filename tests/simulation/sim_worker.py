@@ -6,19 +6,19 @@ from typing import Any
 
 import anyio
 
+from kproxy.cluster.announcer import Voice
+from kproxy.cluster.catalogue_barrier import Freshness
+from kproxy.cluster.catalogue_cache import QueueCache
+from kproxy.cluster.command_router import Decisions
+from kproxy.cluster.owned_shards import Shards
+from kproxy.cluster.remote_cleanup import Aftermath
+from kproxy.cluster.services import Site
 from kproxy.config import Config
-from kproxy.log.room import DiskRoom
+from kproxy.log.disk_space import DiskRoom
 from kproxy.metadata.levels import Level
-from kproxy.owning.aftermath import Aftermath
-from kproxy.owning.announcing import Voice
-from kproxy.owning.decisions import Decisions
-from kproxy.owning.freshness import Freshness
-from kproxy.owning.queues import QueueCache
-from kproxy.owning.shards import Shards
-from kproxy.owning.site import Site
 from kproxy.progress import Progress
-from kproxy.shard import Shard
-from kproxy.upstream.following import Record
+from kproxy.shard.shard import Shard
+from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.rows import TERM_KEY, Queue, decode_term
 from tests.simulation.cluster import SimLink, World
 from tests.simulation.disks import SimKv

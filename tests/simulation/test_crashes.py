@@ -12,12 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy import copying
-from kproxy import keeper as keeper_module
 from kproxy.config import Config
-from kproxy.keeper import Keeper
 from kproxy.protocol.batch import read_header
-from kproxy.shard import Shard, open_local
+from kproxy.shard import copier
+from kproxy.shard import housekeeper as keeper_module
+from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.shard import Shard, open_local
 from kproxy.store import rocks as rocks_module
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.types import QueueId
@@ -177,7 +177,7 @@ def test_nothing_is_lost_or_changed_by_crashes(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
-    monkeypatch.setattr(copying, "_COPY_BYTES", 5000)
+    monkeypatch.setattr(copier, "_COPY_BYTES", 5000)
     monkeypatch.setattr(rocks_module, "_options", still_options)
     simulation = Simulation(tmp_path, seed)
     for _ in range(LIVES):

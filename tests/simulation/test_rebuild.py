@@ -13,16 +13,16 @@ import anyio
 import pytest
 
 from kproxy.config import Config
-from kproxy.copying import Live
 from kproxy.errors import Code
-from kproxy.keeper import Keeper
 from kproxy.log.base import Ticket
 from kproxy.metadata.levels import Level
-from kproxy.virtual import group_rows, published, rows
+from kproxy.shard.copier import Live
+from kproxy.shard.housekeeper import Keeper
+from kproxy.virtual import group_rows, rows, snapshot
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome, Place
-from kproxy.virtual.published import Anchors, Capture, Reindex
+from kproxy.virtual.snapshot import Anchors, Capture, Reindex
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv
@@ -39,7 +39,7 @@ SHARD, SHARDS = ShardId(1), 3
 @pytest.fixture
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was passed over in looks for anchors is remembered after two batches."""
-    monkeypatch.setattr(published, "_SLICE", 2)
+    monkeypatch.setattr(snapshot, "_SLICE", 2)
 
 
 def place_of(log_offset: int, envelope: Envelope) -> Place:
@@ -176,10 +176,10 @@ class Simulation:
     def rebuild(self) -> None:
         state = State(DictKv(), 8)
         for key, value in self.topic:
-            for local, data in published.decode(key, value):
+            for local, data in snapshot.decode(key, value):
                 state.put(local, data)
         state.kv.write(state.drain())
-        state.kv.write(dict(published.names(state.kv)))
+        state.kv.write(dict(snapshot.names(state.kv)))
         reindex, fold = Reindex(state, 0, 1), Fold(state, SHARD, SHARDS, shared=True)
         for log_offset in range(self.log_start, len(self.owner.log)):
             if log_offset == self.as_of:
@@ -325,13 +325,13 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
     state = State(DictKv(), 8)
     for key, data in owner.kv.rows.items():
         if key[0] in rows.PUBLISHED_KINDS:
-            for local, value in published.decode(key, owner.anchors.encode(key, data)):
+            for local, value in snapshot.decode(key, owner.anchors.encode(key, data)):
                 state.put(local, value)
     state.kv.write(state.drain())
     reindex = Reindex(state, 0, 1)
     reindex.apply(1, owner.log[1], place_of(1, owner.log[1]))  # and the last is missing
     state.kv.write(state.drain())
-    with pytest.raises(published.RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
+    with pytest.raises(snapshot.RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
         list(reindex.finish())
 
 

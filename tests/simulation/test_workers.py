@@ -18,12 +18,13 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy import copying, pace
-from kproxy import keeper as keeper_module
+from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.log import shared
+from kproxy.loop import pace
 from kproxy.metadata import catalogue
-from kproxy.owning import holder, publishing, rebuild
-from kproxy.virtual.published import Capture
+from kproxy.shard import copier
+from kproxy.shard import housekeeper as keeper_module
+from kproxy.virtual.snapshot import Capture
 from tests.simulation import virtual_time
 from tests.simulation.cluster import World
 from tests.simulation.disks import SimKv, Threads
@@ -72,28 +73,28 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
-    for module in (publishing, keeper_module, shared, catalogue):
+    for module in (publisher, keeper_module, shared, catalogue):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(copying, "perf_counter", clock.monotonic)
-    monkeypatch.setattr(publishing, "RowsWriter", SimRowsWriter)
+    monkeypatch.setattr(copier, "perf_counter", clock.monotonic)
+    monkeypatch.setattr(publisher, "RowsWriter", SimRowsWriter)
     monkeypatch.setattr(
-        publishing, "Capture", lambda kv, keys, anchors: Capture(kv, _keys(keys), anchors)
+        publisher, "Capture", lambda kv, keys, anchors: Capture(kv, _keys(keys), anchors)
     )
 
     def run(seed: int, directory: Path) -> Simulation:
         simulation = Simulation(seed, directory / f"seed-{seed}")
         world, threads = simulation.world, Threads(simulation.rng)
-        for module in (holder, rebuild, publishing, shared, keeper_module, copying):
+        for module in (shard_owner, rebuild, publisher, shared, keeper_module, copier):
             monkeypatch.setattr(module, "to_thread", threads)
-        monkeypatch.setattr(holder, "RocksKv", lambda path, size: SimKv(world, path))
-        monkeypatch.setattr(holder, "_log", _Ears(world))
+        monkeypatch.setattr(shard_owner, "RocksKv", lambda path, size: SimKv(world, path))
+        monkeypatch.setattr(shard_owner, "_log", _Ears(world))
         monkeypatch.setattr(rebuild, "read_whole", world.read_whole)
-        for module in (holder, rebuild):
+        for module in (shard_owner, rebuild):
             monkeypatch.setattr(module, "wipe", world.wipe)
         monkeypatch.setattr(catalogue, "_random", random.Random(seed))
         monkeypatch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
-        monkeypatch.setattr(publishing, "_SLICE", simulation.conditions.rows_at_once)
-        monkeypatch.setattr(publishing, "checkpoint", _checkpoint(simulation))
+        monkeypatch.setattr(publisher, "_SLICE", simulation.conditions.rows_at_once)
+        monkeypatch.setattr(publisher, "checkpoint", _checkpoint(simulation))
         virtual_time.run(simulation.run)
         return simulation
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from kproxy import cli
 from kproxy.printable import printable
 from kproxy.tools import commands
-from kproxy.tools.looking import Described, GroupLine, PartitionLine
+from kproxy.tools.views import Described, GroupLine, PartitionLine
 
 EVIL = "[red]x[/red][link=http://evil]y[/link]\x1b[2J\x1b]0;owned\x07\x9b1m\u202e:smile:\n"
 SHOWN = (

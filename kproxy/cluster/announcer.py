@@ -1,0 +1,191 @@
+"""Telling all workers what the queues of the home shards served here are.
+
+Who serves a shard announces: what it folds from its claim on, what is left from before, and again
+what somebody else has told wrongly. What a late worker still announces holds as of its log offset.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kproxy.cluster.catalogue_cache import Gone, QueueCache, announcement
+from kproxy.errors import KafkaError
+from kproxy.loop.pace import Pace, scanned, slices
+from kproxy.shard.shard import Shard
+from kproxy.upstream.link import DataLink
+from kproxy.virtual import rows
+from kproxy.virtual.partitioner import shard_of
+
+_LOST_S = 30.0
+_NOTED = 200  # in one piece
+
+
+def serves(shard: Shard, term: int) -> bool:
+    """Whether a shard is still served by the claim that it was."""
+    return shard.serving and shard.term == term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voice:
+    """How a worker speaks to the others, and what it has heard of them."""
+
+    link: DataLink
+    shards: int
+    cache: QueueCache
+    serving: Callable[[int], Shard | None]
+    settle: Callable[[], Awaitable[None]]
+    """Wait until the cache is as new as the topic."""
+    tasks: TaskGroup
+
+
+class Announcer:
+    """Puts announcements in the queues topic."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._settle = voice.settle
+        self._link = voice.link
+        self._shards = voice.shards
+        self._cache = voice.cache
+        self._tasks = voice.tasks
+        self._to_note: list[str] = []
+        self._unsure: dict[str, tuple[Shard, int, float]] = {}  # term, and since when
+        self._to_compare: dict[int, tuple[Shard, int]] = {}
+        self._comparing = False
+
+    def announce(
+        self,
+        shard: Shard,
+        name: str,
+        then: Callable[[], None] | None = None,
+        gone: Gone | None = None,
+    ) -> None:
+        """Tell all workers what a queue of a home shard served here is now, `then` go on.
+
+        `gone`: what is to be said where the name is nobody's; else that it is nobody's as of now.
+        """
+        key = rows.announce_key(name)
+        mark = shard.state.get(key)
+        queue = shard.state.queue(name)
+
+        said = shard, shard.term, anyio.current_time()
+
+        def delivered() -> None:
+            if self._unsure.get(name) is said:
+                del self._unsure[name]
+            if mark is not None and shard.serving and shard.state.get(key) == mark:
+                shard.state.put(key, None)
+            if then is not None:
+                then()
+
+        if queue is not None and queue.partitions:
+            self._link.publish_queue(rows.queue_key(name), announcement(queue), delivered)
+        elif queue is None:
+            as_of = shard.applied_through.next_offset - 1
+            header = (gone or Gone(as_of, self._cache.held_id(name))).header()
+            self._link.publish_queue(rows.queue_key(name), None, delivered, header)
+        else:
+            return
+        self._unsure[name] = said
+        self._note_soon(name)
+
+    def say_lost(self) -> None:
+        """Say again what has not reached the topic in time."""
+        late = anyio.current_time() - _LOST_S
+        for name, (shard, term, since) in list(self._unsure.items()):
+            if since < late:
+                del self._unsure[name]
+                if serves(shard, term):
+                    self.say_again(shard, name)
+                else:
+                    self._cache.retract(name)
+
+    def _note_soon(self, name: str) -> None:
+        if not self._to_note:
+            self._tasks.start_soon(self._note)
+        self._to_note.append(name)
+
+    async def _note(self) -> None:
+        names, self._to_note = self._to_note, []
+        pace = Pace()
+        for some in slices(names, _NOTED):
+            self._cache.note(some)
+            await pace.step()
+
+    def say_again(self, shard: Shard, name: str) -> None:
+        """Announce a queue as it is; where it is not there yet, that no other has its name."""
+        queue = shard.state.queue(name)
+        if queue is None or queue.partitions:
+            self.announce(shard, name)
+            return
+        held = self._cache.held_id(name)
+        if held is not None and held != queue.queue_id:
+            header = Gone(queue.created_at, held).header()
+            self._link.publish_queue(rows.queue_key(name), None, None, header)
+
+    # -- beginning to serve
+
+    async def take_up(self, shard: Shard, term: int) -> None:
+        """Announce what changed before this worker served, unless the topic has it by now.
+
+        A rebuilt copy does not say what changed: all that the topic has otherwise is announced.
+        """
+        said: set[str] = set()
+        try:
+            await self._settle()
+            known = True
+        except KafkaError:
+            known = False
+        async for found in scanned(self._cache.kv.scan, b"d", b"e"):
+            for row, _ in found:
+                name = row[1:].decode()
+                if shard_of(name, self._shards) == shard.shard and serves(shard, term):
+                    self._say_once(shard, name, said)
+        async for found in scanned(shard.kv.scan, b"a", b"b"):
+            for row, mark in found:
+                if not serves(shard, term):
+                    return
+                name = row[1:].decode()
+                if shard.state.get(row) != mark:
+                    continue  # it was said meanwhile
+                if known and self._cache.heard(name):
+                    shard.state.put(row, None)
+                else:
+                    self._say_once(shard, name, said)
+        if shard.state.get(rows.COMPARE_KEY) is not None:
+            await self._compare(shard, term, said)
+
+    def _say_once(self, shard: Shard, name: str, said: set[str]) -> None:
+        if name not in said:
+            said.add(name)
+            self.say_again(shard, name)
+
+    async def _compare(self, shard: Shard, term: int, said: set[str]) -> None:
+        """Say what the topic has otherwise; what it has too much, with other shards' later."""
+        async for found in scanned(shard.kv.scan, b"q", b"r"):
+            for row, _ in found:
+                name = row[1:].decode()
+                if not serves(shard, term):
+                    return
+                if not self._cache.heard(name):
+                    self._say_once(shard, name, said)
+        self._to_compare[shard.shard] = shard, term
+        if not self._comparing:
+            self._comparing = True
+            self._tasks.start_soon(self._compare_cache)
+
+    async def _compare_cache(self) -> None:
+        """Say what is gone, of all shards that wait for it in one walk over the catalogue."""
+        while self._to_compare:
+            homes, self._to_compare = self._to_compare, {}
+            async for found in scanned(self._cache.kv.scan, b"q", b"r"):
+                for row, _ in found:
+                    name = row[1:].decode()
+                    shard, term = homes.get(shard_of(name, self._shards), (None, 0))
+                    if shard is not None and serves(shard, term) and not self._cache.heard(name):
+                        self.say_again(shard, name)
+            for shard, term in homes.values():
+                if serves(shard, term):
+                    shard.commit({rows.COMPARE_KEY: None})
+        self._comparing = False

@@ -1,0 +1,354 @@
+"""The catalogue every worker caches on its disk: the queues topic, folded.
+
+Home shards' owners announce; a later announcement of a queue is known by its log offset there. That
+a name is nobody's is said by a tombstone that carries, in its header, the log offset as of which it
+holds: whatever came later in the log stands. Workers of earlier releases write tombstones that say
+nothing; such a one takes the name away until its owner has said better, and ends no queue. What
+outcomes of commands are published beside it go to who waits for them.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from kproxy.loop.pace import scanned
+from kproxy.metadata.catalogue import StateLookup, home_of
+from kproxy.shard.shard import Shard
+from kproxy.upstream.native_producer import Header
+from kproxy.upstream.topic_tailer import NOTE, Record
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import Queue, decode_queue, name_key, queue_key
+from kproxy.virtual.state import Kv
+from kproxy.virtual.types import LogOffset, QueueId
+
+_NEXT = b"m"
+_CURRENT = b"c"
+_OUTCOME = struct.Struct(">cQQ")
+_GONE = struct.Struct(">Q16s")
+_ENDED_MAX = 10_000
+_NO_ID = bytes(16)
+_NOBODYS = b"-"
+
+
+class Gone(NamedTuple):
+    """A name is nobody's as of a log offset of its home shard; whose it was, where that is known.
+
+    At -1: it is not known since when, as tombstones of earlier releases do not say.
+    """
+
+    at: int = -1
+    queue_id: QueueId | None = None
+
+    def header(self) -> Header:
+        """What says so, in a tombstone."""
+        return NOTE, _GONE.pack(self.at, self.queue_id or _NO_ID)
+
+
+def _gone(note: bytes | None) -> Gone:
+    if note is None or len(note) != _GONE.size:
+        return Gone()
+    at, queue_id = _GONE.unpack(note)
+    return Gone(at, None if queue_id == _NO_ID else QueueId(queue_id))
+
+
+def outcome_key(writer: int, counter: int) -> bytes:
+    """The key under which the outcome of a command is published for who sent it."""
+    return _OUTCOME.pack(b"o", writer, counter)
+
+
+def announcement(queue: Queue) -> bytes:
+    """The value of a queue's record in the queues topic."""
+    values = {
+        "id": queue.queue_id.hex(),
+        "partitions": queue.partitions,
+        "configs": queue.configs,
+        "created_at": queue.created_at,
+        "changed_at": queue.changed_at,
+    }
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+def announced(name: str, value: bytes) -> Queue:
+    """Raises ValueError, KeyError or TypeError for what no worker wrote."""
+    values = json.loads(value)
+    return Queue(
+        name=name,
+        queue_id=QueueId(bytes.fromhex(values["id"])),
+        partitions=int(values["partitions"]),
+        wanted=int(values["partitions"]),
+        created_at=LogOffset(values["created_at"]),
+        changed_at=LogOffset(values["changed_at"]),
+        configs=dict(values["configs"]),
+    )
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+def _said(record: Record) -> tuple[str, Queue | Gone] | None:
+    """What a record says of a name; None where someone else wrote it."""
+    try:
+        name = record.key[1:].decode()
+        if record.value is None:
+            return name, _gone(record.note)
+        return name, announced(name, record.value)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _agrees(truth: Queue | None, word: Queue | Gone) -> bool:
+    if truth is None or isinstance(word, Gone):
+        return truth is None and isinstance(word, Gone)
+    return (truth.queue_id, truth.changed_at, truth.partitions) == (
+        word.queue_id, word.changed_at, word.partitions,
+    )  # fmt: skip
+
+
+def _is_ahead(home: Shard, word: Queue | Gone | None) -> bool:
+    """Whether who said this had read more of the home shard's log than we have."""
+    if word is None:
+        return False
+    as_of = word.at if isinstance(word, Gone) else word.changed_at
+    return as_of >= home.applied_through.next_offset
+
+
+def _seen_key(name: str) -> bytes:
+    """While all of the topic comes again: that it speaks of a queue of this name."""
+    return b"s" + name.encode()
+
+
+def doubt_key(name: str) -> bytes:
+    """The topic's last word on a name may not be what is held here of it.
+
+    `_NOBODYS`: because that is that it is nobody's, or it never spoke of it.
+    """
+    return b"d" + name.encode()
+
+
+class QueueCache:
+    """`Lookup` over what was announced, and over the state of home shards served here."""
+
+    def __init__(self, kv: Kv, shards: int, serving: Callable[[int], Shard | None]) -> None:
+        self.kv = kv
+        self._shards = shards
+        self._serving = serving
+        self.changes = 0
+        self.reading_again = False
+        self._ended: dict[str, int] = {}  # names that were nobody's a while ago, as of when
+        self.gone: Callable[[QueueId], None] = _nothing
+        """Told of ids that stand for no queue any more, as the log has it."""
+        self.reconfigured: Callable[[Queue], None] = _nothing
+        """Told of queues with other settings than before."""
+        for key, _ in list(kv.scan(b"d", b"e")):
+            self.retract(key[1:].decode())
+
+    @property
+    def next_offset(self) -> int:
+        return self._number(_NEXT)
+
+    def _number(self, key: bytes) -> int:
+        data = self.kv.get(key)
+        return 0 if data is None else int.from_bytes(data, "big")
+
+    # -- how old it is
+
+    def is_current(self, time_ms: int) -> None:
+        """All that was in the topic at this time is cached."""
+        self.kv.write({_CURRENT: time_ms.to_bytes(8, "big")})
+
+    def has_missed(self, now_ms: int, kept_ms: int) -> bool:
+        """Whether tombstones may be gone that were never read: the topic keeps them for so long."""
+        return bool(self.next_offset) and not 0 <= now_ms - self._number(_CURRENT) < kept_ms
+
+    # -- looking up
+
+    def _home(self, name: str) -> Shard | None:
+        """The home shard of a queue, if it is served here."""
+        return self._serving(shard_of(name, self._shards))
+
+    def find(self, name: str) -> Queue | None:
+        home = self._home(name)
+        return self._announced(name) if home is None else StateLookup(home.state).find(name)
+
+    def find_id(self, queue_id: QueueId) -> Queue | None:
+        home = self._serving(home_of(queue_id, self._shards))
+        if home is not None:
+            return StateLookup(home.state).find_id(queue_id)
+        name = self.kv.get(name_key(queue_id))
+        return None if name is None else self._announced(name.decode())
+
+    def all(self, first: str = "") -> Iterator[Queue]:
+        for key, value in self.kv.scan(queue_key(first), b"r"):
+            yield decode_queue(key[1:].decode(), value)
+
+    def _announced(self, name: str) -> Queue | None:
+        data = self.kv.get(queue_key(name))
+        return None if data is None else decode_queue(name, data)
+
+    def heard(self, name: str) -> bool:
+        """Whether the topic's last word on a name of a home shard served here is true."""
+        home = self._home(name)
+        if home is None or self.kv.get(doubt_key(name)) is not None:
+            return False
+        known, truth = self._announced(name), StateLookup(home.state).find(name)
+        return truth is None if known is None else _agrees(truth, known)
+
+    def held_id(self, name: str) -> QueueId | None:
+        """The id under which a name was announced, of a home shard served here that knows it."""
+        home, known = self._home(name), self._announced(name)
+        if home is None or known is None or _is_ahead(home, known):
+            return None
+        return known.queue_id
+
+    # -- folding
+
+    def begin_again(self) -> None:
+        """All of the topic comes again: forget what it said."""
+        for first in (b"q", b"i", b"d", b"s"):
+            keys = [key for key, _ in self.kv.scan(first, bytes([first[0] + 1]))]
+            self.kv.write(dict.fromkeys(keys))
+        self.kv.write({_NEXT: None, _CURRENT: None})
+        self._ended.clear()
+
+    def read_again(self) -> None:
+        """All of the topic comes again: what it does not speak of then, `drop_unheard` forgets."""
+        self.reading_again = True
+        self.kv.write({_NEXT: None})
+
+    async def drop_unheard(self) -> None:
+        """The topic was read again: tombstones that are gone by now were missed."""
+        async for found in scanned(self.kv.scan, b"q", b"r"):
+            changes: dict[bytes, bytes | None] = {}
+            for row, _ in found:
+                name = row[1:].decode()
+                if self.kv.get(_seen_key(name)) is None and self._home(name) is None:
+                    self._put(changes, name, None)
+            self.kv.write(changes)
+        self.reading_again = False
+        async for found in scanned(self.kv.scan, b"s", b"t"):
+            self.kv.write(dict.fromkeys(key for key, _ in found))
+
+    def apply(self, records: Iterable[Record]) -> list[str]:
+        """Take in records of the topic; the names that it has wrong, of home shards served here."""
+        changes: dict[bytes, bytes | None] = {}
+        right: dict[str, bool] = {}
+        for record in records:
+            changes[_NEXT] = (record.offset + 1).to_bytes(8, "big")
+            if record.key[:1] != b"q":
+                continue
+            said = _said(record)
+            if said is not None:
+                self._hear(changes, right, *said)
+                if self.reading_again:
+                    changes[_seen_key(said[0])] = None if isinstance(said[1], Gone) else b""
+        self.kv.write(changes)
+        return [name for name, it_is in right.items() if not it_is]
+
+    def _hear(
+        self,
+        changes: dict[bytes, bytes | None],
+        right: dict[str, bool],
+        name: str,
+        word: Queue | Gone,
+    ) -> None:
+        home = self._home(name)
+        if home is None or _is_ahead(home, word):
+            holds = self._take(changes, name, word)
+        elif _is_ahead(home, self._known(changes, name)):
+            holds = False  # who said that will say it again
+        else:  # nobody knows it better
+            truth = StateLookup(home.state).find(name)
+            self._put(changes, name, truth)
+            right[name] = holds = _agrees(truth, word)
+        if not holds or self.kv.get(doubt_key(name)) is not None or doubt_key(name) in changes:
+            doubted = _NOBODYS if isinstance(word, Gone) else b""
+            changes[doubt_key(name)] = None if holds else doubted
+
+    def _take(self, changes: dict[bytes, bytes | None], name: str, word: Queue | Gone) -> bool:
+        """Believe what is said of another's queue, unless something later is known."""
+        known = self._known(changes, name)
+        if isinstance(word, Gone):
+            self._remember(name, word)
+        if isinstance(word, Queue):
+            if word.changed_at < (known.changed_at if known else self._ended.get(name, 0)):
+                return False
+            self._put(changes, name, word)
+        elif known is not None and word.at < 0:
+            self._put(changes, name, None, ended=False)
+        elif known is not None:
+            if known.queue_id != word.queue_id and known.changed_at > word.at:
+                return False
+            self._put(changes, name, None)
+        return True
+
+    def _remember(self, name: str, gone: Gone) -> None:
+        """So that what somebody says late of a queue that is gone does not bring it back."""
+        at = max(self._ended.pop(name, 0), gone.at)
+        self._ended[name] = at
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+
+    def note(self, names: Iterable[str]) -> None:
+        """Queues of home shards served here were announced: the same without waiting for it."""
+        changes: dict[bytes, bytes | None] = {}
+        for name in names:
+            home = self._home(name)
+            if home is not None and not _is_ahead(home, self._known(changes, name)):
+                changes[doubt_key(name)] = self._doubt(name)  # until the topic says so
+                self._put(changes, name, StateLookup(home.state).find(name))
+        self.kv.write(changes)
+
+    def _doubt(self, name: str) -> bytes:
+        doubted = self.kv.get(doubt_key(name))
+        if doubted is None:
+            return b"" if self.kv.get(queue_key(name)) is not None else _NOBODYS
+        return doubted
+
+    def retract(self, name: str) -> None:
+        """What was noted here has not reached the topic, which says that the name is nobody's.
+
+        Where the home shard is another's, that holds: its owner may have nothing else to say.
+        """
+        if self._home(name) is None and self.kv.get(doubt_key(name)) == _NOBODYS:
+            changes: dict[bytes, bytes | None] = {}
+            self._put(changes, name, None, ended=False)
+            self.kv.write(changes)
+
+    def _known(self, changes: dict[bytes, bytes | None], name: str) -> Queue | None:
+        key = queue_key(name)
+        data = changes[key] if key in changes else self.kv.get(key)
+        return None if data is None else decode_queue(name, data)
+
+    def _put(
+        self,
+        changes: dict[bytes, bytes | None],
+        name: str,
+        queue: Queue | None,
+        *,
+        ended: bool = True,
+    ) -> None:
+        """`ended`: the queue that had this name is known to be gone where there is another."""
+        self.changes += 1
+        known = self._known(changes, name)
+        if known is not None:
+            changes[name_key(known.queue_id)] = None
+            if queue is None or queue.queue_id != known.queue_id:
+                if ended:
+                    self.gone(known.queue_id)
+            elif queue.configs != known.configs:
+                self.reconfigured(queue)
+        changes[queue_key(name)] = None if queue is None else queue.encode()
+        if queue is not None:
+            changes[name_key(queue.queue_id)] = name.encode()
+
+    def outcomes(
+        self, records: Iterable[Record], writer: int
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(counter, outcome) of our commands among the records."""
+        prefix = outcome_key(writer, 0)[:-8]
+        for record in records:
+            key, value = record.key, record.value
+            if value is not None and key.startswith(prefix):
+                yield int.from_bytes(key[len(prefix) :], "big"), json.loads(value)

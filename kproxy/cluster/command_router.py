@@ -1,0 +1,304 @@
+"""Commands that touch shards of other workers: sent there, answered from what their owners publish.
+
+Any worker may append to any log. The owner of the shard folds the command, and publishes what was
+decided beside its announcements; who sent it answers with that. A queue over several shards is one
+command in its home shard; the home's owner then tells the others (SPREAD), again until all have
+landed, and only then is the queue there for anyone (LANDED).
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import structlog
+
+from kproxy.cluster.announcer import Announcer, Voice, serves
+from kproxy.cluster.catalogue_cache import Gone, announced, announcement, outcome_key
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.loop.pace import scanned
+from kproxy.loop.pulse import pulse
+from kproxy.shard.appends import outcomes_of
+from kproxy.shard.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.types import QueueId
+
+_log = structlog.get_logger()
+
+_DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.SPREAD))
+_WAIT_S = 10.0
+_AGAIN_S = 1.0
+_RECENT_MS = 600_000  # nobody waits for older ones; clocks of machines differ by less, mostly
+_UNANSWERED_MAX = 500  # of those folded while catching up
+
+Answer = Callable[[Outcome], None]
+_Folded = tuple[int, Envelope, Outcome]
+
+
+class Decisions:
+    """What this worker asked of other shards, and what it decides for others."""
+
+    def __init__(self, voice: Voice, now_ms: Callable[[], int]) -> None:
+        self._link = voice.link
+        self._shards = voice.shards
+        self._serving = voice.serving
+        self._tasks = voice.tasks
+        self._now_ms = now_ms
+        self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
+        self._landing: dict[int, dict[QueueId, list[tuple[int, Answer]]]] = {}  # by shard
+        self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
+        self.announcer = Announcer(voice)
+        self._driven: set[tuple[int, QueueId]] = set()
+
+    # -- asking
+
+    def decide(self, name: str, envelope: Envelope) -> Ticket:
+        """Put a command in line in the home shard of queue `name`."""
+        return self._ask(shard_of(name, self._shards), envelope, landed=True)
+
+    def _ask(self, index: int, envelope: Envelope, *, landed: bool = False) -> Ticket:
+        shard = self._serving(index)
+        if shard is not None:
+            ticket = shard.append([envelope])
+            if not landed or ticket.done or not self._answered_later(envelope):
+                return ticket
+            return self._wait_for(Ticket([envelope]))
+        envelope.time_ms = self._now_ms()
+        envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
+        ticket = self._wait_for(Ticket([envelope]))
+        try:
+            self._link.send(index, envelope)
+        except KafkaError as error:
+            self._settle(envelope.counter, Outcome(error.code, message=error.message))
+        return ticket
+
+    def _answered_later(self, envelope: Envelope) -> bool:
+        """Whether more than the fold is waited for.
+
+        A deletion's announcement; that other shards are told of partitions, where there may be
+        some: not for a queue of one.
+        """
+        if envelope.kind == Kind.CREATE:
+            return int(envelope.values()["partitions"]) > 1
+        return envelope.kind in (Kind.GROW, Kind.DELETE)
+
+    def _wait_for(self, ticket: Ticket) -> Ticket:
+        self._waiting[ticket.envelopes[0].counter] = (ticket, anyio.current_time() + _WAIT_S)
+        return ticket
+
+    def _settle(self, counter: int, outcome: Outcome) -> None:
+        waiting = self._waiting.pop(counter, None)
+        if waiting is not None:
+            waiting[0].settle([outcome])
+
+    def unfollowed(self, counter: int, offset: int | None) -> None:
+        """A delivery report for a shard that is not followed here."""
+        if offset is None:
+            self._settle(counter, Outcome(Code.REQUEST_TIMED_OUT))
+
+    def published(self, counter: int, values: dict[str, Any]) -> None:
+        """What the owner of another shard decided about a command of ours."""
+        queue = values.get("queue")
+        self._settle(
+            counter,
+            Outcome(
+                Code(values["code"]),
+                int(values["number"]),
+                message=values.get("message"),
+                queue=None if queue is None else announced(queue["name"], queue["row"].encode()),
+            ),
+        )
+
+    async def expire(self) -> None:
+        """Answer what was never decided with an error that clients retry."""
+        while True:
+            await pulse(_AGAIN_S)
+            self.announcer.say_lost()
+            now = anyio.current_time()
+            late = [counter for counter, (_, until) in self._waiting.items() if until < now]
+            for counter in late:
+                self._settle(
+                    counter,
+                    Outcome(Code.REQUEST_TIMED_OUT, message="the queue's owner has not answered"),
+                )
+
+    # -- deciding
+
+    def applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """A shard served here folded a command."""
+        if envelope.kind in _DECIDED:
+            self._decided(shard, log_offset, envelope, outcome)
+        elif envelope.kind == Kind.LANDED:
+            if outcome.queue is not None:
+                self.announcer.announce(shard, outcome.queue.name)
+            self._landed(shard, envelope)
+
+    def _landed(self, shard: Shard, envelope: Envelope) -> None:
+        """Answer for what all have been told of; not where there is more to tell by now."""
+        queue_id = envelope.queue_id
+        waiting = self._landing.get(shard.shard, {})
+        if queue_id not in waiting or shard.state.get(rows.work_key(queue_id)) is not None:
+            return
+        queue = shard.state.queue_by_id(queue_id)
+        for log_offset, answer in waiting.pop(queue_id):
+            if log_offset <= envelope.number:
+                answer(Outcome(Code.NONE, queue=queue))
+
+    def folded(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """A shard that is not served here, or not yet, folded a command: its owner tells.
+
+        If that was nobody, whoever waits for it is answered when it is served here.
+        """
+        if envelope.kind in _DECIDED:
+            known = self._unanswered.setdefault(shard.shard, deque(maxlen=_UNANSWERED_MAX))
+            known.append((log_offset, envelope, outcome))
+
+    def left(self, index: int) -> None:
+        """A shard is not served here any more."""
+        self._landing.pop(index, None)
+        self._unanswered.pop(index, None)
+
+    def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """Announce what changed, see that other shards are told, and answer.
+
+        A deletion is answered when every worker can know it: once it stands in the topic. What
+        another worker asked is answered in the topic as well, behind the announcement.
+        """
+        answer = self._answer_to(envelope)
+        deleted = envelope.kind == Kind.DELETE and not outcome.code
+        then = partial(answer, outcome) if deleted and answer is not None else None
+        if not outcome.code and outcome.queue is not None:
+            gone = Gone(log_offset, envelope.queue_id) if deleted else None
+            self.announcer.announce(shard, outcome.queue.name, then, gone)
+        spreading = self._spreads(shard, log_offset, envelope, outcome)
+        if spreading:
+            self._drive(shard, envelope.queue_id)
+        if answer is None or then is not None:
+            return
+        if spreading and not deleted:
+            self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
+        else:
+            answer(outcome)
+
+    def _answer_to(self, envelope: Envelope) -> Answer | None:
+        """How to tell who sent a command; None: they wait for the fold themselves."""
+        counter = envelope.counter
+        if envelope.writer == self._link.writer:
+            return (lambda o: self._settle(counter, o)) if counter in self._waiting else None
+        return lambda outcome: self._publish(envelope, outcome)
+
+    def _spreads(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> bool:
+        """Whether this command has left something to tell other shards."""
+        if outcome.code or (outcome.queue is not None and outcome.queue.wanted == 1):
+            return False
+        work = shard.state.get(rows.work_key(envelope.queue_id))
+        return work is not None and json.loads(work)["as_of"] == log_offset
+
+    def _publish(self, envelope: Envelope, outcome: Outcome) -> None:
+        queue = outcome.queue
+        values: dict[str, Any] = {"code": outcome.code, "number": outcome.number}
+        if outcome.message is not None:
+            values["message"] = outcome.message
+        if queue is not None:
+            values["queue"] = {"name": queue.name, "row": announcement(queue).decode()}
+        key = outcome_key(envelope.writer, envelope.counter)
+        self._link.publish_queue(key, json.dumps(values).encode())
+        self._link.publish_queue(key, None)  # nobody needs it later
+
+    # -- beginning to serve
+
+    def take_up(self, shard: Shard) -> None:
+        """Announce, spread and answer what an earlier owner did not get to."""
+        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term)
+
+    async def _take_up(self, shard: Shard, term: int) -> None:
+        await self.announcer.take_up(shard, term)
+        async for found in scanned(shard.kv.scan, b"w", b"x"):
+            for key, _ in found:
+                if not serves(shard, term):
+                    return
+                self._drive(shard, QueueId(key[1:]))
+        if not serves(shard, term):
+            return
+        for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):
+            self._answer_late(shard, log_offset, envelope, outcome)
+
+    def _answer_late(
+        self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
+    ) -> None:
+        """Answer for a command that was folded before this worker served, if anyone may wait.
+
+        Where clocks differ by more than that, its client asks again and is answered then.
+        """
+        answer = self._answer_to(envelope)
+        ours = envelope.writer == self._link.writer
+        recent = abs(self._now_ms() - envelope.time_ms) <= _RECENT_MS
+        if answer is None or not (ours or recent):
+            return
+        if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
+            self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
+        elif self._spreads(shard, log_offset, envelope, outcome):
+            self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
+        else:
+            queue = shard.state.queue_by_id(envelope.queue_id) or outcome.queue
+            answer(outcome._replace(queue=queue))
+
+    def _answer_when_landed(
+        self, shard: Shard, queue_id: QueueId, log_offset: int, answer: Answer
+    ) -> None:
+        waiting = self._landing.setdefault(shard.shard, {})
+        waiting.setdefault(queue_id, []).append((log_offset, answer))
+
+    # -- telling other shards
+
+    def _drive(self, shard: Shard, queue_id: QueueId) -> None:
+        if (shard.shard, queue_id) not in self._driven:
+            self._driven.add((shard.shard, queue_id))
+            (shard.tasks or self._tasks).start_soon(self._spread, shard, queue_id)
+
+    async def _spread(self, shard: Shard, queue_id: QueueId) -> None:
+        """Tell all shards that hold a part of a queue, until all know the latest."""
+        try:
+            while shard.serving:
+                data = shard.state.get(rows.work_key(queue_id))
+                if data is None:
+                    return
+                work = json.loads(data)
+                if await self._tell_all(shard, queue_id, work):
+                    landed = command(Kind.LANDED, queue_id, number=work["as_of"])
+                    await outcomes_of([shard.append([landed])])
+                else:
+                    await anyio.sleep(_AGAIN_S)
+        finally:
+            self._driven.discard((shard.shard, queue_id))
+
+    async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool:
+        values = {"name": work["name"], "partitions": work["partitions"]}
+        tickets = [
+            self._ask(
+                index,
+                command(
+                    Kind.SPREAD,
+                    queue_id,
+                    number=work["as_of"],
+                    time_ms=self._now_ms(),
+                    values=values,
+                ),
+            )
+            for index in self._others(shard, work)
+        ]
+        refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}
+        if refusals:
+            _log.warning("queue_not_spread_yet", queue=work["name"], reasons=sorted(refusals))
+        return not refusals
+
+    def _others(self, shard: Shard, work: dict[str, Any]) -> Iterator[int]:
+        """The shards but this one that hold partitions of the queue."""
+        for i in range(1, min(work["over"], self._shards)):
+            yield (shard.shard + i) % self._shards

@@ -1,0 +1,52 @@
+"""What stands last in the partitions topic, held against what holds.
+
+Of each key the first record may hold, but the last one survives the topic's compaction. So a worker
+says again what is its own wherever something else stands last, and what was lost on the way.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kproxy.metadata.cluster_map import ClusterMap, cluster_record, node_record, shard_record
+from kproxy.protocol.responses import Broker
+
+_KINDS = (b"cluster:", b"node:", b"shard:")
+
+
+class LastRecords:
+    """The last record of each key, as far as the topic was read."""
+
+    def __init__(self, map_: ClusterMap, publish: Callable[[bytes, bytes], None]) -> None:
+        self._map = map_
+        self._publish = publish
+        self._last: dict[bytes, Any] = {}
+
+    def heard(self, key: bytes, value: bytes | None) -> None:
+        """A record of the topic, whatever it says."""
+        if not key.startswith(_KINDS):
+            return
+        self._last.pop(key, None)
+        if value is not None:
+            try:
+                self._last[key] = json.loads(value)
+            except ValueError:
+                self._last[key] = None
+
+    def say_again(self, me: Broker) -> None:
+        """Publish what this worker has to say and what does not stand last."""
+        for key, value in self._own(me):
+            last = self._last.get(key)
+            wanted = json.loads(value)
+            if not isinstance(last, dict) or wanted != {name: last.get(name) for name in wanted}:
+                self._publish(key, value)
+
+    def _own(self, me: Broker) -> Iterator[tuple[bytes, bytes]]:
+        """Each worker's own address and shards; the cluster's name is everyone's."""
+        map_ = self._map
+        if map_.cluster_id is not None:
+            yield cluster_record(map_.cluster_id, len(map_.owners), map_.level)
+        yield node_record(me)
+        for shard, owner in enumerate(map_.owners):
+            if owner.node_id == me.node_id:
+                yield shard_record(shard, owner)

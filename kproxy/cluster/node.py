@@ -1,0 +1,389 @@
+"""One worker among many on a real cluster: from an address to a `Worker` that serves its shards."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kproxy.cluster.announcer import Voice
+from kproxy.cluster.catalogue_barrier import Freshness
+from kproxy.cluster.catalogue_cache import QueueCache, outcome_key
+from kproxy.cluster.catalogue_reload import Rereading
+from kproxy.cluster.command_router import Decisions
+from kproxy.cluster.departed_nodes import AwayNodes
+from kproxy.cluster.map_records import LastRecords
+from kproxy.cluster.owned_shards import Shards
+from kproxy.cluster.remote_cleanup import Aftermath
+from kproxy.cluster.services import Site
+from kproxy.cluster.upgrades import ClusterUpgrades
+from kproxy.config import Config
+from kproxy.errors import CannotStart
+from kproxy.log.disk_space import DiskRoom
+from kproxy.loop.pace import Pace, slices
+from kproxy.loop.pulse import pulse
+from kproxy.metadata.cluster_map import (
+    BadMap,
+    ClusterMap,
+    Owner,
+    cluster_record,
+    gone_records,
+    node_record,
+    shard_record,
+)
+from kproxy.metadata.cluster_view import Mapped, check_identity, new_cluster_id
+from kproxy.metadata.levels import NEWEST, OLDEST, Level
+from kproxy.progress import Progress
+from kproxy.protocol.responses import Broker
+from kproxy.store.rocks import RocksKv
+from kproxy.upstream.link import CALL, DataLink
+from kproxy.upstream.membership import Membership
+from kproxy.upstream.settings import BadKafkaConfig, Upstream, upstream_of
+from kproxy.upstream.topic_tailer import Follower, Record
+from kproxy.upstream.topics import ClusterRefused, Topics
+from kproxy.worker.worker import Worker, wall_clock_ms
+
+_log = structlog.get_logger()
+
+_AGAIN_S = 2.0
+_OPENING_MAX = 8
+_FLUSH_S = 30.0
+_FLUSH_LOOK_S = 0.5
+_SAY_AGAIN_S = 2.0
+_KEPT_SHARE = 0.9  # of the time that tombstones are kept: clocks of machines differ
+_RECORDS = 200  # of the queues topic, taken in in one piece
+_CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
+
+
+class Member:
+    """What a worker keeps beside its shards: the map, the catalogue, its name in both."""
+
+    def __init__(
+        self, config: Config, upstream: Upstream, address: tuple[str, int], kept_ms: int
+    ) -> None:
+        """`kept_ms`: how long the queues topic keeps its tombstones."""
+        self.config = config
+        self.upstream = upstream
+        self.address = address
+        self.level = Level(OLDEST)  # until the map says more
+        self.map = ClusterMap(config.shards)
+        self.shards = Shards(config.shards, config.data_dir)
+        self.room = DiskRoom(config.data_dir, config.disk_free_bytes_min)
+        self.room.tend()  # opening writes, too
+        self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
+        self.cache = QueueCache(self.rows, config.shards, self.shards.serving)
+        kept_ms = int(kept_ms * _KEPT_SHARE)
+        if self.cache.has_missed(wall_clock_ms(), kept_ms):
+            _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
+            self.cache.begin_again()
+        self.link = DataLink(upstream, config, self.level)
+        self.last_records = LastRecords(self.map, self.link.publish_map)
+        self.freshness = Freshness(self.link.queues_end, lambda: self.cache.next_offset)
+        self.shards.settle = self.freshness.settle
+        self.aftermath = Aftermath(
+            config.shards, self.shards.all, self.cache, self.freshness.settle
+        )
+        self.cache.gone = self.aftermath.queue_gone
+        self.cache.reconfigured = self.aftermath.settings_changed
+        self.decisions: Decisions
+        self.me: Broker | None = None
+        self.failed = anyio.Event()
+        self.reason = ""
+        self._map_changed = anyio.Event()
+        self._follower = Follower(
+            upstream,
+            {upstream.partitions: 0, upstream.queues: self.cache.next_offset},
+            self._take,
+            lambda topic: self.cache.begin_again(),
+            self.fail,
+        )
+        self.rereading = Rereading(
+            self.cache,
+            partial(self._follower.again, upstream.queues),
+            self.freshness.settle,
+            kept_ms,
+            wall_clock_ms,
+        )
+
+    def fail(self, reason: str) -> None:
+        """This worker cannot go on; one line for a person."""
+        self.reason = reason
+        self.failed.set()
+
+    # -- the topics that every worker follows
+
+    async def start(self) -> None:
+        """Read the map and the catalogue to their ends, and take a place in the map."""
+        # A producer takes up to a second over the first record of a topic: not a client's second.
+        self.link.publish_queue(outcome_key(0, self.link.writer), None)
+        began_ms = wall_clock_ms()
+        await to_thread.run_sync(self._follower.start)
+        await self._until(self._follower.caught_up.is_set)
+        self.cache.is_current(began_ms)
+        await self._until(lambda: self.map.cluster_id is not None, self._name_cluster)
+        assert self.map.cluster_id is not None
+        try:
+            check_identity(self.config.data_dir, self.map.cluster_id, self.config.shards)
+        except (ValueError, OSError) as error:
+            raise CannotStart(f"cannot use --data-dir {self.config.data_dir}: {error}") from error
+        await self._until(lambda: self._place() is not None, self._take_place)
+        self.me = me = self._place()
+        assert me is not None
+        if self.map.levels.get(me.node_id) != NEWEST:
+            self.link.publish_map(*node_record(me))
+        for node in self._places()[1:]:  # said by this worker, and overtaken by another's record
+            for key, value in gone_records(node.node_id):
+                self.link.publish_map(key, value)
+        self.last_records.say_again(me)
+
+    async def _until(
+        self, done: Callable[[], bool], attempt: Callable[[], None] | None = None
+    ) -> None:
+        while not done():
+            if self.failed.is_set():
+                raise ClusterRefused(self.reason)
+            if attempt is not None:
+                attempt()
+            with anyio.move_on_after(0.1 if attempt is None else 1.0):
+                await self.map_changed()
+
+    async def map_changed(self) -> None:
+        """Wait for the next record of the partitions topic."""
+        await self._map_changed.wait()
+
+    def _name_cluster(self) -> None:
+        self.link.publish_map(*cluster_record(new_cluster_id(), self.config.shards, NEWEST))
+
+    def _place(self) -> Broker | None:
+        return next(iter(self._places()), None)
+
+    def _places(self) -> list[Broker]:
+        """The nodes that stand under this worker's address, the one that is its own first."""
+        ours = [n for n in self.map.nodes.values() if (n.host, n.port) == self.address]
+        return sorted(ours, key=lambda node: -node.node_id)
+
+    def _take_place(self) -> None:
+        self.link.publish_map(*node_record(Broker(self.map.free_node_id(), *self.address)))
+
+    async def _take(self, records: list[Record]) -> None:
+        queues = []
+        for record in records:
+            if record.topic == self.upstream.queues:
+                queues.append(record)
+                if record.key[:1] == CALL:
+                    self.link.called(record.key, record.value)
+            else:
+                self._take_map(record.key, record.value)
+        pace = Pace()
+        for some in slices(queues, _RECORDS):
+            self._take_queues(some)
+            await pace.step()
+
+    def _take_queues(self, records: list[Record]) -> None:
+        for name in self.cache.apply(records):
+            home = self.shards.serving_name(name)
+            if home is not None:
+                self.decisions.announcer.say_again(home, name)
+        self.freshness.moved()
+        for counter, values in self.cache.outcomes(records, self.link.writer):
+            self.decisions.published(counter, values)
+
+    def _take_map(self, key: bytes, value: bytes | None) -> None:
+        self.last_records.heard(key, value)
+        try:
+            self.map.apply(key, value)
+        except BadMap as error:
+            self.fail(str(error))
+            return
+        if self.me is not None and self.map.nodes.get(self.me.node_id, self.me) != self.me:
+            self.fail("it was away for so long that its node id is another's now: start it again")
+        self.level.value = self.map.level
+        self._tell_claim(key)
+        self._map_changed.set()
+        self._map_changed = anyio.Event()
+
+    def _tell_claim(self, key: bytes) -> None:
+        kind, _, name = key.decode(errors="replace").partition(":")
+        if kind == "shard" and name.isdecimal() and int(name) < len(self.map.owners):
+            self.link.claimed(int(name), self.map.owners[int(name)].claim)
+
+    def announce(self, index: int, claim: int) -> None:
+        """This worker serves a shard since its claim."""
+        assert self.me is not None
+        owner = Owner(self.me.node_id, claim)
+        key, value = shard_record(index, owner)
+        self.map.apply(key, value)
+        self.link.publish_map(key, value)
+        self.link.claimed(index, claim)
+
+    async def say_again_now_and_then(self) -> None:
+        assert self.me is not None
+        while True:
+            await pulse(_SAY_AGAIN_S)
+            self.last_records.say_again(self.me)
+
+    def voice(self, tasks: TaskGroup) -> Voice:
+        return Voice(
+            link=self.link,
+            shards=self.config.shards,
+            cache=self.cache,
+            serving=self.shards.serving,
+            settle=self.freshness.settle,
+            tasks=tasks,
+        )
+
+    async def flush_now_and_then(self) -> None:
+        """Put the catalogue on disk where much has changed, or a while after it has."""
+        kv, most = self.rows, self.config.rows_flush_bytes // _CATALOGUE_SHARE
+        flushed_at = time.monotonic()
+        while True:
+            await pulse(_FLUSH_LOOK_S)
+            if kv.unflushed_bytes() > most or time.monotonic() - flushed_at > _FLUSH_S:
+                kv.begin_flush()
+                await to_thread.run_sync(kv.finish_flush)
+                flushed_at = time.monotonic()
+
+    async def close(self) -> None:
+        await to_thread.run_sync(self._follower.close)
+        await self.link.close()
+        await to_thread.run_sync(self._close_rows)
+
+    def _close_rows(self) -> None:
+        self.rows.flush()
+        self.rows.close()
+
+
+async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> Topics:
+    """The topics, made and checked, for as long as it takes the cluster to answer."""
+    topics = Topics(
+        admin,
+        upstream,
+        shards=config.shards,
+        message_bytes_max=config.data_message_bytes_max,
+        create=config.create,
+        single_replica=config.allow_single_replica,
+    )
+    while True:
+        try:
+            await to_thread.run_sync(topics.prepare, abandon_on_cancel=True)
+        except KafkaException as error:
+            _log.warning(
+                "kafka_unreachable", servers=upstream.servers, reason=error.args[0].str(),
+                hint="is the cluster up, and does --bootstrap-servers name it? trying again",
+            )  # fmt: skip
+            await anyio.sleep(_AGAIN_S)
+        else:
+            upstream.reach.answered()
+            return topics
+
+
+@asynccontextmanager
+async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Worker]:
+    """A worker that serves its share of the shards while the block lasts.
+
+    Raises CannotStart.
+    """
+    upstream = upstream_of(config)
+    try:
+        admin = AdminClient(upstream.settings())
+    except KafkaException as error:
+        raise BadKafkaConfig(
+            f"--kafka-config {config.kafka_config}: {error.args[0].str()}"
+        ) from None
+    topics = await _prepared(config, upstream, admin)
+    member = Member(config, upstream, address, topics.tombstones_kept_ms)
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield await _served(member, tasks)
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await member.close()
+
+
+async def _served(member: Member, tasks: TaskGroup) -> Worker:
+    shards = member.shards
+    member.decisions = Decisions(member.voice(tasks), wall_clock_ms)
+    member.link.unfollowed = member.decisions.unfollowed
+    shards.decide = member.decisions.decide
+    await member.start()
+    assert member.me is not None
+    upgrades = ClusterUpgrades(
+        member.upstream, member.map, member.link.publish_map, member.map_changed
+    )
+    worker = Worker(
+        config=member.config,
+        cluster=Mapped(member.me, member.map),
+        routes=shards,
+        lookup=member.cache,
+        level=member.level,
+        upgrades=upgrades,
+    )
+    _start_tasks(member, tasks, upgrades)
+    tasks.start_soon(worker.groups.run)
+    _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
+    return worker
+
+
+def _start_tasks(member: Member, tasks: TaskGroup, upgrades: ClusterUpgrades) -> None:
+    assert member.me is not None
+    shards = member.shards
+    membership = Membership(
+        member.upstream,
+        f"{member.me.host}:{member.me.port}",
+        member.config.session_ms,
+        shards.assigned,
+        member.fail,
+    )
+    away = AwayNodes(
+        member.map,
+        upgrades.live,
+        member.link.publish_map,
+        lambda: shards.serving(0) is not None,
+    )
+    tasks.start_soon(_until_cancelled, membership)
+    tasks.start_soon(shards.run, _site(member))
+    tasks.start_soon(member.link.watch_ends)
+    tasks.start_soon(member.decisions.expire)
+    tasks.start_soon(member.aftermath.run)
+    tasks.start_soon(member.freshness.run)
+    tasks.start_soon(member.flush_now_and_then)
+    tasks.start_soon(member.rereading.run)
+    tasks.start_soon(member.say_again_now_and_then)
+    tasks.start_soon(_watch_failure, member)
+    tasks.start_soon(away.run)
+
+
+def _site(member: Member) -> Site:
+    return Site(
+        config=member.config,
+        upstream=member.upstream,
+        link=member.link,
+        decisions=member.decisions,
+        announce=member.announce,
+        room=member.room,
+        progress=Progress(),
+        opening=anyio.Semaphore(_OPENING_MAX),
+        lookup=member.cache,
+        now_ms=wall_clock_ms,
+        level=member.level,
+    )
+
+
+async def _until_cancelled(membership: Membership) -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(membership.close)
+
+
+async def _watch_failure(member: Member) -> None:
+    await member.failed.wait()
+    raise ClusterRefused(member.reason)

@@ -1,0 +1,79 @@
+"""The shards that the group has given to this worker, each held by a task of its own."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from kproxy.cluster.services import Site
+from kproxy.cluster.shard_owner import Holder
+from kproxy.log.base import Ticket
+from kproxy.shard.shard import Shard
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.partitioner import shard_of
+
+_log = structlog.get_logger()
+
+
+class Shards:
+    """`Routes` of one worker among many."""
+
+    def __init__(self, shards: int, directory: Path) -> None:
+        self.shards = shards
+        self._directory = directory
+        self._wanted: frozenset[int] = frozenset()
+        self._holders: dict[int, Holder] = {}
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._changed = anyio.Event()
+        self.decide: Callable[[str, Envelope], Ticket]
+        """Put a command in line in the home shard of a queue, wherever that is."""
+        self.settle: Callable[[], Awaitable[None]]
+        """Wait until the cached catalogue is as new as the cluster's."""
+
+    def serving(self, index: int) -> Shard | None:
+        holder = self._holders.get(index)
+        return None if holder is None else holder.shard
+
+    def serving_name(self, name: str) -> Shard | None:
+        """The home shard of a queue, if this worker serves it now."""
+        return self.serving(shard_of(name, self.shards))
+
+    def all(self) -> list[Shard]:
+        return [h.shard for h in self._holders.values() if h.shard is not None]
+
+    async def settled(self, names: Iterable[str]) -> None:
+        if any(self.serving_name(name) is None for name in names):
+            await self.settle()
+
+    def assigned(self, wanted: frozenset[int]) -> None:
+        """The group has decided anew which shards are this worker's."""
+        _log.info("shards_assigned", shards=len(wanted))
+        self._wanted = wanted
+        self._changed.set()
+
+    async def run(self, site: Site) -> None:
+        """Hold what is assigned, let go of what is not, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                self._changed = anyio.Event()
+                for index, scope in list(self._scopes.items()):
+                    if index not in self._wanted:
+                        scope.cancel()
+                for index in self._wanted - self._scopes.keys():
+                    self._start(index, site, tasks)
+                await self._changed.wait()
+
+    def _start(self, index: int, site: Site, tasks: TaskGroup) -> None:
+        holder = Holder(index, self.shards, self._directory / f"shard-{index}", site)
+        scope = self._scopes[index] = anyio.CancelScope()
+        self._holders[index] = holder
+
+        async def hold() -> None:
+            with scope:
+                await holder.run()
+            del self._holders[index], self._scopes[index]
+            self._changed.set()  # it may have been given back meanwhile
+
+        tasks.start_soon(hold)

@@ -1,0 +1,147 @@
+"""Publishing a shard's changed rows, and trimming its log behind them."""
+
+import time
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError
+from kproxy.loop.pace import Pace
+from kproxy.loop.pulse import pulse
+from kproxy.shard.shard import Shard
+from kproxy.upstream.link import DataLink
+from kproxy.upstream.rows_writer import NotPublished, RowsWriter
+from kproxy.upstream.settings import Upstream
+from kproxy.upstream.topics import row_bytes_max
+from kproxy.virtual import rows
+from kproxy.virtual.snapshot import Anchors, Capture
+
+_log = structlog.get_logger()
+
+_SLICE = 300
+_PERIOD_S = 1.0
+_IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
+
+
+class Publisher:
+    """Keeps one shard's published rows near its state; `run` until cancelled."""
+
+    def __init__(self, shard: Shard, upstream: Upstream, link: DataLink, config: Config) -> None:
+        self._shard = shard
+        self._upstream = upstream
+        self._link = link
+        self._period_s = config.publish_ms / 1000
+        self._rows_max = config.publish_rows_max // config.shards
+        self._row_bytes_max = row_bytes_max(config.data_message_bytes_max)
+        self._writer: RowsWriter | None = None
+        self._anchors = Anchors(shard.kv)
+        self._trimmed_to = 0
+        self._published_at = time.monotonic()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await pulse(min(_PERIOD_S, self._period_s))
+                if self._due():
+                    await self.publish()
+                elif time.monotonic() - self._published_at > _IDLE_S + self._period_s:
+                    await self._close()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._close()
+
+    async def _close(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            await to_thread.run_sync(writer.close)
+
+    def _due(self) -> bool:
+        unpublished = self._shard.state.unpublished or set()
+        # Not for a claim alone: who begins from the rows before it finds it in the log.
+        changed = len(unpublished) - (rows.TERM_KEY in unpublished)
+        if changed > self._rows_max:
+            return True
+        old = time.monotonic() - self._published_at > self._period_s
+        return old and (changed > 0 or self._shard.first_live() > self._trimmed_to)
+
+    async def publish(self) -> None:
+        """All rows that changed, as of now, in one transaction; then trim the log."""
+        try:
+            writer = await self._fenced()
+        except (NotPublished, KafkaError) as error:
+            _log.warning("rows_not_published", shard=self._shard.shard, reason=str(error))
+            self._published_at = time.monotonic()
+            return
+        state = self._shard.state
+        await self._look_ahead(list(state.unpublished or ()))
+        keys, state.unpublished = state.unpublished or set(), set()
+        as_of, trim_to = self._shard.applied_through.next_offset, self._shard.first_live()
+        try:
+            changed = await self._captured(keys)
+            await to_thread.run_sync(writer.write, iter(changed.items()), as_of)
+        except BaseException as error:
+            state.unpublished |= keys
+            if not isinstance(error, NotPublished):
+                raise
+            await self._refused(error)
+            return
+        self._published_at = time.monotonic()
+        again = state.unpublished
+        self._shard.commit({rows.unpublished_key(k): None for k in keys if k not in again})
+        _log.debug("rows_published", shard=self._shard.shard, rows=len(keys), as_of=as_of)
+        await self._trim(trim_to)
+
+    async def _look_ahead(self, keys: list[bytes]) -> None:
+        """Leave little to look for while the rows are taken: in one go where they change."""
+        pace = Pace()
+        for _ in self._anchors.look_ahead(keys):
+            await pace.step()
+
+    async def _captured(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
+        """These rows as they are now, whatever happens while they are taken."""
+        capture = self._shard.capture = Capture(self._shard.kv, set(keys), self._anchors)
+        try:
+            while capture.take_some(_SLICE):
+                await checkpoint()
+        finally:
+            self._shard.capture = None
+        return capture.taken
+
+    async def _fenced(self) -> RowsWriter:
+        """A writer that no other can follow, with all that others published behind us."""
+        if self._writer is None:
+            writer = await to_thread.run_sync(
+                RowsWriter, self._upstream, self._shard.shard, self._row_bytes_max
+            )
+            await to_thread.run_sync(writer.fence)
+            self._writer = writer
+            await self._shard.log.catch_up()
+        return self._writer
+
+    async def _refused(self, error: NotPublished) -> None:
+        """Keep the rows for the next time; where another worker fenced us, with a new writer."""
+        _log.warning(
+            "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
+        )
+        self._published_at = time.monotonic()
+        if error.fenced:
+            await self._close()
+
+    async def _trim(self, trim_to: int) -> None:
+        """Give back the log below `trim_to`: nothing there is live, and the rows are published."""
+        if trim_to <= self._trimmed_to:
+            return
+        try:
+            if not await self._link.rows_settled(self._shard.shard):
+                return  # the next publication tries again
+            start = await self._link.trim(self._shard.shard, trim_to)
+        except KafkaError as error:
+            _log.warning("log_not_trimmed", shard=self._shard.shard, reason=error.message)
+            return
+        self._trimmed_to = trim_to
+        _log.info("log_trimmed", shard=self._shard.shard, to=trim_to, log_start=start)
+        voids = self._shard.kv.scan(b"v", rows.void_key(trim_to))
+        self._shard.commit(dict.fromkeys(key for key, _ in voids))

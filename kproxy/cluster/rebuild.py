@@ -1,0 +1,177 @@
+"""A shard's local copy made from nothing: the published rows, then what the log still holds."""
+
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.cluster.services import Site
+from kproxy.config import Config
+from kproxy.errors import Code, KafkaError
+from kproxy.loop.pace import Pace, slices
+from kproxy.shard.shard import Shard
+from kproxy.upstream.link import Onlooker
+from kproxy.upstream.log_reader import Records
+from kproxy.upstream.read_topic import read_whole
+from kproxy.virtual import snapshot
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.rows import COMPARE_KEY
+from kproxy.virtual.snapshot import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
+
+_log = structlog.get_logger()
+
+_NAMES = 5000  # written at a time
+_RECORDS = 200  # of the log, in one piece
+_REBUILDING = 4  # a worker that begins with nothing rebuilds several shards at a time
+
+
+class NotRebuilt(Exception):
+    """The shard cannot be made from what is published and what the log holds: not served."""
+
+
+def wipe(directory: Path) -> None:
+    """Remove a local copy."""
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+def _flush_due(shard: Shard, config: Config) -> bool:
+    return shard.kv.unflushed_bytes() > config.rows_flush_bytes // _REBUILDING
+
+
+class _Below(Onlooker):
+    """Follows the log from its start to before X, where the published rows stand."""
+
+    def __init__(self, shard: Shard, start: int, as_of: int, config: Config, now_ms: int) -> None:
+        self._shard = shard
+        self.next_offset = start
+        self._as_of = as_of
+        self._config = config
+        self._reindex = Reindex(shard.state, now_ms, config.retention_check_ms)
+        self._last: Envelope | None = None
+        self.error: Exception | None = None
+        self.done = anyio.Event()
+
+    async def was_read(self, records: Records) -> None:
+        if not self.done.is_set():
+            try:
+                await self._take([r for r in records if self.next_offset <= r[0] < self._as_of])
+                await self._flush_if_due()
+                if self.next_offset == self._as_of:
+                    await self.finish()
+            except Exception as error:  # whatever it is: the rebuild waits to hear of it
+                self._finish(error)
+
+    async def _take(self, records: Records) -> None:
+        if records and records[0][0] != self.next_offset:
+            raise KafkaError(
+                Code.NOT_LEADER_OR_FOLLOWER, f"{self.next_offset} is missing in the log"
+            )
+        pace = Pace()
+        for some in slices(records, _RECORDS):
+            if self.done.is_set():
+                return
+            self._take_some(some)
+            await pace.step()
+
+    def _take_some(self, records: Records) -> None:
+        batch = [envelope for _, envelope in records]
+        places = self._shard.segments.append(self.next_offset, batch, self._config.segment_bytes)
+        for (log_offset, envelope), place in zip(records, places, strict=True):
+            self._reindex.apply(log_offset, envelope, place)
+        self._shard.kv.write(self._shard.state.drain())
+        self.next_offset, self._last = self.next_offset + len(batch), batch[-1]
+
+    async def _flush_if_due(self) -> None:
+        if _flush_due(self._shard, self._config):
+            self._shard.kv.begin_flush()
+            await to_thread.run_sync(self._shard.kv.finish_flush)
+
+    async def finish(self) -> None:
+        """All of it was seen: from here on the fold goes on."""
+        shard = self._shard
+        try:
+            for _ in self._reindex.finish():
+                shard.kv.write(shard.state.drain())
+                await self._flush_if_due()
+                await checkpoint()
+        except RowsDisagree as error:
+            self._finish(NotRebuilt(str(error)))
+            return
+        shard.log.next_offset = self._as_of
+        shard.state.put(COMPARE_KEY, b"")
+        shard.begin_at(self._as_of, self._last)
+        self._finish(None)
+
+    def _finish(self, error: Exception | None) -> None:
+        self.error = error
+        self.done.set()
+
+    def lost(self, reason: str) -> None:
+        self._finish(KafkaError(Code.NOT_LEADER_OR_FOLLOWER, reason))
+
+
+async def rebuild(shard: Shard, site: Site) -> None:
+    """Fill an empty shard up to the log offset that the published rows stand for.
+
+    Rows go to disk as they come, for memory to be bounded; those without a checkpoint are no copy.
+
+    Raises NotRebuilt; KafkaError where the log was trimmed meanwhile, or the cluster is away: wipe
+    and try again.
+    """
+    index, link = shard.shard, site.link
+    start = await link.start(index)  # asked first: when rows are read, nothing is live before it
+    as_of = await _read_rows(shard, site)
+    end = await link.end(index)
+    if as_of > end:
+        raise NotRebuilt(
+            f"its rows were published as of log offset {as_of}, but the log ends at {end}: the"
+            " cluster has lost records (an unclean leader election, or a topic made anew)"
+        )
+    if as_of < start:
+        raise KafkaError(
+            Code.NOT_LEADER_OR_FOLLOWER,
+            f"the log begins at {start}, but its rows were published as of {as_of} only",
+        )
+    shard.segments.start(start)
+    below = _Below(shard, start, as_of, site.config, site.now_ms())
+    if start == as_of:
+        await below.finish()
+    else:
+        link.follow(index, below)
+        link.read(index, start, as_of)
+    async with site.progress.of(
+        "shard_rebuilding", as_of - start, lambda: below.next_offset - start, shard=index
+    ):
+        await below.done.wait()
+    if below.error is not None:
+        raise below.error
+    _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
+
+
+async def _read_rows(shard: Shard, site: Site) -> int:
+    """Put the published rows in place; the log offset they stand for."""
+    as_of = 0
+
+    def read() -> None:
+        nonlocal as_of
+        for chunk in read_whole(site.upstream, site.upstream.offset, shard.shard):
+            changes: dict[bytes, bytes | None] = {}
+            for key, value in chunk:
+                if key == AS_OF_KEY and value is not None:
+                    as_of = decode_as_of(value)
+                else:
+                    changes |= snapshot.decode(key, value)
+            shard.kv.write(changes)
+            if _flush_due(shard, site.config):
+                shard.kv.flush()
+        names = snapshot.names(shard.kv)
+        while part := list(islice(names, _NAMES)):
+            shard.kv.write(dict(part))
+
+    await to_thread.run_sync(read)
+    return as_of

@@ -1,0 +1,108 @@
+"""What follows in this worker's shards when a queue whose home is elsewhere changes or goes.
+
+Neither changes an answer: offsets filed under a dead queue's id are invisible at once, and
+retention is looked at once a day anyway. So what is not sure waits.
+"""
+
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterator
+
+import structlog
+from anyio.lowlevel import checkpoint
+
+from kproxy.errors import KafkaError
+from kproxy.loop.pulse import pulse
+from kproxy.metadata.catalogue import Lookup
+from kproxy.shard.housekeeper import sweep_commits
+from kproxy.shard.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.state import Kv
+from kproxy.virtual.types import QueueId
+
+_log = structlog.get_logger()
+
+_PERIOD_S = 1.0
+
+
+class Aftermath:
+    """Told of announcements; works through them once a second, in each shard among its tasks."""
+
+    def __init__(
+        self,
+        shards: int,
+        serving: Callable[[], list[Shard]],
+        lookup: Lookup,
+        settle: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`settle`: wait until the lookup is as new as the cluster's."""
+        self._shards = shards
+        self._serving = serving
+        self._lookup = lookup
+        self._settle = settle
+        self._gone: set[QueueId] = set()
+        self._changed: dict[str, Queue] = {}
+
+    def queue_gone(self, queue_id: QueueId) -> None:
+        self._gone.add(queue_id)
+
+    def settings_changed(self, queue: Queue) -> None:
+        self._changed[queue.name] = queue
+
+    async def run(self) -> None:
+        while True:
+            await pulse(_PERIOD_S)
+            await self.round()
+
+    async def round(self) -> None:
+        """Work through what was heard so far."""
+        changed, self._changed = list(self._changed.values()), {}
+        gone = await self._surely_gone()
+        if gone or changed:
+            for shard in self._serving():
+                if shard.tasks is not None:
+                    shard.tasks.start_soon(self.look_at, shard, gone, changed)
+
+    async def _surely_gone(self) -> list[QueueId]:
+        """Of the queues heard to be gone, those that are not there as the cluster has it now."""
+        gone, self._gone = sorted(self._gone), set()
+        if not gone:
+            return []
+        try:
+            await self._settle()
+        except KafkaError as error:
+            _log.debug("aftermath_waits", reason=str(error))
+            self._gone.update(gone)
+            return []
+        return [queue_id for queue_id in gone if self._lookup.find_id(queue_id) is None]
+
+    async def look_at(self, shard: Shard, gone: list[QueueId], changed: list[Queue]) -> None:
+        """What all of it means for one shard."""
+        for queue_id in tracked_among(shard.kv, gone):
+            if shard.serving:
+                await sweep_commits(shard, queue_id)
+        for queue in changed:
+            self._file(shard, queue)
+            await checkpoint()
+
+    def _file(self, shard: Shard, queue: Queue) -> None:
+        """File the queue's partitions for a look at their retention."""
+        first = (shard.shard - shard_of(queue.name, self._shards)) % self._shards
+        mine = range(first, queue.partitions, self._shards)
+        if mine:
+            shard.commit({rows.due_key(0, queue.queue_id, index): b"" for index in mine})
+
+
+def tracked_among(kv: Kv, queue_ids: list[QueueId]) -> Iterator[QueueId]:
+    """Those of these ids, in order, on which groups have committed offsets."""
+    at = 0
+    while at < len(queue_ids):
+        key = next((k for k, _ in kv.scan(b"r" + queue_ids[at], b"s")), None)
+        if key is None:
+            return
+        found = QueueId(key[1:17])
+        at = bisect_left(queue_ids, found, at)
+        if at < len(queue_ids) and queue_ids[at] == found:
+            yield found
+            at += 1

@@ -1,0 +1,33 @@
+"""What all shards of a worker share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+
+from kproxy.cluster.command_router import Decisions
+from kproxy.config import Config
+from kproxy.log.disk_space import DiskRoom
+from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.levels import Level
+from kproxy.progress import Progress
+from kproxy.upstream.link import DataLink
+from kproxy.upstream.settings import Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One worker's means."""
+
+    config: Config
+    upstream: Upstream
+    link: DataLink
+    decisions: Decisions
+    announce: Callable[[int, int], None]
+    """Tell the map who serves a shard: (shard, claim's log offset)."""
+    room: DiskRoom
+    opening: anyio.Semaphore  # how many local copies are opened at a time
+    progress: Progress
+    lookup: Lookup
+    now_ms: Callable[[], int]
+    level: Level

@@ -1,0 +1,285 @@
+"""One shard's life on this worker: open its local copy, follow its log, claim it, serve it."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from kproxy.cluster.publisher import Publisher
+from kproxy.cluster.rebuild import NotRebuilt, rebuild, wipe
+from kproxy.cluster.services import Site
+from kproxy.errors import KafkaError, first_of
+from kproxy.log.base import Deliver
+from kproxy.log.sequencer import LogChanged
+from kproxy.log.shared import SharedLog
+from kproxy.loop.garbage import left_behind
+from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.retention import Retention
+from kproxy.shard.shard import Shard
+from kproxy.store.rocks import RocksKv, RowsFailed
+from kproxy.store.segments import DamagedLog, LogFailed, Segments
+from kproxy.upstream.link import Onlooker
+from kproxy.upstream.log_reader import Records
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.types import ShardId
+
+_log = structlog.get_logger()
+
+_AGAIN_S = 1.0
+_REFUSED_AGAIN_S = 30.0
+_CLAIM_AGAIN_S = 0.5
+_PERIOD_S = 1.0
+
+
+class _LastRecord(Onlooker):
+    """Reads one record, to hold it against the local copy."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self.envelope: Envelope | None = None
+        self.done = anyio.Event()
+
+    async def was_read(self, records: Records) -> None:
+        if not self.done.is_set():
+            self.envelope = dict(records).get(self._offset)
+            self.done.set()
+
+    def lost(self, reason: str) -> None:
+        self.done.set()
+
+
+class Holder:
+    """Holds one shard until cancelled."""
+
+    def __init__(self, index: int, shards: int, directory: Path, site: Site) -> None:
+        self._index = index
+        self._shards = shards
+        self._directory = directory
+        self._site = site
+        self.shard: Shard | None = None  # while it is served
+        self._claimed_by_other = anyio.Event()
+        self._foreign = 0
+        self._saying = False
+
+    async def run(self) -> None:
+        while True:
+            wait_s = _AGAIN_S
+            try:
+                await self._hold_once()
+            except* LogChanged as group:
+                _log.warning("shard_log_changed", shard=self._index, reason=str(first_of(group)))
+                wait_s = await self._wiped()
+            except* KafkaError as group:
+                _log.warning("shard_not_served", shard=self._index, reason=str(first_of(group)))
+            except* NotRebuilt as group:
+                wait_s = _REFUSED_AGAIN_S
+                _log.error("shard_refused", shard=self._index, reason=str(first_of(group)))
+            except* (RowsFailed, LogFailed, OSError) as group:
+                wait_s = _REFUSED_AGAIN_S
+                _log.error("shard_not_stored", shard=self._index, reason=str(first_of(group)))
+            except* Exception:
+                wait_s = _REFUSED_AGAIN_S  # the other shards go on
+                _log.exception("shard_failed", shard=self._index)
+            await anyio.sleep(wait_s)
+
+    async def _wiped(self) -> float:
+        """Remove the local copy; seconds to wait then."""
+        try:
+            await to_thread.run_sync(wipe, self._directory)
+        except OSError as error:
+            _log.error("shard_not_stored", shard=self._index, reason=str(error))
+            return _REFUSED_AGAIN_S
+        return _AGAIN_S
+
+    async def _hold_once(self) -> None:
+        async with self._site.opening:
+            shard = await self._open()
+        try:
+            await self._follow(shard)
+        finally:
+            self._site.link.forget(self._index)
+            self._stop_serving(shard)
+            shard.tasks = None
+            shard.log.close()
+            shard.kv.shut()
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(shard.close)
+            left_behind()
+
+    # -- the local copy
+
+    async def _open(self) -> Shard:
+        """The shard with a local copy that is a prefix of its log."""
+        shard = await to_thread.run_sync(self._open_local)
+        if shard is not None:
+            try:
+                if await self._is_prefix(shard):
+                    return shard
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(shard.close)
+                raise
+            await to_thread.run_sync(shard.close)
+            _log.warning("local_copy_discarded", shard=self._index)
+        await to_thread.run_sync(wipe, self._directory)
+        shard = await to_thread.run_sync(self._new)
+        try:
+            await rebuild(shard, self._site)
+        except BaseException:
+            self._site.link.forget(self._index)
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(shard.close)
+                await to_thread.run_sync(wipe, self._directory)
+            raise
+        return shard
+
+    def _open_local(self) -> Shard | None:
+        if not (self._directory / "rows").exists():
+            return None
+        shard = self._new()
+        if shard.unfinished:
+            _log.warning("local_copy_unfinished", shard=self._index)
+            shard.close()
+            return None
+        try:
+            shard.recover()
+        except (DamagedLog, RowsFailed) as error:
+            _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
+            shard.close()
+            return None
+        return shard
+
+    def _new(self) -> Shard:
+        config, directory = self._site.config, self._directory
+        directory.mkdir(parents=True, exist_ok=True)
+        segments = Segments(directory / "log")
+        room = self._site.room
+
+        def log(deliver: Deliver) -> SharedLog:
+            return SharedLog(
+                self._index,
+                segments,
+                deliver,
+                self._site.link,
+                segment_bytes=config.segment_bytes,
+                room=room,
+            )
+
+        shard = Shard(
+            shard=ShardId(self._index),
+            shards=self._shards,
+            kv=RocksKv(directory / "rows", max(1 << 20, config.rows_cache_bytes // self._shards)),
+            segments=segments,
+            room=room,
+            config=config,
+            log=log,
+            shared=True,
+            level=self._site.level,
+        )
+        shard.serving = False
+        shard.state.unpublished = {key[1:] for key, _ in shard.kv.scan(b"d", b"e")}
+        return shard
+
+    async def _is_prefix(self, shard: Shard) -> bool:
+        """Whether the log still has the copy's last envelope where the copy has it.
+
+        Raises KafkaError where the cluster does not say.
+        """
+        here = shard.applied_through
+        link = self._site.link
+        if not here.next_offset:
+            return await link.start(self._index) == 0
+        last = here.next_offset - 1
+        if not await link.start(self._index) <= last < await link.end(self._index):
+            return False
+        record = _LastRecord(last)
+        link.follow(self._index, record)
+        link.read(self._index, last, last + 1)
+        await record.done.wait()
+        link.forget(self._index)
+        there = record.envelope
+        return there is not None and shard.ends_with(there)
+
+    # -- following and serving
+
+    async def _follow(self, shard: Shard) -> None:
+        log = shard.log
+        assert isinstance(log, SharedLog)
+        shard.on_command = partial(self._applied, shard)
+        self._site.link.follow(self._index, log)
+        async with anyio.create_task_group() as tasks:
+            shard.tasks = tasks
+            tasks.start_soon(log.run)
+            await self._catch_up(log)
+            tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
+            publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
+            tasks.start_soon(publisher.run)
+            site = self._site
+            tasks.start_soon(Retention(shard, site.config, site.lookup, site.now_ms).run)
+            try:
+                await self._claim_and_serve(shard)
+            finally:  # a publication under way may hold up the end for a minute
+                self._stop_serving(shard)
+
+    async def _claim_and_serve(self, shard: Shard) -> None:
+        while True:
+            self._claimed_by_other = anyio.Event()
+            outcome = (await shard.append([Envelope(Kind.CLAIM)]).wait())[0]
+            if not outcome.code and not self._claimed_by_other.is_set():
+                self._serve(shard, outcome.number)
+                await self._claimed_by_other.wait()
+            await anyio.sleep(_CLAIM_AGAIN_S)
+
+    async def _catch_up(self, log: SharedLog) -> None:
+        """Fold what others wrote."""
+        first, end = log.next_offset, await self._site.link.end(self._index)
+        async with self._site.progress.of(
+            "shard_catching_up", end - first, lambda: log.next_offset - first, shard=self._index
+        ):
+            await log.catch_up(end)
+
+    def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        if envelope.kind == Kind.CLAIM:
+            if envelope.writer != self._site.link.writer:
+                self._stop_serving(shard)  # what comes behind it is the other's to tell
+                self._claimed_by_other.set()
+        elif envelope.kind == Kind.VOID:
+            self._saw_foreign()
+        elif shard.serving:
+            self._site.decisions.applied(shard, log_offset, envelope, outcome)
+        else:
+            self._site.decisions.folded(shard, log_offset, envelope, outcome)
+
+    def _saw_foreign(self) -> None:
+        """Say that someone else writes to the data topic, once a second at most."""
+        self._foreign += 1
+        if not self._saying:
+            self._saying = True
+            asyncio.get_running_loop().call_later(_PERIOD_S, self._report_foreign)
+
+    def _report_foreign(self) -> None:
+        self._saying = False
+        _log.warning(
+            "foreign_records_skipped", shard=self._index, records=self._foreign,
+            topic=self._site.upstream.data,
+        )  # fmt: skip
+
+    def _serve(self, shard: Shard, claim: int) -> None:
+        shard.serving = True
+        shard.term = claim
+        self.shard = shard
+        self._site.announce(self._index, claim)
+        self._site.decisions.take_up(shard)
+        _log.info("shard_served", shard=self._index, claim=claim)
+
+    def _stop_serving(self, shard: Shard) -> None:
+        if shard.serving:
+            shard.serving = False
+            self.shard = None
+            self._site.decisions.left(self._index)
+            shard.watchers.wake_all()
+            _log.info("shard_left", shard=self._index)

@@ -1,0 +1,69 @@
+"""Raising the level of a cluster: what is above it is written once every live worker knows it.
+
+Who is alive is what Kafka's group says; what each knows it has put beside its address. The record
+that finalizes is one that workers from before levels refuse to work with, each with one line.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio import to_thread
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata.cluster_map import ClusterMap, cluster_record
+from kproxy.metadata.levels import OLDEST
+from kproxy.upstream.settings import Upstream
+
+_ASK_S = 10
+_WAIT_S = 10.0
+
+
+class ClusterUpgrades:
+    """`Upgrades` of all workers on one cluster."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        map_: ClusterMap,
+        publish: Callable[[bytes, bytes], None],
+        changed: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`publish`: put a record in the partitions topic. `changed`: wait for the map to."""
+        self._upstream = upstream
+        self._map = map_
+        self._publish = publish
+        self._changed = changed
+
+    async def behind(self, level: int) -> list[str]:
+        live = await self.live()
+        levels = {
+            f"{node.host}:{node.port}": self._map.levels.get(node.node_id, OLDEST)
+            for node in self._map.nodes.values()
+        }
+        return sorted(address for address in live if levels.get(address, OLDEST) < level)
+
+    async def live(self) -> list[str]:
+        """The addresses of those that Kafka's group has as members. Raises KafkaError."""
+        return await to_thread.run_sync(self._live)
+
+    def _live(self) -> list[str]:
+        group = self._upstream.group
+        try:
+            admin = AdminClient(self._upstream.settings())
+            described = admin.describe_consumer_groups([group], request_timeout=_ASK_S)
+            return [member.client_id for member in described[group].result().members]
+        except KafkaException as error:
+            raise KafkaError(
+                Code.NOT_CONTROLLER, f"the cluster does not say who is alive: {error.args[0].str()}"
+            ) from error
+
+    async def finalize(self, level: int) -> None:
+        assert self._map.cluster_id is not None
+        self._publish(*cluster_record(self._map.cluster_id, len(self._map.owners), level))
+        with anyio.move_on_after(_WAIT_S):
+            while self._map.level < level:
+                await self._changed()
+            return
+        raise KafkaError(Code.REQUEST_TIMED_OUT, "the cluster has not taken the new level in time")

@@ -1,0 +1,103 @@
+"""The partitions that one consumer follows, and which of them may have something new.
+
+A session's poll looks only at partitions that changed since they were last found quiet, so its cost
+follows the traffic, not the subscription (KIP-227).
+"""
+
+import anyio
+
+from kproxy.loop.pace import Pace
+from kproxy.shard.shard import Shard
+from kproxy.virtual.types import PartitionKey
+
+AT_ONCE = 500
+"""Partitions that are looked at, or let go of, before others have their turn."""
+
+Ident = tuple[str | bytes, int]
+"""A partition as the client names it: topic name or id, and index."""
+
+
+class Followed:
+    """One partition that a consumer follows, and what it was last told of it."""
+
+    __slots__ = ("epoch", "ident", "key", "max_bytes", "offset", "shard", "told")
+
+    def __init__(self, ident: Ident) -> None:
+        self.ident = ident
+        self.key: PartitionKey | None = None
+        self.shard: Shard | None = None
+        self.offset = 0
+        self.max_bytes = 0
+        self.epoch = -1
+        self.told: tuple[int, int] | None = None  # high watermark, log start
+
+
+class Interest:
+    """Followed partitions by ident. `dirty`, in order of turn: those to be looked at."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[Ident, Followed] = {}
+        self.dirty: dict[Followed, None] = {}
+        self._by_key: dict[PartitionKey, Followed] = {}
+        self._event: anyio.Event | None = None
+        self._watching = self._ended = False
+
+    def follow(self, followed: Followed) -> None:
+        self.partitions[followed.ident] = followed
+        self.dirty[followed] = None
+
+    def forget(self, ident: Ident) -> None:
+        followed = self.partitions.pop(ident, None)
+        if followed is not None:
+            self.dirty.pop(followed, None)
+            self.locate(followed, None, None)
+
+    def locate(self, followed: Followed, key: PartitionKey | None, shard: Shard | None) -> None:
+        """Note which queue partition an ident means now; None: there is none."""
+        if followed.key == key:
+            return
+        if followed.key is not None:
+            if self._by_key.get(followed.key) is followed:
+                del self._by_key[followed.key]
+            if self._watching and followed.shard is not None:
+                followed.shard.watchers.discard(followed.key, self)
+        followed.key, followed.shard = key, shard
+        if key is not None and shard is not None:
+            self._by_key[key] = followed
+            if self._watching and not self._ended:
+                shard.watchers.add(key, self)
+
+    async def watch(self, pace: Pace) -> bool:
+        """Be told of changes from now on; whether something may have changed before unseen."""
+        if self._watching:
+            return False
+        self._watching = True
+        for followed in self.partitions.values():
+            if followed.key is not None and followed.shard is not None:
+                followed.shard.watchers.add(followed.key, self)
+            if pace.due:
+                await pace.rest()
+        return len(self.partitions) > AT_ONCE
+
+    def let_go(self) -> bool:
+        """Forget some of what is followed; whether that was all. Nobody looks at it any more."""
+        if not self._watching and len(self.partitions) <= AT_ONCE:
+            return True  # no shard knows of them
+        self._ended = True
+        for _ in range(min(AT_ONCE, len(self.partitions))):
+            _, followed = self.partitions.popitem()
+            self.dirty.pop(followed, None)
+            self.locate(followed, None, None)
+        return not self.partitions
+
+    def changed(self, key: PartitionKey) -> None:
+        followed = self._by_key.get(key)
+        if followed is not None:
+            self.dirty[followed] = None
+            if self._event is not None:
+                self._event.set()
+
+    def expect_change(self) -> anyio.Event:
+        """An event that the next change sets."""
+        self._event = anyio.Event()
+        return self._event

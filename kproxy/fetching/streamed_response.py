@@ -1,0 +1,256 @@
+"""Planning what a fetch returns, and reading it while it is sent."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.errors import Code
+from kproxy.fetching.context import Followed
+from kproxy.memory_budget import Memory
+from kproxy.protocol.batch import place
+from kproxy.store.segments import Segments
+from kproxy.virtual.rows import Batch
+
+CHUNK_BYTES = 1 << 20  # of an answer, what is read before it is sent; one batch more at most
+_READS_MAX = 1000  # batches in a chunk: some milliseconds of the loop
+_BATCHES_AT_ONCE = 1000  # of a partition, in one turn of the loop
+BATCHES_MAX = 20_000  # in an answer
+_ROW_BYTES = 400  # what a batch's row takes till it is read
+_BUFFERS_MAX = 1000  # in a run: readv takes 1,024
+_GAP_MAX = 4096  # bytes between two batches that are read along rather than skipped
+_GAP = memoryview(bytearray(_GAP_MAX))  # where they go
+LEADER_EPOCH = 0  # constant while embedded: there is never another leader
+
+
+class Found(NamedTuple):
+    """One partition's part of an answer. `batches`: (base offset, where it lies)."""
+
+    followed: Followed
+    code: Code
+    high_watermark: int
+    log_start: int
+    batches: Sequence[tuple[int, Batch]]
+    size: int
+    segments: Segments | None = None  # that the batches lie in
+
+    @property
+    def stored(self) -> "Stored":
+        assert self.segments is not None
+        return Stored(self.batches, self.segments)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether there is something for which the answer had no room left."""
+        return not self.size and self.followed.offset < self.high_watermark
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is left of an answer's size; the first batch of all goes in whatever its size."""
+
+    bytes_left: int
+    batches_left: int = BATCHES_MAX
+    first: bool = True
+
+
+def look(followed: Followed, budget: Budget) -> Found:
+    """What the partition has for this consumer now, within the budget (KIP-74)."""
+    assert followed.key is not None
+    assert followed.shard is not None
+    state = followed.shard.state
+    row = state.partition(followed.key)
+    if row is None:
+        return Found(followed, Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, (), 0)
+    if followed.epoch > LEADER_EPOCH:
+        return Found(followed, Code.UNKNOWN_LEADER_EPOCH, -1, -1, (), 0)
+    high_watermark, log_start = row.next_offset, row.log_start
+    if not log_start <= followed.offset <= high_watermark:
+        return Found(followed, Code.OFFSET_OUT_OF_RANGE, -1, -1, (), 0)
+    batches: list[tuple[int, Batch]] = []
+    size = 0
+    if followed.offset < high_watermark and (budget.bytes_left > 0 or budget.first):
+        limit = min(followed.max_bytes, budget.bytes_left)
+        for last_offset, batch in state.batches(followed.key, followed.offset, high_watermark):
+            if size + batch.length > limit and not (budget.first and not batches):
+                break
+            batches.append((last_offset - batch.last_delta, batch))
+            size += batch.length
+            if len(batches) == _BATCHES_AT_ONCE:
+                break
+        if batches:
+            budget.first = False
+            budget.bytes_left -= size
+            budget.batches_left -= len(batches)
+            if budget.batches_left <= 0:
+                budget.bytes_left = 0
+        elif not budget.first and budget.bytes_left <= followed.max_bytes:
+            budget.bytes_left = 0  # full, but for less than one batch
+    segments = followed.shard.segments
+    return Found(followed, Code.NONE, high_watermark, log_start, batches, size, segments)
+
+
+class Stored(NamedTuple):
+    """Batches of one partition, each with its base offset, and where they lie."""
+
+    batches: Sequence[tuple[int, Batch]]
+    segments: Segments
+
+
+class Pins:
+    """Keeps what was found readable, whatever is deleted meanwhile, until `release`."""
+
+    def __init__(self) -> None:
+        self._held: dict[Segments, set[int]] = {}
+        self._stack = ExitStack()
+
+    def hold(self, stored: Iterable[Stored]) -> None:
+        wanted: dict[Segments, set[int]] = {}
+        for batches, segments in stored:
+            wanted.setdefault(segments, set()).update(batch.segment for _, batch in batches)
+        for segments, numbers in wanted.items():
+            held = self._held.setdefault(segments, set())
+            self._stack.enter_context(segments.pinned(numbers - held))
+            held |= numbers
+
+    def release(self) -> None:
+        self._stack.close()
+        self._held.clear()
+
+
+class Answer:
+    """A response frame that is read in chunks, for what is in memory to be bounded.
+
+    Nothing may be awaited between finding what is stored, where no `pins` hold it, and `kept` or
+    `pinned`, inside which `read` is for. `memory`: of what is found, besides what is read.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes | Stored],
+        pins: Pins | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self._stored = [piece for piece in pieces if isinstance(piece, Stored)]
+        self._pins = pins or Pins()
+        self._memory = memory
+        self._size = _ROW_BYTES * sum(len(batches) for batches, _ in self._stored)
+        self._chunks = _chunks(pieces)
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep what is stored readable, whatever is deleted meanwhile."""
+        memory = self._memory
+        try:
+            self._pins.hold(self._stored)
+            if memory is not None:
+                memory.take(self._size)
+            yield
+        finally:
+            self._pins.release()
+            if memory is not None:
+                memory.give_back(self._size)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The same from now on till it was `pinned`, unless the block fails."""
+        self._pins.hold(self._stored)
+        try:
+            yield
+        except BaseException:
+            self._pins.release()
+            raise
+
+    async def read(self) -> bytearray | None:
+        """The next chunk; None behind the last. Raises EOFError, OSError."""
+        for size, texts, reads in self._chunks:
+            chunk = bytearray(size)
+            for position, text in texts:
+                chunk[position : position + len(text)] = text
+            if reads:
+                await _fill(chunk, reads)
+            if len(reads) == _READS_MAX:
+                await checkpoint()
+            return chunk
+        return None
+
+
+class Read(NamedTuple):
+    """One stored batch and where in the chunk it belongs."""
+
+    at: int
+    base_offset: int
+    batch: Batch
+    segments: Segments
+
+
+class _Run(NamedTuple):
+    """What one call reads: `size` bytes from `position` on into `buffers`."""
+
+    segments: Segments
+    segment: int
+    position: int
+    buffers: list[memoryview]
+    size: int
+
+    def read(self, wait: bool) -> bool:
+        return self.segments.read_run(self.buffers, self.segment, self.position, self.size, wait)
+
+
+def _chunks(
+    pieces: Sequence[bytes | Stored],
+) -> Iterator[tuple[int, list[tuple[int, bytes]], list[Read]]]:
+    """(size, texts with their positions, what to read) of each chunk."""
+    size = 0
+    texts: list[tuple[int, bytes]] = []
+    reads: list[Read] = []
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            texts.append((size, piece))
+            size += len(piece)
+            continue
+        batches, segments = piece
+        for base_offset, batch in batches:
+            if size >= CHUNK_BYTES or len(reads) == _READS_MAX:
+                yield size, texts, reads
+                size, texts, reads = 0, [], []
+            reads.append(Read(size, base_offset, batch, segments))
+            size += batch.length
+    yield size, texts, reads
+
+
+async def _fill(chunk: bytearray, reads: Sequence[Read]) -> None:
+    """Fill in the batches: from the page cache at once, what is not there on another thread."""
+    missing = [run for run in _runs(memoryview(chunk), reads) if not run.read(wait=False)]
+    if missing:
+        await to_thread.run_sync(_read_waiting, missing)
+    for at, base_offset, batch, _ in reads:
+        place(chunk, at, batch.length, base_offset, LEADER_EPOCH)
+
+
+def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
+    """Batches that lie one behind the other, with little between them, are read together."""
+    segments, segment, begin, end = reads[0].segments, -1, 0, 0
+    buffers: list[memoryview] = []
+    for at, _, batch, of in reads:
+        position, length = batch.position, batch.length
+        if batch.segment == segment and end <= position <= end + _GAP_MAX and of is segments:
+            if len(buffers) < _BUFFERS_MAX:
+                if position > end:
+                    buffers.append(_GAP[: position - end])
+                buffers.append(view[at : at + length])
+                end = position + length
+                continue
+        if buffers:
+            yield _Run(segments, segment, begin, buffers, end - begin)
+        segments, segment, begin, end = of, batch.segment, position, position + length
+        buffers = [view[at : at + length]]
+    yield _Run(segments, segment, begin, buffers, end - begin)
+
+
+def _read_waiting(runs: list[_Run]) -> None:
+    for run in runs:
+        run.read(wait=True)

@@ -1,0 +1,373 @@
+"""A consumer group (KIP-848): the coordinator decides who has what, members follow by heartbeats.
+
+As Kafka's `ConsumerGroup` and `GroupMetadataManager`. Everything that matters is in the members'
+rows, so a new coordinator goes on where the old one was; only the time until a silent member is
+given up starts anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from anyio import Lock
+
+from kproxy.errors import Code
+from kproxy.groups.assignors import Parts, Target, queues_in_order
+from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress, restored
+from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL
+from kproxy.groups.counters import Holders, Subscribed
+from kproxy.groups.reconciliation import reconcile
+from kproxy.groups.timers import Alarms, Timers
+from kproxy.loop.steps import EVERY, Steps, at_once, spent
+from kproxy.virtual.group_rows import NO_VERSION, Change, Head, Row, Rows
+from kproxy.virtual.types import PartitionKey, QueueId
+
+DEFAULT_ASSIGNOR = "uniform"
+_FENCED_WITHIN_S = 1.0
+_LOGGED_BYTES = 4 << 20  # of one command, about
+_SESSION, _REVOKE = "session", "revoke"
+_ROWS = 32  # take as long as `EVERY` partitions
+NO_PARTS: Parts = frozenset()
+
+Still = Callable[[], bool]
+"""Whether a member's time is over still."""
+Fenced = list[tuple[ConsumerMember, Still]]
+
+
+class Made(NamedTuple):
+    """A target as an assignor made it, for the members that there were."""
+
+    epoch: int
+    assignor: str
+    target: Target
+    instances: dict[str, str]  # instance ids by member id
+
+
+class State(StrEnum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Home(Protocol):
+    """What a group needs of its coordinator."""
+
+    timers: Timers
+
+    def now(self) -> float: ...
+    def fence_soon(self, group: "ConsumerGroup", member: ConsumerMember, still: Still) -> None:
+        """Take a member out that was not heard of, or did not give up in time; if it still is so
+        when its turn comes."""
+        ...
+
+    @property
+    def consumer_session_s(self) -> float: ...
+    @property
+    def assignment_interval_s(self) -> float: ...
+
+
+class ConsumerGroup:
+    """Changed only under `lock`; `changed` and `gone` are members to log."""
+
+    kind = "consumer"
+    protocol_type = CONSUMER_PROTOCOL
+
+    def __init__(self, group_id: str, home: Home) -> None:
+        self.id = group_id
+        self._home = home
+        self.alarms = Alarms(home.timers)
+        self.members: dict[str, ConsumerMember] = {}
+        self.epoch = self.target_epoch = 1  # as Kafka counts
+        self.assign_again_at = 0.0
+        self.assignor = DEFAULT_ASSIGNOR
+        self.topology = 0  # hash of the queues that the target was made for
+        self.version = NO_VERSION
+        self.lock = Lock()
+        self.changed: set[str] = set()
+        self.gone: set[str] = set()
+        self.ended = False
+        self.resolved: dict[str, frozenset[str]] = {}  # names by regex
+        self.seen_changes = -1  # of the catalogue, when it was last looked at
+        self.look_again_at = self.resolve_again_at = 0.0
+        self.looking = self.assigning = False  # beside what members ask for
+        self._instances: dict[str, ConsumerMember] = {}
+        self._holders = Holders()
+        self.reading = Subscribed()
+        self._logged: dict[str, Any] | None = None  # the head's values
+
+    # -- rows
+
+    def begin_restoring(self, head: Head) -> None:
+        """Become what the rows say; everybody has a whole session to be heard of again."""
+        self.version = head.version
+        self.epoch = head.values["epoch"]
+        self.target_epoch = head.values["target_epoch"]
+        self.assignor = head.values["assignor"]
+        self.topology = head.values["topology"]
+        self._logged = head.values
+
+    def restore(self, member_id: str, row: Row) -> None:
+        self.put(restored(member_id, row))
+
+    def end_restoring(self) -> None:
+        self.changed.clear()
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "target_epoch": self.target_epoch,
+            "assignor": self.assignor,
+            "topology": self.topology,
+            "protocol_type": CONSUMER_PROTOCOL,
+        }
+
+    def change(self) -> Steps[Change]:
+        """What to log next; of what is more than one command holds, the first part.
+
+        Until the last part is logged the group stands as it did: without it, what was meant is
+        decided anew, by a new coordinator.
+        """
+        rows: Rows = dict.fromkeys(self.gone)
+        size, count = 0, len(self.members)
+        for number, member_id in enumerate(self.changed, 1):
+            member = self.members[member_id]
+            size += member.weight
+            if number > 1 and size > _LOGGED_BYTES and self._logged is not None:
+                return Change(self._logged, count, rows)
+            rows[member_id] = yield from member.row()
+            if number % _ROWS == 0:
+                yield
+        return Change(self.values(), count, rows)
+
+    def was_logged(self, change: Change) -> None:
+        self._logged = change.values
+        self.changed.difference_update(change.rows)
+        self.gone.difference_update(change.rows)
+
+    @property
+    def unlogged(self) -> bool:
+        return bool(self.changed or self.gone)
+
+    @property
+    def idle(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> State:
+        if self.ended:
+            return State.DEAD
+        if not self.members:
+            return State.EMPTY
+        if self.epoch > self.target_epoch:
+            return State.ASSIGNING
+        there = all(
+            member.epoch in (self.target_epoch, LEFT_FOR_NOW) and member.progress == Progress.STABLE
+            for member in self.members.values()
+        )
+        return State.STABLE if there else State.RECONCILING
+
+    # -- members
+
+    def put(self, member: ConsumerMember) -> None:
+        """A member as it is from now on."""
+        known = self.members.get(member.id)
+        if known is not member:
+            if known is not None:
+                self._uncount(known)
+            self._count(member)
+        if known is None or known.deadline == 0:
+            member.deadline = self._home.now() + self._session_s(member)
+            self._watch(member)
+        self.members[member.id] = member
+        self.changed.add(member.id)
+        self.gone.discard(member.id)
+
+    def take_out(self, member_id: str) -> ConsumerMember:
+        member = self.members.pop(member_id)
+        self._uncount(member)
+        self.alarms.cancel((_SESSION, member_id))
+        self.alarms.cancel((_REVOKE, member_id))
+        self.changed.discard(member_id)
+        self.gone.add(member_id)
+        return member
+
+    def _count(self, member: ConsumerMember) -> None:
+        if member.instance is not None:
+            self._instances[member.instance] = member
+        at_once(self._holders.count(_union(member.assigned, member.revoking), 1))
+        self.reading.count(member, 1)
+
+    def _uncount(self, member: ConsumerMember) -> None:
+        if member.instance is not None and self._instances.get(member.instance) is member:
+            del self._instances[member.instance]
+        at_once(self._holders.count(_union(member.assigned, member.revoking), -1))
+        self.reading.count(member, -1)
+
+    def subscribe(self, member: ConsumerMember, topics: tuple[str, ...], regex: str) -> None:
+        """What a member reads from now on."""
+        there = self.members.get(member.id) is member
+        if there:
+            self.reading.count(member, -1)
+        member.topics, member.regex = topics, regex
+        if there:
+            self.reading.count(member, 1)
+
+    def leave_for_now(self, member: ConsumerMember) -> None:
+        """A static member goes and may be back; what it had is kept for it."""
+        member.move_to(LEFT_FOR_NOW)
+        at_once(self._holders.count(member.revoking - member.assigned, -1))
+        member.revoking = NO_PARTS
+        member.progress = Progress.STABLE
+        self.give_time_to_revoke(member)
+        self.changed.add(member.id)
+
+    def go_on_without(self) -> None:
+        """Members were taken out; others get another target, or go on as a classic group."""
+        if not self.only_classic:
+            self.epoch += 1
+
+    @property
+    def only_classic(self) -> bool:
+        """Whether nobody of the consumer protocol is left, but somebody of the classic one is."""
+        return bool(self.members) and all(member.classic for member in self.members.values())
+
+    def _session_s(self, member: ConsumerMember) -> float:
+        return member.session_s if member.classic else self._home.consumer_session_s
+
+    def heard(self, member: ConsumerMember) -> None:
+        """It has a whole session again; the shorter one of two deadlines is watched anew."""
+        before = member.deadline
+        member.deadline = self._home.now() + self._session_s(member)
+        if member.deadline < before:
+            self._watch(member)
+
+    def _watch(self, member: ConsumerMember) -> None:
+        member_id = member.id
+        self.alarms.set(
+            (_SESSION, member_id), member.deadline, lambda now: self._expire(member_id, now)
+        )
+
+    def _expire(self, member_id: str, now: float) -> float | None:
+        member = self.members.get(member_id)
+        if member is None or self.ended:
+            return None
+        if member.deadline > now:
+            return member.deadline
+        self._home.fence_soon(self, member, lambda: member.deadline <= self._home.now())
+        return now + _FENCED_WITHIN_S  # by then it has been taken out, or been heard of
+
+    def give_time_to_revoke(self, member: ConsumerMember) -> None:
+        """A member that has to give up partitions has its own rebalance timeout for it."""
+        if member.progress != Progress.UNREVOKED:
+            if member.revoke_by is not None:
+                self.alarms.cancel((_REVOKE, member.id))
+                member.revoke_by = None
+        elif member.revoke_by is None:
+
+            def due(now: float) -> None:
+                self._home.fence_soon(self, member, lambda: member.revoke_by is timer)
+
+            by = self._home.now() + max(0.0, member.rebalance_s)
+            timer = member.revoke_by = self.alarms.set((_REVOKE, member.id), by, due)
+
+    def of_instance(self, instance: str) -> ConsumerMember | None:
+        return self._instances.get(instance)
+
+    def commit_fault(self, member_id: str, instance: str | None, epoch: int, version: int) -> Code:
+        """Why this may not commit now; without members anyone may."""
+        if epoch < 0 and not self.members:
+            return Code.NONE
+        member = self.members.get(member_id)
+        if member is None:
+            return Code.UNKNOWN_MEMBER_ID
+        if member.classic:
+            return Code.NONE if epoch == member.epoch else Code.ILLEGAL_GENERATION
+        if version < 9:  # it knows no way to say that the epoch is stale
+            return Code.UNSUPPORTED_VERSION
+        return Code.NONE if epoch == member.epoch else Code.STALE_MEMBER_EPOCH
+
+    # -- what they read
+
+    def unresolved(self) -> bool:
+        return any(regex not in self.resolved for regex in self.reading.regexes)
+
+    def subscribed(self) -> frozenset[str] | None:
+        return self.reading.names(self.resolved)
+
+    def choose_assignor(self) -> str:
+        """What most members ask for."""
+        votes = Counter(m.assignor for m in self.members.values() if m.assignor)
+        return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
+
+    def may_assign(self) -> bool:
+        """Whether a new target is due, and the last one not too fresh."""
+        due = self.target_epoch < self.epoch and not self.assigning
+        return due and self._home.now() >= self.assign_again_at
+
+    def take_target(self, made: Made, took_s: float = 0.0) -> None:
+        """Members that came since it was begun have theirs from the next one."""
+        self.assignor = made.assignor
+        for member_id, parts in made.target.items():
+            member = self.members.get(member_id)
+            if member is None and member_id in made.instances:
+                member = self.of_instance(made.instances[member_id])
+            if member is not None and member.target is not parts and member.target != parts:
+                member.target = parts
+                self.changed.add(member.id)
+        self.target_epoch = made.epoch
+        self.assign_again_at = self._home.now() + max(self._home.assignment_interval_s, took_s)
+
+    def reconcile(self, member: ConsumerMember, owned: Parts | None) -> Steps[None]:
+        """Take a member a step towards its target."""
+        before = (member.epoch, member.progress)
+        if before == (self.target_epoch, Progress.STABLE):
+            return
+        assigned, revoking = member.assigned, member.revoking
+        others = yield from self._holders.others(member)
+        yield from reconcile(member, self.target_epoch, owned, others)
+        if member.assigned is not assigned or member.revoking is not revoking:
+            held, held_before = _union(member.assigned, member.revoking), _union(assigned, revoking)
+            gone, new = held_before - held, held - held_before
+            yield from self._holders.count(gone, -1)
+            yield from self._holders.count(new, 1)
+            if gone or new or member.assigned != assigned:
+                self.changed.add(member.id)
+        if (member.epoch, member.progress) != before:
+            self.changed.add(member.id)
+        self.give_time_to_revoke(member)
+        yield from spent(len(assigned) + len(revoking))
+
+    def waits(self, member: ConsumerMember) -> Steps[bool]:
+        """Whether something that a member is to have is still held by another."""
+        return bool((yield from self._holders.others(member)))
+
+    def end(self, code: Code) -> None:
+        self.ended = True
+        self.alarms.end()
+
+
+def _union(one: Parts, other: Parts) -> Parts:
+    return one | other if other else one
+
+
+def by_queue(parts: Iterable[PartitionKey]) -> dict[QueueId, list[int]]:
+    return at_once(steps_by_queue(parts))
+
+
+def steps_by_queue(parts: Iterable[PartitionKey]) -> Steps[dict[QueueId, list[int]]]:
+    found: dict[QueueId, list[int]] = {}
+    for number, (queue_id, index) in enumerate(parts, 1):
+        found.setdefault(queue_id, []).append(index)
+        if number % EVERY == 0:
+            yield
+    in_order = {}
+    for number, queue_id in enumerate((yield from queues_in_order(found)), 1):
+        indices = in_order[queue_id] = found[queue_id]
+        if len(indices) > 1:
+            indices.sort()
+        if number % EVERY == 0:
+            yield
+    return in_order

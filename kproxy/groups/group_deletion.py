@@ -1,0 +1,128 @@
+"""Deleting the groups of one shard, each as a whole, whatever ends on the way.
+
+A group of few offsets goes with one command. Of one with many the head first says that it is
+going; then its offsets go some hundreds at a time, and the last command takes the head. If this
+coordinator ends before, the next one goes on as soon as anybody asks for the group, or `expiry`
+finds it: it is filed under the first of all times.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+import anyio
+import structlog
+
+from kproxy.errors import Code
+from kproxy.loop.steps import done
+from kproxy.shard.appends import append
+from kproxy.shard.shard import Shard
+from kproxy.virtual import group_rows, rows
+from kproxy.virtual.bodies import Expire
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.group_rows import GOING, Head
+
+_log = structlog.get_logger()
+
+_OFFSETS_AT_ONCE = 500
+
+
+class Deletions:
+    """Of one coordinator; `run` until cancelled. `head`: of a group as its rows are."""
+
+    def __init__(
+        self, shard: Shard, head: Callable[[str], Head | None], now_ms: Callable[[], int]
+    ) -> None:
+        self._shard = shard
+        self._head = head
+        self._now_ms = now_ms
+        self._under_way: set[str] = set()
+        self._begun: deque[str] = deque()  # by a former coordinator
+        self._more = anyio.Event()
+        self._ended = False
+
+    def going(self, group: str) -> bool:
+        """Whether a group is being deleted: if by nobody any more, it is gone on with."""
+        if group in self._under_way:
+            return True
+        head = self._head(group)
+        if head is None or not head.going:
+            return False
+        self._under_way.add(group)
+        self._begun.append(group)
+        self._more.set()
+        return True
+
+    async def delete(self, group: str) -> Code:
+        """Delete a group that nobody is a member of. One that has changed meanwhile stays."""
+        self._under_way.add(group)
+        try:
+            return await self._deleted(group)
+        finally:
+            self._under_way.discard(group)
+
+    async def _deleted(self, group: str) -> Code:
+        head = self._head(group)
+        if head is not None and head.members:
+            return Code.NON_EMPTY_GROUP
+        if head is not None and not head.going and len(self._offsets(group)) > _OFFSETS_AT_ONCE:
+            code = await self._say(group, head)
+            if code:
+                return code
+        code = await self._thin_out(group, self._head(group))
+        if not code:
+            envelope = command(Kind.DELETE_GROUP, values={"group": group})
+            code = (await append(self._shard, envelope)).code
+        return code
+
+    def _offsets(self, group: str, start: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Some, and one more where there are more."""
+        first, end = rows.offset_range(group)
+        return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
+
+    async def _say(self, group: str, head: Head) -> Code:
+        values = {
+            "group": group,
+            "after": head.version,
+            "kind": head.kind,
+            "members": 0,
+            "values": head.values | {GOING: True},
+        }
+        packed = self._shard.level.reaches(2)
+        body = await done(group_rows.encode_change(values, {}, packed=packed))
+        return await self._appended(Envelope(Kind.GROUP, time_ms=self._now_ms(), body=body))
+
+    async def _thin_out(self, group: str, head: Head | None) -> Code:
+        """Let most of the offsets go: the last command takes a few with it, in one step."""
+        shard, start = self._shard, b""
+        while shard.serving and not self._ended:
+            found = self._offsets(group, start)
+            if len(found) <= _OFFSETS_AT_ONCE or head is None:
+                return Code.NONE
+            start = found.pop()[0]
+            offsets = []
+            for key, value in found:
+                queue_id, index = rows.partition_of_offset(key)
+                offsets.append((queue_id, index, rows.decode_committed(value).time_ms))
+            body = Expire(group, head.version, False, offsets).encode(shard.level.value)
+            code = await self._appended(Envelope(Kind.EXPIRE, body=body))
+            if code:
+                return code
+        return Code.COORDINATOR_NOT_AVAILABLE
+
+    async def _appended(self, envelope: Envelope) -> Code:
+        code = (await append(self._shard, envelope)).code
+        return Code.NON_EMPTY_GROUP if code == Code.NOT_COORDINATOR else code
+
+    async def run(self) -> None:
+        """Go on with what a former coordinator has begun."""
+        while True:
+            self._more = anyio.Event()
+            while self._begun:
+                group = self._begun.popleft()
+                code = await self.delete(group)
+                _log.info("group_deleted", group=group, code=code.name)
+            await self._more.wait()
+
+    def end(self) -> None:
+        self._ended = True

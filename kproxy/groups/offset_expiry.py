@@ -1,0 +1,153 @@
+"""Offsets that nobody uses any more run out after `offsets_retention_minutes`, as in Kafka.
+
+Of a group without members: so long after it lost the last one, or the offset was committed,
+whichever is later. Of one with members: so long after the commit, where nobody reads the queue any
+more. Offsets of queues that are gone run out at once. What has run out is logged (EXPIRE), and void
+where the group or the offset has changed since it was looked at. Groups are found by the `e` index:
+under the oldest time that can have run out.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+import structlog
+
+from kproxy.config import Config
+from kproxy.groups.classic_group import ClassicGroup
+from kproxy.groups.consumer_group import ConsumerGroup
+from kproxy.loop.pace import scanned
+from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.queue_settings import LOOK_AGAIN_MS
+from kproxy.shard.appends import append_all
+from kproxy.shard.due_index import Looks
+from kproxy.shard.shard import Shard
+from kproxy.virtual import group_rows, rows
+from kproxy.virtual.bodies import Expire
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.rows import Committed
+from kproxy.virtual.types import QueueId
+
+_log = structlog.get_logger()
+
+_SLICE = 100
+_OFFSETS_MAX = 2000  # expired by one command: some ten milliseconds of the loop
+_PAUSE = 500
+
+Load = Callable[[str], Awaitable[ClassicGroup | ConsumerGroup | None]]
+
+
+class Expiry(Looks):
+    """Looks for what has run out in one shard; `run` until cancelled."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        config: Config,
+        lookup: Lookup,
+        now_ms: Callable[[], int],
+        load: Load,
+        going: Callable[[str], bool],
+    ) -> None:
+        """`going`: whether a group is being deleted, which is gone on with."""
+        self._retention_ms = config.offsets_retention_minutes * 60_000
+        period_ms = min(config.offsets_check_ms, self._retention_ms)
+        super().__init__(shard, b"e", _SLICE, period_ms / 1000)
+        self._lookup = lookup
+        self._now_ms = now_ms
+        self._load = load
+        self._going = going
+        self._begun: dict[str, bytes] = {}  # groups with more than one command expires
+
+    async def look(self) -> bool:
+        """Look at some groups that are due; whether there may be more."""
+        now = self._now_ms()
+        before_ms = now - self._retention_ms
+        late = group_rows.look_key(now + LOOK_AGAIN_MS, "")
+        due, more = self._due(group_rows.look_key(before_ms, ""), late)
+        found = self._sort_out(due)
+        judged: list[Envelope] = []
+        offsets, unfinished = 0, False
+        for group, head in found:
+            if offsets >= _OFFSETS_MAX:
+                unfinished = True
+                break
+            envelope, count = await self._judge(group, head, before_ms)
+            judged.append(envelope)
+            offsets += count
+            unfinished = unfinished or envelope.number == head.look_ms
+        if not self._shard.serving:
+            self._again()
+            return False
+        if judged:
+            outcomes = await append_all((self._shard, envelope) for envelope in judged)
+            if any(outcome.code for outcome in outcomes):
+                self._begun.clear()
+                self._again()
+                return False  # they changed meanwhile, or the log is full: another time
+            _log.debug("offsets_expired", shard=self._shard.shard, groups=len(judged))
+        if unfinished:
+            self._again()
+        return more or unfinished
+
+    def _sort_out(self, due: list[bytes]) -> list[tuple[str, Head]]:
+        """(group, its head) of what is due; rows that an earlier state left are removed."""
+        stale: dict[bytes, bytes | None] = {}
+        found = []
+        for key in due:
+            filed_ms, group = group_rows.look_of(key)
+            data = self._shard.state.get(group_rows.group_key(group))
+            head = None if data is None else decode_head(data)
+            if head is None or max(0, head.look_ms) != filed_ms:
+                stale[key] = None  # of an earlier row, left by a rebuild
+            elif head.going:
+                self._going(group)
+                self._stays(key)
+            else:
+                found.append((group, head))
+        if stale:
+            self._shard.commit(stale)
+        return found
+
+    async def _judge(self, group: str, head: Head, before_ms: int) -> tuple[Envelope, int]:
+        """What of a group has run out and when to look again, and how many offsets that are."""
+        members = await self._load(group) if head.members else None
+        used = members.subscribed() if members is not None else frozenset()
+        empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
+        expired: list[tuple[QueueId, int, int]] = []
+        again_ms, left = self._now_ms(), False
+        async with aclosing(self._offsets(group)) as offsets:
+            async for key, committed in offsets:
+                queue_id, index = rows.partition_of_offset(key)
+                queue = self._lookup.find_id(queue_id)
+                if queue is not None and (used is None or queue.name in used):
+                    left = True
+                    continue
+                since_ms = committed.time_ms
+                if not head.members:
+                    since_ms = max(since_ms, empty_since_ms)
+                if queue is not None and since_ms >= before_ms:
+                    again_ms, left = min(again_ms, since_ms), True
+                    continue
+                expired.append((queue_id, index, committed.time_ms))
+                if len(expired) == _OFFSETS_MAX:
+                    self._begun[group] = key + b"\0"
+                    break
+        if group in self._begun:
+            left = True  # there may be more
+            again_ms = head.look_ms
+            if len(expired) < _OFFSETS_MAX:
+                del self._begun[group]  # once more from the first
+        if not left and not head.members:
+            again_ms = head.look_ms  # once more, then it goes
+        body = Expire(group, head.version, not left, expired).encode(self._shard.level.value)
+        return Envelope(Kind.EXPIRE, number=again_ms, body=body), len(expired)
+
+    async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
+        """A group's offsets, from where the last look at it ended; others run in between."""
+        start, end = rows.offset_range(group)
+        start = self._begun.get(group, start)  # RocksDB would step over what was deleted
+        async with aclosing(scanned(self._shard.kv.scan, start, end, _PAUSE)) as lots:
+            async for found in lots:
+                for key, value in found:
+                    yield key, rows.decode_committed(value)

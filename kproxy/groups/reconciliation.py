@@ -1,0 +1,42 @@
+"""A member on its way to its target, as Kafka's `CurrentAssignmentBuilder` takes it there.
+
+It gives up what it is not to keep, then moves to the target's epoch, then gets what others have
+given up.
+"""
+
+from kproxy.groups.assignors import Parts
+from kproxy.groups.consumer_member import NONE, ConsumerMember, Progress
+from kproxy.loop.steps import Steps, spent
+
+
+def reconcile(
+    member: ConsumerMember, target_epoch: int, owned: Parts | None, others: Parts
+) -> Steps[None]:
+    """One step where one is due. `owned`: what it says it has; `others`: what others hold."""
+    if member.progress == Progress.STABLE and member.epoch == target_epoch:
+        return
+    if member.progress == Progress.UNREVOKED and _still_owned(owned, member.revoking):
+        return
+    count = len(member.assigned) + len(member.target)
+    to_revoke = member.assigned - member.target
+    yield from spent(count)
+    kept = member.assigned - to_revoke if to_revoke else member.assigned
+    wanted = member.target - member.assigned
+    free = wanted - others if others else wanted
+    yield from spent(2 * count)  # nothing has changed till here
+    if to_revoke and _still_owned(owned, to_revoke):
+        member.progress = Progress.UNREVOKED
+        member.assigned, member.revoking = kept, to_revoke
+        return
+    member.move_to(target_epoch)
+    if len(kept) + len(free) == len(member.target):
+        member.assigned = member.target  # one set, not two that are equal
+    elif free or to_revoke:
+        member.assigned = kept | free
+    member.revoking = NONE
+    member.progress = Progress.UNRELEASED if len(free) < len(wanted) else Progress.STABLE
+
+
+def _still_owned(owned: Parts | None, parts: Parts) -> bool:
+    """Whether it may still have some of these; a heartbeat that does not say leaves it open."""
+    return owned is None or bool(owned & parts)

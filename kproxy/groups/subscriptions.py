@@ -1,0 +1,240 @@
+"""What the consumer groups of one shard read, and who gets what: both may take long.
+
+What is little is done in the heartbeat that asks for it. The rest goes on in slices beside the
+group's members, who are answered as things stand meanwhile (as with Kafka's executor for regular
+expressions, and its assignors off the coordinator's thread): its result is put into the group, and
+logged, under the group's lock.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from itertools import islice
+from typing import Any, NamedTuple
+
+import anyio
+import structlog
+from crc32c import crc32c
+
+from kproxy.errors import Code
+from kproxy.groups.assignors import ASSIGNORS, Target, Wish
+from kproxy.groups.consumer_group import ConsumerGroup, Made
+from kproxy.groups.counters import Subscriptions
+from kproxy.groups.regex import compiled
+from kproxy.loop.steps import EVERY, Result, Steps, Work, finish, in_order
+from kproxy.metadata.catalogue import Lookup
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import QueueId
+
+_log = structlog.get_logger()
+
+_LOOK_S = 1.0
+_SHARE = 20  # of the time, what looking again may take
+_SHARE_OF_NEW = 4  # likewise, where somebody waits for it
+_MATCHES_MAX = 2_000_000  # names that the regular expressions of a group match together
+_NAMES = 1000  # of one scan: none is open while others are served
+
+Topology = int
+Resolved = dict[str, frozenset[str]]
+"""Names by regular expression."""
+
+
+class Seen(NamedTuple):
+    """What a group was found to read, as of so many `changes` of the catalogue."""
+
+    changes: int
+    resolved: Resolved
+    topology: Topology
+
+
+class Looking:
+    """Of one coordinator's groups; `run` until cancelled."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        now: Callable[[], float],
+        there: Callable[[ConsumerGroup], bool],
+        log: Callable[[ConsumerGroup], Awaitable[Code]],
+    ) -> None:
+        """`there`: whether this still is the group of its id; `log`: log it under its lock."""
+        self._lookup = lookup
+        self._now = now
+        self._there = there
+        self._log = log
+        self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+        self._more = anyio.Event()
+
+    # -- what they read
+
+    def look(self, group: ConsumerGroup, *, now: bool) -> bool:
+        """Whether the queues that a group reads have changed since its target was made."""
+        if group.looking or not (now or self._is_due(group)):
+            return False
+        work, started = Work(self._seen(group)), self._now()
+        if work.begin():
+            return self._take_seen(group, work.result, started)
+        group.looking = True
+        self._later(lambda: self._look_on(group, work, started))
+        return False
+
+    def _is_due(self, group: ConsumerGroup) -> bool:
+        now = self._now()
+        if group.unresolved() and now >= group.resolve_again_at:
+            return True
+        return self._lookup.changes != group.seen_changes and now >= group.look_again_at
+
+    def _take_seen(self, group: ConsumerGroup, seen: Seen, started: float) -> bool:
+        # Looking at a million names may take seconds.
+        now = self._now()
+        took = now - started
+        changed = seen.topology != group.topology or seen.resolved != group.resolved
+        group.seen_changes, group.resolved = seen.changes, seen.resolved
+        group.look_again_at = now + max(_LOOK_S, _SHARE * took)
+        group.resolve_again_at = now + _SHARE_OF_NEW * took
+        group.topology = seen.topology
+        return changed
+
+    async def _look_on(self, group: ConsumerGroup, work: Work[Seen], started: float) -> None:
+        if not await self._finished(group, work):
+            return
+        async with group.lock:
+            group.looking = False
+            if not self._there(group):
+                return
+            if self._take_seen(group, work.result, started):
+                group.epoch += 1
+                if group.may_assign():
+                    self.assign(group)
+                await self._logged(group)
+
+    def _seen(self, group: ConsumerGroup) -> Steps[Seen]:
+        changes, regexes = self._lookup.changes, set(group.reading.regexes)
+        known = group.resolved if changes == group.seen_changes else {}
+        resolved = {regex: names for regex, names in known.items() if regex in regexes}
+        subscriptions = group.reading.all()
+        resolved |= yield from self._resolved(regexes - resolved.keys())
+        queues = yield from self._queues(subscriptions, resolved)
+        parts = []
+        for number, name in enumerate((yield from in_order(queues)), 1):
+            queue = queues[name]
+            parts.append(queue.queue_id + b"%d" % queue.partitions)
+            if number % EVERY == 0:
+                yield
+        return Seen(changes, resolved, crc32c(b"".join(parts)))
+
+    def _resolved(self, regexes: set[str]) -> Steps[Resolved]:
+        """The queues whose names a regular expression matches as a whole."""
+        found: dict[str, list[str]] = {regex: [] for regex in regexes}
+        patterns = [(compiled(regex).fullmatch, names) for regex, names in found.items()]
+        first: str | None = "" if patterns else None
+        matched, room = 0, _MATCHES_MAX
+        while first is not None:
+            queues = list(islice(self._lookup.all(first), _NAMES))
+            first = queues[-1].name + "\0" if len(queues) == _NAMES else None
+            for queue in queues:
+                if not queue.partitions:
+                    continue
+                for matches, names in patterns:
+                    if room and matches(queue.name):
+                        names.append(queue.name)
+                        room -= 1
+                    matched += 1
+                    if matched % EVERY == 0:
+                        yield
+            yield
+        if not room:
+            _log.warning("regexes_match_too_many", matches_max=_MATCHES_MAX)
+        return {regex: frozenset(names) for regex, names in found.items()}
+
+    def _queues(self, subscriptions: Subscriptions, resolved: Resolved) -> Steps[dict[str, Queue]]:
+        """The queues there are of those subscribed to, by name."""
+        found: dict[str, Queue] = {}
+        for names in _names(subscriptions, resolved):
+            for number, name in enumerate(names, 1):
+                queue = None if name in found else self._lookup.find(name)
+                if queue is not None:
+                    found[name] = queue
+                if number % EVERY == 0:
+                    yield
+        return found
+
+    # -- who gets what
+
+    def assign(self, group: ConsumerGroup) -> None:
+        """Make a target for a group's epoch, now or soon."""
+        started = self._now()
+        work = Work(self._made(group))
+        if work.begin():
+            group.take_target(work.result)
+            return
+        group.assigning = True
+        self._later(lambda: self._assign_on(group, work, started))
+
+    async def _assign_on(self, group: ConsumerGroup, work: Work[Made], started: float) -> None:
+        if not await self._finished(group, work):
+            return
+        async with group.lock:
+            group.assigning = False
+            if self._there(group):
+                group.take_target(work.result, self._now() - started)
+                await self._logged(group)
+
+    def _made(self, group: ConsumerGroup) -> Steps[Made]:
+        """A target for the members as they are when it is begun."""
+        epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
+        members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]
+        queues = yield from self._queues(group.reading.all(), resolved)
+        sizes = {queue.queue_id: queue.partitions for queue in queues.values()}
+        ids_of: dict[tuple[int, str], frozenset[QueueId]] = {}
+        wishes = {}
+        for number, (member_id, instance, topics, regex, before) in enumerate(members, 1):
+            shared = (id(topics), regex)
+            if shared not in ids_of:
+                ids_of[shared] = yield from _ids(_names([(topics, regex)], resolved), queues)
+            wishes[member_id] = Wish(ids_of[shared], before, instance or member_id)
+            if number % EVERY == 0:
+                yield
+        target: Target = yield from ASSIGNORS[assignor](wishes, sizes)
+        instances = {one[0]: one[1] for one in members if one[1] is not None}
+        return Made(epoch, assignor, target, instances)
+
+    # -- going on
+
+    def _later(self, chore: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._waiting.append(chore)
+        self._more.set()
+
+    async def _finished(self, group: ConsumerGroup, work: Work[Result]) -> bool:
+        return await finish(work, lambda: self._there(group))
+
+    async def _logged(self, group: ConsumerGroup) -> None:
+        code = await self._log(group)
+        if code:
+            _log.warning("group_not_logged", group=group.id, reason=code.name)
+
+    async def run(self) -> None:
+        """Go on with what was not done at once."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                self._more = anyio.Event()
+                while self._waiting:
+                    tasks.start_soon(self._waiting.popleft())
+                await self._more.wait()
+
+
+def _names(subscriptions: Subscriptions, resolved: Resolved) -> list[Iterable[str]]:
+    found: list[Iterable[str]] = []
+    for topics, regex in subscriptions:
+        found += [topics, resolved.get(regex, ())]
+    return found
+
+
+def _ids(groups: list[Iterable[str]], queues: dict[str, Queue]) -> Steps[frozenset[QueueId]]:
+    found = set()  # frozen at the end, as hashing all of them at once takes long
+    for names in groups:
+        for number, name in enumerate(names, 1):
+            if name in queues:
+                found.add(queues[name].queue_id)
+            if number % EVERY == 0:
+                yield
+    return frozenset(found)

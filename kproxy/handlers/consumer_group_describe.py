@@ -1,0 +1,102 @@
+"""ConsumerGroupDescribe (69): groups of the consumer protocol with their members."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.assignors import Parts
+from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
+from kproxy.groups.consumer_member import ConsumerMember
+from kproxy.handlers.classic_groups import coordinator_of
+from kproxy.loop.steps import EVERY, Steps, done
+from kproxy.protocol.responses import UNKNOWN_OPERATIONS
+from kproxy.worker.worker import Request, Worker
+
+_GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
+
+
+async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ConsumerGroupDescribeResponse."""
+    groups = []
+    for group_id in request.body.group_ids:
+        answer = await _described(worker, group_id)
+        groups.append(answer)
+        await request.making.step(_GROUP_BYTES)
+        members = []
+        for member in answer["members"]:
+            members.append(await done(_described_member(worker, member)))
+            parts = len(member.assigned) + len(member.target)
+            await request.making.step(_MEMBER_BYTES + parts * _PART_BYTES)
+        answer["members"] = members
+    return {"groups": groups}
+
+
+async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "error_code": Code.NONE,
+        "error_message": None,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+        "authorized_operations": UNKNOWN_OPERATIONS,
+    }
+    try:
+        coordinator = coordinator_of(worker, group_id)
+    except KafkaError as error:
+        return answer | {"error_code": error.code}
+    group, head = await coordinator.load(group_id), coordinator.head(group_id)
+    if isinstance(group, ConsumerGroup):
+        return answer | {
+            "group_state": group.state,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.target_epoch,
+            "assignor_name": group.assignor,
+            "members": list(group.members.values()),
+        }
+    if group is None and head is not None and head.kind == "consumer":
+        return answer | {
+            "group_state": "Empty",
+            "group_epoch": head.values["epoch"],
+            "assignment_epoch": head.values["target_epoch"],
+            "assignor_name": head.values["assignor"],
+        }
+    what = "not found" if group is None and head is None else "is not a consumer group"
+    return answer | {
+        "error_code": Code.GROUP_ID_NOT_FOUND,
+        "error_message": f"Group {group_id} {what}.",
+    }
+
+
+def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str, Any]]:
+    epoch, target = member.epoch, member.target
+    assigned = yield from _named(worker, member.assigned)
+    return {
+        "member_id": member.id,
+        "instance_id": member.instance,
+        "rack_id": member.rack,
+        "member_epoch": epoch,
+        "client_id": member.client_id,
+        "client_host": member.host,
+        "subscribed_topic_names": member.topics,
+        "subscribed_topic_regex": member.regex,
+        "assignment": {"topic_partitions": assigned},
+        "target_assignment": {"topic_partitions": (yield from _named(worker, target))},
+        "member_type": 0 if member.classic else 1,
+    }
+
+
+def _named(worker: Worker, parts: Parts) -> Steps[list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    in_queues = yield from steps_by_queue(parts)
+    for number, (queue_id, indices) in enumerate(in_queues.items(), 1):
+        queue = worker.catalogue.find_id(queue_id)
+        if queue is not None:
+            label = {"topic_id": UUID(bytes=bytes(queue_id)), "topic_name": queue.name}
+            found.append(label | {"partitions": indices})
+        if number % EVERY == 0:
+            yield
+    return found

@@ -1,0 +1,150 @@
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from anyio import CancelScope
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.classic_group import ClassicGroup
+from kproxy.groups.classic_states import State
+from kproxy.groups.coordinator import Coordinator
+from kproxy.handlers.classic_groups import coordinator_of
+from kproxy.protocol.responses import UNKNOWN_OPERATIONS
+from kproxy.virtual.group_rows import Head
+from kproxy.worker.worker import Request, Worker
+
+_OFFSETS_AT_ONCE = 500
+_GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
+_NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
+_TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer"}
+
+
+async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeGroupsResponse: classic groups with their members."""
+    groups = []
+    for name in request.body.groups:
+        answer = await _described(worker, request, name)
+        groups.append(answer)
+        await request.making.step(_GROUP_BYTES + _size(answer["members"]))
+    return {"groups": groups}
+
+
+def _size(members: Sequence[dict[str, Any]]) -> int:
+    data = sum(len(m["member_metadata"]) + len(m["member_assignment"]) for m in members)
+    return len(members) * _MEMBER_BYTES + 2 * data
+
+
+async def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "error_code": Code.NONE,
+        "error_message": None,
+        "group_id": group_id,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+        "authorized_operations": UNKNOWN_OPERATIONS,
+    }
+    try:
+        coordinator = coordinator_of(worker, group_id)
+    except KafkaError as error:
+        return answer | {"error_code": error.code}
+    group, head = await coordinator.load(group_id), coordinator.head(group_id)
+    if isinstance(group, ClassicGroup):
+        return answer | _members(group)
+    if head is not None and head.kind != "consumer":
+        return answer | {
+            "group_state": State.EMPTY,
+            "protocol_type": head.values.get("protocol_type") or "",
+        }
+    answer |= {"group_state": State.DEAD}
+    if request.version >= _NOT_FOUND_SAID:
+        what = "is not a classic group" if head is not None else "not found"
+        message = f"Group {group_id} {what}."
+        answer |= {"error_code": Code.GROUP_ID_NOT_FOUND, "error_message": message}
+    return answer
+
+
+def _members(group: ClassicGroup) -> dict[str, Any]:
+    stable = group.state == State.STABLE
+    return {
+        "group_state": group.state,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol or "") if stable else "",
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance,
+                "client_id": member.client_id,
+                "client_host": member.host,
+                "member_metadata": member.metadata(group.protocol) if stable else b"",
+                "member_assignment": member.assignment,
+            }
+            for member in group.members.values()
+        ],
+    }
+
+
+async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ListGroupsResponse: the groups that this worker coordinates."""
+    body = request.body
+    states = {state.lower() for state in getattr(body, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(body, "types_filter", ())}
+    groups = []
+    for shard in worker.routes.all():
+        for listed in _listed(worker.groups.of(shard)):
+            await request.making.step()
+            if states and listed["group_state"].lower() not in states:
+                continue
+            if types and listed["group_type"].lower() not in types:
+                continue
+            groups.append(listed)
+            await request.making.step(_LISTED_BYTES)
+    return {"error_code": Code.NONE, "groups": groups}
+
+
+def _listed(coordinator: Coordinator) -> Iterator[dict[str, Any]]:
+    unlogged = dict(coordinator.groups)
+    for group_id, head in coordinator.listed():
+        if head.going:
+            coordinator.going(group_id)
+        yield _one(group_id, head, unlogged.pop(group_id, None))
+    for group_id, group in unlogged.items():
+        yield _one(group_id, Head(version=-1), group)
+
+
+def _one(group_id: str, head: Head, group: Any) -> dict[str, Any]:
+    kind = head.kind if group is None else group.kind
+    if group is not None:
+        state, protocol_type = group.state, group.protocol_type or ""
+    else:
+        # A group that was just taken over is read again when somebody asks for it.
+        state = State.STABLE if head.members else State.EMPTY
+        protocol_type = head.values.get("protocol_type") or ""
+    return {
+        "group_id": group_id,
+        "protocol_type": protocol_type,
+        "group_state": str(state),
+        "group_type": _TYPES[kind],
+    }
+
+
+async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DeleteGroupsResponse; a group goes with all its offsets."""
+    results = []
+    for group_id in dict.fromkeys(request.body.groups_names):
+        try:
+            code = await _deleted(worker, group_id) if group_id else Code.GROUP_ID_NOT_FOUND
+        except KafkaError as error:
+            code = error.code
+        results.append({"group_id": group_id, "error_code": code})
+        await request.making.step(_LISTED_BYTES)
+    return {"results": results}
+
+
+async def _deleted(worker: Worker, group_id: str) -> Code:
+    coordinator = coordinator_of(worker, group_id)
+    with CancelScope(shield=True):  # what is begun is done
+        code = await coordinator.delete(group_id)
+    return code  # noqa: RET504 (mypy sees that the scope might end it)

@@ -1,0 +1,1 @@
+"""Sharing the event loop: long work in slices, periodic work, garbage."""

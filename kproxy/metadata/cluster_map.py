@@ -1,0 +1,125 @@
+"""The map every worker caches: which node owns which shard, and where nodes are reached.
+
+A fold of the partitions topic. Of two owners of a shard the one with the later claim (log offset)
+holds, whatever the order of their records; of two addresses for one node id, and of two ids of the
+cluster, the first one. So what a late worker writes changes nothing: `owning.standing` has the
+worker that it would undo say its own again, as compaction keeps the last record.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from kproxy.metadata.levels import NEWEST, OLDEST
+from kproxy.protocol.responses import Broker
+
+
+class Owner(NamedTuple):
+    """Who serves a shard, and the log offset of its claim: its epoch."""
+
+    node_id: int
+    claim: int
+
+
+class BadMap(Exception):
+    """The partitions topic says something that this worker cannot work with."""
+
+
+NOBODY = Owner(-1, -1)
+
+
+class ClusterMap:
+    """Owners by shard, addresses by node id."""
+
+    def __init__(self, shards: int) -> None:
+        self.owners: list[Owner] = [NOBODY] * shards
+        self.nodes: dict[int, Broker] = {}
+        self._newest_id = 0
+        self.cluster_id: str | None = None
+        self.level = OLDEST  # in force
+        self.levels: dict[int, int] = {}  # by node id, the newest that it knows
+
+    @staticmethod
+    def shards_of(records: Iterable[tuple[bytes, bytes | None]]) -> int | None:
+        """The number of shards that the records of a partitions topic tell of."""
+        for key, value in records:
+            if key == b"cluster:" and value is not None:
+                return int(json.loads(value)["shards"])
+        return None
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take in one record. Raises BadMap."""
+        kind, _, name = key.decode(errors="replace").partition(":")
+        try:
+            values = None if value is None else json.loads(value)
+            if kind == "cluster" and values is not None:
+                self._cluster(values)
+            elif kind == "node":
+                self._node(int(name), values)
+            elif kind == "shard" and values is not None:
+                self._shard(int(name), values)
+        except (ValueError, KeyError, TypeError, IndexError):
+            pass  # not ours
+
+    def _cluster(self, values: dict[str, Any]) -> None:
+        level = int(values["format"])
+        if level > NEWEST:
+            raise BadMap(
+                f"the cluster is at level {level}; this kproxy knows levels up to {NEWEST}: start"
+                " the release that finalized it, or a later one"
+            )
+        if values["shards"] != len(self.owners):
+            raise BadMap(
+                f"the cluster was set up with {values['shards']} shards, which never changes: start"
+                f" with --shards {values['shards']}, or use another --topic-prefix"
+            )
+        if self.cluster_id is None:
+            self.cluster_id = str(values["cluster_id"])
+        if self.cluster_id == values["cluster_id"]:
+            self.level = max(self.level, level)
+
+    def _node(self, node_id: int, values: dict[str, Any] | None) -> None:
+        self._newest_id = max(self._newest_id, node_id)
+        if values is None:
+            return
+        if values.get("gone"):  # it was away for long; if it is back, it says so
+            self.nodes.pop(node_id, None)
+            self.levels.pop(node_id, None)
+            return
+        given = Broker(node_id, str(values["host"]), int(values["port"]))
+        if self.nodes.setdefault(node_id, given) == given:
+            self.levels[node_id] = int(values.get("level", OLDEST))
+
+    def _shard(self, shard: int, values: dict[str, Any]) -> None:
+        given = Owner(int(values["node"]), int(values["claim"]))
+        if 0 <= shard < len(self.owners) and given.claim >= self.owners[shard].claim:
+            self.owners[shard] = given
+            self.levels[given.node_id] = int(values.get("level", OLDEST))
+
+    def free_node_id(self) -> int:
+        """One that was nobody's as far as is known: who had it may still come back."""
+        return self._newest_id + 1
+
+
+def cluster_record(cluster_id: str, shards: int, level: int) -> tuple[bytes, bytes]:
+    """What all workers share. Those from before levels take `format` and refuse what is not 1."""
+    values = {"format": level, "cluster_id": cluster_id, "shards": shards}
+    return b"cluster:", json.dumps(values).encode()
+
+
+def node_record(node: Broker, level: int = NEWEST) -> tuple[bytes, bytes]:
+    """A worker's address, and the newest level that it knows."""
+    values = {"host": node.host, "port": node.port, "level": level}
+    return b"node:%d" % node.node_id, json.dumps(values).encode()
+
+
+def shard_record(shard: int, owner: Owner, level: int = NEWEST) -> tuple[bytes, bytes]:
+    """Who serves a shard, and the level it knows: less than before after a rollback."""
+    values = {"node": owner.node_id, "claim": owner.claim, "level": level}
+    return b"shard:%d" % shard, json.dumps(values).encode()
+
+
+def gone_records(node_id: int) -> tuple[tuple[bytes, bytes | None], ...]:
+    """That a worker is not there any more, and what lets compaction forget it."""
+    key = b"node:%d" % node_id
+    return (key, json.dumps({"gone": True}).encode()), (key, None)

@@ -1,0 +1,187 @@
+"""The cluster as clients see it: its id, its nodes, who leads what."""
+
+import base64
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from anyio import to_thread
+
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata.cluster_map import ClusterMap
+from kproxy.metadata.levels import NEWEST, OLDEST, Level
+from kproxy.protocol.responses import Broker
+from kproxy.virtual.partitioner import shard_of
+
+_FORMAT_ABOVE_LEVEL = 1
+"""How much the format in `meta.json` is above the level: the first level had format 2."""
+
+
+class Cluster(Protocol):
+    """What Metadata and coordinator look-ups are answered from."""
+
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def me(self) -> Broker: ...
+    @property
+    def brokers(self) -> tuple[Broker, ...]: ...
+    @property
+    def controller_id(self) -> int: ...
+    def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
+        """Node ids by partition of a queue; -1 where nobody serves it at the moment."""
+        ...
+
+    def coordinator(self, name: str) -> Broker | None:
+        """Who serves a group or a transactional id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Embedded: one node that leads everything and is the controller."""
+
+    cluster_id: str
+    me: Broker
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        return (self.me,)
+
+    @property
+    def controller_id(self) -> int:
+        return self.me.node_id
+
+    def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
+        return (self.me.node_id,) * partitions
+
+    def coordinator(self, name: str) -> Broker | None:
+        return self.me
+
+
+class Mapped:
+    """One of many: what the map says."""
+
+    def __init__(self, me: Broker, map_: ClusterMap) -> None:
+        self.me = me
+        self._map = map_
+
+    @property
+    def cluster_id(self) -> str:
+        return self._map.cluster_id or ""
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        """Those that serve something; one that died is gone when others have its shards."""
+        serving = {owner.node_id for owner in self._map.owners} | {self.me.node_id}
+        nodes = self._map.nodes
+        return tuple(nodes[node_id] for node_id in sorted(serving) if node_id in nodes)
+
+    @property
+    def controller_id(self) -> int:
+        return self.brokers[0].node_id
+
+    def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
+        owners = self._map.owners
+        home = shard_of(name, len(owners))
+        return tuple(owners[(home + i) % len(owners)].node_id for i in range(partitions))
+
+    def coordinator(self, name: str) -> Broker | None:
+        owner = self._map.owners[shard_of(name, len(self._map.owners))]
+        return self._map.nodes.get(owner.node_id)
+
+
+def _read_identity(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    values = json.loads(path.read_text())
+    level = _level_of(values)
+    if not OLDEST <= level <= NEWEST:
+        raise ValueError(
+            f"{path} has format {values.get('format')}, this kproxy reads formats"
+            f" {OLDEST + _FORMAT_ABOVE_LEVEL} to {NEWEST + _FORMAT_ABOVE_LEVEL}: a later kproxy"
+            " has it"
+        )
+    return dict(values)
+
+
+def _level_of(values: dict[str, Any]) -> int:
+    format_ = values.get("format")
+    return format_ - _FORMAT_ABOVE_LEVEL if isinstance(format_, int) else OLDEST - 1
+
+
+def _write_identity(path: Path, cluster_id: str, shards: int, *, kafka: bool, level: int) -> None:
+    values = {
+        "format": level + _FORMAT_ABOVE_LEVEL, "cluster_id": cluster_id, "shards": shards,
+        "kafka": kafka,
+    }  # fmt: skip
+    draft = path.with_suffix(".new")
+    with draft.open("w") as file:
+        json.dump(values, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    fd = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def open_identity(directory: Path) -> tuple[str, Level]:
+    """Cluster id and level of an embedded directory, made at first start. Raises ValueError."""
+    path = directory / "meta.json"
+    values = _read_identity(path)
+    if values is None:
+        cluster_id = new_cluster_id()
+        _write_identity(path, cluster_id, 1, kafka=False, level=NEWEST)
+        return cluster_id, Level(NEWEST)
+    if values.get("kafka"):
+        raise ValueError("it is the local copy of a Kafka cluster's: give --bootstrap-servers")
+    return str(values["cluster_id"]), Level(_level_of(values))
+
+
+class DirectoryUpgrades:
+    """`Upgrades` of an embedded data directory: its format is what says the level."""
+
+    def __init__(self, directory: Path, cluster_id: str, level: Level) -> None:
+        self._path = directory / "meta.json"
+        self._cluster_id = cluster_id
+        self._level = level
+
+    async def behind(self, level: int) -> list[str]:
+        return []
+
+    async def finalize(self, level: int) -> None:
+        try:
+            await to_thread.run_sync(self._write, level)
+        except OSError as error:
+            raise KafkaError(Code.KAFKA_STORAGE_ERROR, f"{self._path}: {error}") from error
+        self._level.value = level
+
+    def _write(self, level: int) -> None:
+        _write_identity(self._path, self._cluster_id, 1, kafka=False, level=level)
+
+
+def check_identity(directory: Path, cluster_id: str, shards: int) -> None:
+    """Whether a data directory is, or can become, a local copy of this cluster's. ValueError.
+
+    The cluster itself says its level, so a local copy keeps the oldest.
+    """
+    path = directory / "meta.json"
+    values = _read_identity(path)
+    if values is None:
+        _write_identity(path, cluster_id, shards, kafka=True, level=OLDEST)
+    elif not values.get("kafka"):
+        raise ValueError("it holds queues of an embedded kproxy: choose another --data-dir")
+    elif (values["cluster_id"], values["shards"]) != (cluster_id, shards):
+        raise ValueError(
+            f"it is a local copy of cluster {values['cluster_id']}, not of {cluster_id}: choose"
+            " another --data-dir, or delete it"
+        )
+
+
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(b"\x01" + os.urandom(15)).decode().rstrip("=")

@@ -1,0 +1,261 @@
+"""The API table, from a frame to an answer, and the only error boundary.
+
+What ApiVersions advertises is derived from the table. Produce is named from version 0 although 0 to
+2 are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from anyio import move_on_after
+
+from kproxy.errors import Code, KafkaError
+from kproxy.fetching.streamed_response import Answer
+from kproxy.handlers import (
+    alter_configs,
+    api_versions,
+    classic_groups,
+    consumer_group_describe,
+    consumer_groups,
+    describe_configs,
+    features,
+    fetch,
+    group_admin,
+    list_offsets,
+    metadata,
+    offsets,
+    operations,
+    produce,
+    producer_ids,
+    topic_partitions,
+    topics,
+)
+from kproxy.loop.pace import FREED_AT_ONCE
+from kproxy.memory_budget import Making
+from kproxy.protocol.codec import (
+    RequestHeader,
+    admit_body,
+    decode_admitted,
+    decode_header,
+    encode,
+    response_prefix,
+)
+from kproxy.protocol.guard import TooMany
+from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each_once
+from kproxy.protocol.varint import Malformed
+from kproxy.server import large_requests
+from kproxy.worker.worker import Line, Request, Worker
+
+Body = Mapping[str, Any] | bytes | bytearray | Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API: `handle` gives a dict for kio, an encoded body, or a whole frame: an `Answer`."""
+
+    key: int
+    low: int
+    high: int
+    handle: Callable[[Worker, Request], Awaitable[Body]]
+
+
+async def _versions(worker: Worker, request: Request) -> Body:
+    return await api_versions.handle(worker, request, RANGES)
+
+
+PRODUCE_KEY = 0
+_APIS = (
+    Api(key=PRODUCE_KEY, low=0, high=13, handle=produce.handle),
+    Api(key=1, low=4, high=17, handle=fetch.handle),
+    Api(key=2, low=1, high=11, handle=list_offsets.handle),
+    Api(key=3, low=0, high=13, handle=metadata.handle),
+    Api(key=8, low=2, high=10, handle=offsets.commit),
+    Api(key=9, low=1, high=10, handle=offsets.fetch),
+    Api(key=10, low=0, high=6, handle=offsets.find_coordinator),
+    Api(key=11, low=0, high=9, handle=classic_groups.join),
+    Api(key=12, low=0, high=4, handle=classic_groups.heartbeat),
+    Api(key=13, low=0, high=5, handle=classic_groups.leave),
+    Api(key=14, low=0, high=5, handle=classic_groups.sync),
+    Api(key=15, low=0, high=6, handle=group_admin.describe),
+    Api(key=16, low=0, high=5, handle=group_admin.list_groups),
+    Api(key=api_versions.KEY, low=0, high=4, handle=_versions),
+    Api(key=19, low=2, high=7, handle=topics.create),
+    Api(key=20, low=1, high=6, handle=topics.delete),
+    Api(key=21, low=0, high=2, handle=topics.delete_records),
+    Api(key=22, low=0, high=5, handle=producer_ids.handle),
+    Api(key=23, low=2, high=4, handle=list_offsets.for_leader_epoch),
+    Api(key=29, low=1, high=3, handle=operations.acls),
+    Api(key=32, low=1, high=4, handle=describe_configs.handle),
+    Api(key=33, low=0, high=2, handle=alter_configs.whole),
+    Api(key=35, low=1, high=4, handle=operations.log_dirs),
+    Api(key=37, low=0, high=3, handle=topics.create_partitions),
+    Api(key=42, low=0, high=2, handle=group_admin.delete),
+    Api(key=43, low=0, high=2, handle=operations.elect_leaders),
+    Api(key=44, low=0, high=1, handle=alter_configs.incremental),
+    Api(key=46, low=0, high=0, handle=operations.reassignments),
+    Api(key=47, low=0, high=0, handle=offsets.delete),
+    Api(key=48, low=0, high=1, handle=operations.quotas),
+    Api(key=50, low=0, high=0, handle=operations.scram_users),
+    Api(key=55, low=0, high=2, handle=operations.quorum),
+    Api(key=57, low=0, high=2, handle=features.update),
+    Api(key=60, low=0, high=2, handle=metadata.describe_cluster),
+    Api(key=61, low=0, high=0, handle=operations.producers),
+    Api(key=66, low=0, high=2, handle=operations.list_transactions),
+    Api(key=68, low=0, high=1, handle=consumer_groups.heartbeat),
+    Api(key=69, low=0, high=1, handle=consumer_group_describe.describe),
+    Api(key=74, low=0, high=1, handle=operations.config_resources),
+    Api(key=75, low=0, high=0, handle=topic_partitions.handle),
+)
+TABLE = {api.key: api for api in _APIS}
+RANGES = tuple((api.key, api.low, api.high) for api in _APIS)
+
+
+class Accepted(NamedTuple):
+    """A request taken in: a short Produce is appended already (`produced`), else `answer` it."""
+
+    header: RequestHeader
+    api: Api | None = None  # None: ApiVersions in a version too new
+    frame: bytes = b""
+    host: str = ""
+    line: Line | None = None
+    appending: produce.Appending | None = None
+
+
+def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
+    """Take in a request of the client at `host` and, if it is a Produce, append it.
+
+    A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
+    Malformed: close the connection.
+    """
+    header = decode_header(frame)
+    api = TABLE.get(header.api_key)
+    if api is None or not api.low <= header.api_version <= api.high or header.body_at < 0:
+        if header.api_key == api_versions.KEY:
+            return Accepted(header)
+        raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
+    if api.key == PRODUCE_KEY:
+        elements_max = worker.config.request_elements_max
+        at_once = min(elements_max, large_requests.PRODUCE_ELEMENTS)
+        try:
+            body = _produce(frame, header.body_at, header.api_version, at_once)
+        except TooMany:
+            if at_once == elements_max:
+                raise
+        else:
+            if not produce.is_long(body):
+                appending = produce.Appending(worker, header.api_version, body)
+                return Accepted(header, appending=appending)
+    return Accepted(header, api, frame, host, line)
+
+
+def _produce(frame: bytes, body_at: int, version: int, elements_max: int) -> ProduceRequest:
+    """Raises Malformed, of which TooMany."""
+    return each_once(decode_produce(frame, body_at, version, elements_max))
+
+
+def _too_new(header: RequestHeader) -> bytes:
+    low_high = [r for r in RANGES if r[0] == api_versions.KEY]
+    body = api_versions.values(low_high, Code.UNSUPPORTED_VERSION)
+    return encode(api_versions.KEY, 0, header.correlation_id, body)
+
+
+def produced(accepted: Accepted) -> bytes | None:
+    """The response frame of a Produce that is durable or refused, or None where none is due.
+
+    Raises Malformed: close the connection.
+    """
+    assert accepted.appending is not None
+    try:
+        body = accepted.appending.body()
+    except KafkaError as error:
+        raise Malformed(f"{error.code.name}: {error}") from error
+    return None if body is None else _framed(accepted.header, body)
+
+
+async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer:
+    """The response frame of any other request, whose turn it is; empty where none is due.
+
+    Raises Malformed: close the connection.
+    """
+    header, api = accepted.header, accepted.api
+    if api is None:
+        return _too_new(header)
+    with Making(worker.answer_memory) as making:
+        body = await _handled(worker, api, accepted, making)
+        if isinstance(body, Mapping):
+            await _weigh(worker, making, body)
+            key, version, correlation_id = header[:3]
+            held = [body]
+            encoded = await worker.encoded(making, encode, key, version, correlation_id, body)
+            del body
+            if making.large:
+                await making.let_go(held)
+            return encoded
+        if isinstance(body, Answer):
+            return body
+        return _framed(header, body) if body else b""  # a Produce with acks=0
+
+
+async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making) -> Body:
+    """What the API makes of a request."""
+    header, frame = accepted.header, accepted.frame
+    check = (frame, header, worker.config.request_elements_max)
+    line = accepted.line or Line()
+    if api.key != PRODUCE_KEY and len(frame) <= large_requests.REQUEST_BYTES:
+        body = decode_admitted(header, admit_body(*check))
+        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        return await api.handle(worker, request)
+    memory, taken = worker.decoded_memory, len(frame)
+    if api.key != PRODUCE_KEY:
+        admitted = await large_requests.aside(admit_body, *check)
+        elements = admitted.elements
+        taken = large_requests.decoded_bytes(len(frame), elements)
+    await _wait_for_room(worker)
+    memory.take(taken)
+    try:
+        if api.key == PRODUCE_KEY:
+            where = (header.body_at, header.api_version, worker.config.request_elements_max)
+            body = await large_requests.aside(_produce, frame, *where)
+            elements = sum(1 + len(topic.partitions) for topic in body.topics)
+        else:
+            sliced = elements > large_requests.ELEMENTS_AT_ONCE
+            body = await large_requests.aside(decode_admitted, header, admitted, sliced)
+            del admitted
+        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        held = [body]
+        del body
+        answer = await api.handle(worker, request)
+        del request
+        if elements > FREED_AT_ONCE:
+            with answer.kept() if isinstance(answer, Answer) else nullcontext():
+                await making.let_go(held)
+        return answer
+    finally:
+        memory.give_back(taken)
+
+
+async def _wait_for_room(worker: Worker) -> None:
+    """Until there is memory for one more large request. Raises Malformed: not for long."""
+    memory = worker.decoded_memory
+    with move_on_after(worker.config.receive_stalled_ms_max / 1000):
+        await memory.wait_for_room()
+    if not memory.has_room:
+        raise Malformed("large requests take more memory than request_bytes_buffered_max")
+
+
+async def _weigh(worker: Worker, making: Making, values: Mapping[str, Any]) -> None:
+    """Count an answer that was not counted while it was made. Raises Malformed: it is too much."""
+    if making.long:
+        return
+    weight = large_requests.weight(values, large_requests.ANSWER_WEIGHT)
+    if weight > large_requests.ANSWER_WEIGHT:
+        most = worker.config.answer_bytes_buffered_max
+        await making.step(await large_requests.aside(large_requests.weight, values, most))
+
+
+def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:
+    return (
+        response_prefix(header.api_key, header.api_version, header.correlation_id, len(body)) + body
+    )

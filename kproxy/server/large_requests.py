@@ -1,0 +1,63 @@
+"""What is too large for one turn of the loop: requests decoded on a thread, one at a time.
+
+Python holds the interpreter, but hands it over every few milliseconds: the loop goes on, and what
+comes from others is answered meanwhile.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
+
+Result = TypeVar("Result")
+
+REQUEST_BYTES = 32 << 10
+"""A request up to this size is decoded where it is: 20 ms of the smallest elements."""
+ELEMENTS_AT_ONCE = 20_000
+"""A request of up to so many elements is decoded in one go: kio holds the interpreter for 20 ms."""
+PRODUCE_ELEMENTS = 1000
+"""A Produce up to this many topics and partitions is decoded where it is."""
+ANSWER_WEIGHT = 512 << 10
+"""An answer up to this weight is encoded where it is: 10 ms of parts of a few fields."""
+
+_ELEMENT = 100  # bytes of a decoded element of a request, besides its strings
+_DICT = 300  # what a part of an answer takes as a dict, kio's value and bytes together
+_ITEM = 32
+
+_one_at_a_time: RunVar[CapacityLimiter] = RunVar("kproxy.server.large_requests")
+
+
+async def aside(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Do this on a thread, when it is its turn."""
+    try:
+        limiter = _one_at_a_time.get()
+    except LookupError:
+        limiter = CapacityLimiter(1)
+        _one_at_a_time.set(limiter)
+    return await to_thread.run_sync(work, *arguments, limiter=limiter)
+
+
+def decoded_bytes(frame_bytes: int, elements: int) -> int:
+    """About what a request takes once it is decoded."""
+    return frame_bytes + elements * _ELEMENT
+
+
+def weight(values: Any, most: int) -> int:
+    """About what an answer takes while it is made, counted until it is more than `most`."""
+    found = 0
+    left = [values]
+    while left and found <= most:
+        value = left.pop()
+        if isinstance(value, dict):
+            found += _DICT
+            left.extend(value.values())
+        elif isinstance(value, list | tuple):
+            found += _ITEM * len(value)
+            if found <= most:
+                left.extend(value)
+        elif isinstance(value, str):
+            found += len(value) if value.isascii() else 4 * len(value)
+        elif isinstance(value, bytes | bytearray):
+            found += len(value)
+    return found

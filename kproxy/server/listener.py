@@ -1,0 +1,232 @@
+"""The server: opens the data directory, listens, keeps house, stops without losing an answer."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import Listener, SocketAttribute, SocketStream, TaskGroup, TaskStatus
+from anyio.streams.stapled import MultiListener
+
+from kproxy.cluster.node import joined
+from kproxy.config import Config
+from kproxy.errors import CannotGoOn, CannotStart, first_of
+from kproxy.loop.pulse import pulse
+from kproxy.server.connection import Connection
+from kproxy.server.descriptors import connections_max
+from kproxy.store.rocks import RowsFailed
+from kproxy.store.segments import LogFailed
+from kproxy.worker.embedded import embedded
+from kproxy.worker.worker import Worker
+
+_log = structlog.get_logger()
+
+_EXPIRE_PERIOD_S = 1.0
+_BACKLOG = 1024
+_TOGETHER_S = 10.0
+_LOOK_S = 0.05
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the data directory for this process alone. Raises CannotStart."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise CannotStart(f"cannot use --data-dir {directory}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CannotStart(
+                f"another kproxy is using {directory}; stop it, or choose another --data-dir"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+class Server:
+    """One worker behind one listener.
+
+    `together`: the addresses of the workers that were started with it.
+    """
+
+    def __init__(self, config: Config, together: Iterable[tuple[str, int]] = ()) -> None:
+        self._config = config
+        shards = config.shards if config.bootstrap_servers else 1
+        self._connections_max = connections_max(config.connections_max, shards)
+        self._together = frozenset(together)
+        self._connections: set[Connection] = set()
+        self._by_ip: Counter[str] = Counter()
+        self._stop = anyio.Event()
+        self._fewer = anyio.Event()
+        self._tasks: TaskGroup
+        self.port = 0
+
+    async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`. Raises CannotStart, also where it could not go on."""
+        config = self._config
+        with locked(config.data_dir):
+            try:
+                await self._serve(task_status)
+            except* (RowsFailed, LogFailed) as group:
+                raise CannotGoOn(
+                    f"cannot write to {config.data_dir}: {first_of(group)}; give the disk space and"
+                    " start kproxy again: nothing that was acknowledged is lost"
+                ) from group
+            except* CannotStart as group:
+                raise first_of(group) from None
+        _log.info("stopped")
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def _listen(self) -> Listener[SocketStream]:
+        host, port = self._config.listen_address
+        try:
+            return await anyio.create_tcp_listener(
+                local_host=host, local_port=port, backlog=_BACKLOG, reuse_port=False
+            )
+        except OSError as error:
+            raise CannotStart(f"cannot listen on {self._config.listen}: {error.strerror}") from None
+
+    async def _serve(self, task_status: TaskStatus[int]) -> None:
+        config = self._config
+        listener = await self._listen()
+        host, port = config.advertised_address
+        bound = listener.extra(SocketAttribute.local_port)
+        site = joined if config.bootstrap_servers else embedded
+        try:
+            async with site(config, (host, port or bound)) as worker:
+                async with anyio.create_task_group() as house:
+                    house.start_soon(self._expire_now_and_then)
+                    self.port = bound
+                    await self._serve_clients(listener, worker, task_status)
+                    house.cancel_scope.cancel()
+        finally:
+            await listener.aclose()
+
+    async def _serve_clients(
+        self, listener: Listener[SocketStream], worker: Worker, task_status: TaskStatus[int]
+    ) -> None:
+        config, me = self._config, worker.cluster.me
+        await self._wait_for_others(worker)
+        async with anyio.create_task_group() as connections:
+            self._tasks = connections
+            accepting = await self._accept(listener, worker)
+            _log.info(
+                "ready", listen=f"{config.listen_address[0]}:{self.port}",
+                advertise=f"{me.host}:{me.port}", data_dir=str(config.data_dir), sync=config.sync,
+                cluster_id=worker.cluster.cluster_id, node_id=me.node_id,
+            )  # fmt: skip
+            task_status.started(self.port)
+            await self._stop.wait()
+            _log.info("stopping", connections=len(self._connections))
+            for server in accepting:
+                server.close()
+            worker.stop()
+            await self._drain()
+
+    async def _wait_for_others(self, worker: Worker) -> None:
+        """Answer nobody until all that were started together serve, or have had their time.
+
+        Who is told of one node only may keep that answer, and know no other for minutes.
+        """
+        with anyio.move_on_after(_TOGETHER_S):
+            while not self._stop.is_set():
+                if self._together <= {(node.host, node.port) for node in worker.cluster.brokers}:
+                    return
+                await anyio.sleep(_LOOK_S)
+
+    async def _accept(
+        self, listener: Listener[SocketStream], worker: Worker
+    ) -> list[asyncio.Server]:
+        """Let connections be made by asyncio: anyio's streams cost a task step for each read."""
+        loop = asyncio.get_running_loop()
+        listeners = listener.listeners if isinstance(listener, MultiListener) else [listener]
+        sockets = [one.extra(SocketAttribute.raw_socket).dup() for one in listeners]
+        await listener.aclose()
+        return [
+            await loop.create_server(lambda: Connection(worker, self), sock=one, backlog=_BACKLOG)
+            for one in sockets
+        ]
+
+    def admit(self, connection: Connection) -> bool:
+        ip = connection.ip
+        if (
+            len(self._connections) >= self._connections_max
+            or self._by_ip[ip] >= self._config.connections_per_ip_max
+        ):
+            _log.warning("connection_refused", peer=ip, connections=len(self._connections))
+            return False
+        self._connections.add(connection)
+        self._by_ip[ip] += 1
+        self._tasks.start_soon(connection.run)
+        return True
+
+    def left(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._fewer.set()
+        self._by_ip[connection.ip] -= 1
+        if not self._by_ip[connection.ip]:
+            del self._by_ip[connection.ip]
+
+    async def _expire_now_and_then(self) -> None:
+        while True:
+            await pulse(_EXPIRE_PERIOD_S)
+            now = time.monotonic()
+            for connection in tuple(self._connections):
+                connection.expire(now)
+
+    async def _drain(self) -> None:
+        """Answer what is in flight, for so long as a stop may take."""
+        for connection in tuple(self._connections):
+            connection.stop_reading()
+        with anyio.move_on_after(self._config.shutdown_ms_max / 1000):
+            while self._connections:
+                self._fewer = anyio.Event()
+                await self._fewer.wait()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+
+def _stop_at_eof(stop: Callable[[], None]) -> None:
+    """Stop when standard input ends: who started this worker is gone."""
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        while os.read(0, 4096):  # not through sys.stdin, whose lock would hold up the exit
+            pass
+        with suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(stop)
+
+    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+
+
+async def serve(
+    config: Config, supervised: bool = False, together: Iterable[tuple[str, int]] = ()
+) -> None:
+    """Serve until SIGTERM or SIGINT, or the supervisor's end. Raises CannotStart."""
+    server = Server(config, together)
+    if supervised:
+        _stop_at_eof(server.stop)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
+
+            async def wait_for_signal() -> None:
+                async for _ in signals:
+                    server.stop()
+
+            tasks.start_soon(wait_for_signal)
+            await server.run()
+            tasks.cancel_scope.cancel()

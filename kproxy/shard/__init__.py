@@ -1,0 +1,1 @@
+"""A shard: its log, its state, and the housekeeping of both."""

@@ -1,0 +1,95 @@
+"""Envelopes of one request on their way to one shard or several, and their outcomes in order."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from kproxy.errors import KafkaError
+from kproxy.log.base import Ticket
+from kproxy.shard.shard import Shard
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import Outcome
+
+TICKET_MAX = 500  # envelopes
+
+
+class Appends:
+    """`add` and `send`, also more than once, then `outcomes` in the order they were added in."""
+
+    def __init__(self) -> None:
+        self._by_shard: dict[Shard, tuple[list[Envelope], list[int]]] = {}
+        self._tickets: list[tuple[Ticket, list[int]]] = []
+        self._count = 0
+
+    def add(self, shard: Shard, envelope: Envelope) -> None:
+        envelopes, slots = self._by_shard.setdefault(shard, ([], []))
+        envelopes.append(envelope)
+        slots.append(self._count)
+        self._count += 1
+
+    def send(self) -> None:
+        """Put what was added in line, in tickets that are applied in one turn of the loop each."""
+        for shard, (envelopes, slots) in self._by_shard.items():
+            for at in range(0, len(slots), TICKET_MAX):
+                some = slice(at, at + TICKET_MAX)
+                self._tickets.append((shard.append(envelopes[some]), slots[some]))
+        self._by_shard.clear()
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back when all of it is durable and applied, or refused: now, if it is."""
+        if len(self._tickets) == 1:
+            self._tickets[0][0].then(callback)
+            return
+        left = len(self._tickets)
+
+        def one_more() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                callback()
+
+        for ticket, _ in self._tickets:
+            ticket.then(one_more)
+
+    async def outcomes(self) -> list[Outcome]:
+        """As `results`, once all is done."""
+        for ticket, _ in self._tickets:
+            with suppress(KafkaError):
+                await ticket.wait()
+        return self.results()
+
+    def results(self) -> list[Outcome]:
+        """One for each envelope; one that could not be appended has the error's code."""
+        results = [Outcome()] * self._count
+        for ticket, slots in self._tickets:
+            try:
+                for slot, outcome in zip(slots, ticket.outcomes(), strict=True):
+                    results[slot] = outcome
+            except KafkaError as error:
+                for slot in slots:
+                    results[slot] = Outcome(error.code, message=error.message)
+        return results
+
+
+async def outcomes_of(tickets: Iterable[Ticket]) -> list[Outcome]:
+    """The outcomes of tickets of one envelope each; an error is an outcome with its code."""
+    outcomes = []
+    for ticket in tickets:
+        try:
+            outcomes += await ticket.wait()
+        except KafkaError as error:
+            outcomes.append(Outcome(error.code, message=error.message))
+    return outcomes
+
+
+async def append(shard: Shard, envelope: Envelope) -> Outcome:
+    """Append one envelope and wait for its outcome."""
+    return (await append_all([(shard, envelope)]))[0]
+
+
+async def append_all(pairs: Iterable[tuple[Shard, Envelope]]) -> list[Outcome]:
+    """Append envelopes and wait for their outcomes."""
+    appends = Appends()
+    for shard, envelope in pairs:
+        appends.add(shard, envelope)
+    appends.send()
+    return await appends.outcomes()

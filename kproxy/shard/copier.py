@@ -1,0 +1,173 @@
+"""Live batches of a mostly dead segment, written again further on in the log.
+
+A segment may hold a million batches, nearly all of them dead. So the dead are told by their heads
+alone: of each partition only the next live batch is looked up, and what lies before it is passed
+over. The disk is read in a thread, and the loop is given back every few milliseconds.
+"""
+
+from itertools import islice
+from time import perf_counter
+
+import structlog
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.errors import KafkaError
+from kproxy.protocol.batch import read_header
+from kproxy.shard.shard import Shard
+from kproxy.virtual.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.fold import copied_place
+from kproxy.virtual.outcome import Place
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey
+
+_log = structlog.get_logger()
+
+_COPY_BYTES = 1 << 20
+_COPY_ENVELOPES = 1000
+_READ_BYTES = 1 << 20
+_TURN_S = 0.005
+_LOOK_FRAMES = 16  # between two looks at the clock
+_CURSORS_MAX = 20_000
+_AHEAD_MAX = 64
+_NEVER = 1 << 64
+_COPY, _APPEND = int(Kind.COPY), int(Kind.APPEND)
+
+
+class _Cursor:
+    """A partition's next batch: its log offset, its last offset, and some that come after it."""
+
+    __slots__ = ("ahead", "last", "log_offset", "step")
+
+    def __init__(self, log_offset: int, last: int) -> None:
+        self.log_offset = log_offset
+        self.last = last
+        self.ahead: list[tuple[int, int]] = []
+        self.step = 1
+
+
+_NONE = _Cursor(_NEVER, -1)
+
+
+class Live:
+    """Which batches of a stretch of the log are needed where they are; asked in log order."""
+
+    def __init__(self, state: State, end: int = _NEVER) -> None:
+        """`end`: the log offset behind the stretch."""
+        self._state = state
+        self._end = end
+        self._cursors: dict[PartitionKey, _Cursor] = {}
+
+    def may_be(self, key: PartitionKey, log_offset: int) -> bool:
+        """Whether what a partition appended here may be live."""
+        cursor = self._cursors.get(key)
+        if cursor is None:
+            if len(self._cursors) >= _CURSORS_MAX:
+                self._cursors.clear()
+            cursor = self._cursors[key] = self._find(key, log_offset)
+        while cursor.log_offset < log_offset:
+            self._advance(key, cursor)
+        return cursor.log_offset == log_offset
+
+    def _find(self, key: PartitionKey, log_offset: int) -> _Cursor:
+        found = self._state.first_batch(key, lambda batch: batch.log_offset >= log_offset)
+        if found is None or found[1].log_offset >= self._end:
+            return _NONE
+        return _Cursor(found[1].log_offset, found[0])
+
+    def _advance(self, key: PartitionKey, cursor: _Cursor) -> None:
+        row = self._state.partition(key)
+        if not cursor.ahead and row is not None:
+            start = max(cursor.last + 1, row.log_start)
+            found = islice(self._state.batches(key, start, row.next_offset), cursor.step)
+            cursor.ahead = [(batch.log_offset, last) for last, batch in found][::-1]
+            cursor.step = min(2 * cursor.step, _AHEAD_MAX)
+        if cursor.ahead:
+            cursor.log_offset, cursor.last = cursor.ahead.pop()
+        else:
+            cursor.log_offset = _NEVER
+
+    def copy_of(
+        self, key: PartitionKey, envelope: Envelope, log_offset: int, place: Place
+    ) -> Envelope | None:
+        """A COPY of the batch at this place, or None where it is dead or lies elsewhere by now."""
+        row = self._state.partition(key)
+        if row is None:
+            return None
+        records = envelope.body
+        if envelope.kind == _COPY:
+            place, records = copied_place(place), records[COPIED.size :]
+            last = envelope.number + read_header(records).last_offset_delta
+        elif self.may_be(key, log_offset):
+            last = self._cursors[key].last
+        else:
+            return None
+        batch = self._state.batch_at(key, last)
+        if batch is None or last < row.log_start or batch[:2] != place[:2]:
+            return None
+        head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
+        return Envelope(Kind.COPY, *key, number=last - batch.last_delta, body=head + records)
+
+
+class Copier:
+    """Copies what is live in one segment of a shard."""
+
+    def __init__(self, shard: Shard, segment: int) -> None:
+        self._shard = shard
+        self._segment = segment
+        end = min((other for other in shard.segments.ids if other > segment), default=_NEVER)
+        self._live = Live(shard.state, end)
+        self._reader = shard.segments.reader(segment)
+        self._pending: list[Envelope] = []
+        self._pending_bytes = 0
+        self.copied = 0  # bytes
+
+    async def run(self) -> None:
+        """Ends early where the log takes no more."""
+        with self._reader:
+            await self._run()
+
+    async def _run(self) -> None:
+        read, began = 0, perf_counter()
+        for number, (log_offset, kind, key, position, after) in enumerate(self._reader.heads()):
+            if after > read:
+                read = after + _READ_BYTES
+                await to_thread.run_sync(self._reader.read_ahead, position, read - position)
+                began = perf_counter()
+            elif not number % _LOOK_FRAMES and perf_counter() - began > _TURN_S:
+                await checkpoint()
+                began = perf_counter()
+            if not (kind == _COPY or (kind == _APPEND and self._live.may_be(key, log_offset))):
+                continue
+            self._take(key, position)
+            if self._pending_bytes >= _COPY_BYTES or len(self._pending) >= _COPY_ENVELOPES:
+                if not await self._append():
+                    return
+                began = perf_counter()
+        if self._pending:
+            await self._append()
+
+    def _take(self, key: PartitionKey, position: int) -> None:
+        if self._shard.state.partition(key) is None:
+            return
+        frame = self._reader.at(position)
+        if frame is None:
+            _log.error("damaged_frame_not_copied", segment=self._segment, position=position)
+            return
+        log_offset, envelope, place, _ = frame
+        copy = self._live.copy_of(key, envelope, log_offset, place)
+        if copy is not None:
+            self._pending.append(copy)
+            self._pending_bytes += len(copy.body)
+
+    async def _append(self) -> bool:
+        """Returns whether the log took them."""
+        pending, self._pending = self._pending, []
+        count, self._pending_bytes = self._pending_bytes, 0
+        try:
+            await self._shard.append(pending).wait()
+        except KafkaError as error:
+            _log.warning("copy_forward_refused", reason=error.message)
+            return False
+        self.copied += count
+        return True

@@ -1,0 +1,101 @@
+"""Looking now and then at rows that an index files under the time when they are due."""
+
+from itertools import islice
+from typing import NamedTuple
+
+from anyio.lowlevel import checkpoint
+
+from kproxy.loop.pulse import pulse
+from kproxy.shard.shard import Shard
+
+
+class _Bounds(NamedTuple):
+    """Where to look: nothing is filed before `low`, nor from `high` on."""
+
+    low: bytes
+    high: bytes
+    late: bytes = b""  # where a pass over what was filed late began; none: it is over
+    cursor: bytes = b""  # where it goes on
+
+    def with_filed(self, low: bytes, high: bytes) -> "_Bounds":
+        late = b"" if high >= self.late else self.late  # once more from its start
+        return _Bounds(min(self.low, low), max(self.high, high + b"\0"), late, self.cursor)
+
+
+class Looks:
+    """Slices of one shard's index; `run` until cancelled. A subclass says what is due, and acts.
+
+    Where anything can be filed is remembered: what was deleted lies outside, and RocksDB would
+    step over all of it at each look.
+    """
+
+    def __init__(self, shard: Shard, first: bytes, slice_: int, period_s: float) -> None:
+        """`first`: the kind of row, which the index begins with."""
+        self._shard = shard
+        self._kind = first[0]
+        self._slice = slice_
+        self._period_s = period_s
+        self._bounds = self._before = _Bounds(first, bytes([first[0] + 1]))
+        self._more = False
+        self._left: tuple[bytes, bytes] | None = None
+
+    async def run(self) -> None:
+        while True:
+            await pulse(self._period_s)
+            while self._shard.serving and await self.look():
+                await checkpoint()
+
+    async def look(self) -> bool:
+        """Look at some of what is due; whether there may be more."""
+        raise NotImplementedError
+
+    def _due(self, end: bytes, late: bytes) -> tuple[list[bytes], bool]:
+        """The next keys below `end`, or from `late` on, and whether there may be more.
+
+        Only by a clock that was ahead is anything filed from `late` on, and nobody would look at
+        it in time. What this gives is to be deleted or filed again, or told to `_stays`.
+        """
+        self._hear()
+        self._before = bounds = self._bounds
+        keys = self._keys(bounds.low, end) if bounds.low < end else []
+        whole = len(keys) == self._slice
+        if bounds.low < end:
+            self._bounds = bounds._replace(low=keys[-1] + b"\0" if whole else end)
+        if not keys:
+            keys = self._filed_late(late)
+        self._more = whole or late < self._bounds.high
+        return keys, self._more
+
+    def _filed_late(self, late: bytes) -> list[bytes]:
+        bounds = self._bounds
+        if bounds.high <= late:
+            return []
+        if not bounds.late:
+            bounds = bounds._replace(late=late, cursor=late)
+        keys = self._keys(bounds.cursor, bounds.high)
+        if len(keys) == self._slice:
+            self._bounds = bounds._replace(cursor=keys[-1] + b"\0")
+        else:
+            self._bounds = _Bounds(bounds.low, bounds.late)
+        return keys
+
+    def _keys(self, start: bytes, end: bytes) -> list[bytes]:
+        return [key for key, _ in islice(self._shard.kv.scan(start, end), self._slice)]
+
+    def _hear(self) -> None:
+        """Hear what was filed since the last time; where a pass is over, what stays as well."""
+        filed = self._shard.state.filed.pop(self._kind, None)
+        if filed is not None:
+            self._bounds = self._bounds.with_filed(*filed)
+        if not self._more and self._left is not None:
+            self._bounds = self._bounds.with_filed(*self._left)
+            self._left = None
+
+    def _again(self) -> None:
+        """What was given last is given again."""
+        self._bounds = self._before
+
+    def _stays(self, key: bytes) -> None:
+        """This is left as it is until all was looked at."""
+        low, high = self._left or (key, key)
+        self._left = min(low, key), max(high, key)

@@ -1,0 +1,290 @@
+"""Housekeeping of a shard's local copy: checkpoints, sweeping what is dead, giving disk back.
+
+None of it changes an answer. Sweeping removes the index rows of batches that no reader can reach
+any more and counts the bytes off their segments; a segment without live bytes is deleted once the
+rows that say so are on disk; one that is mostly dead has its live batches copied forward through
+the log first. All work is cut into slices, so that live traffic goes between them.
+"""
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+
+import structlog
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError
+from kproxy.loop.pace import Pace
+from kproxy.loop.pulse import pulse
+from kproxy.shard.copier import Copier
+from kproxy.shard.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.bodies import Forget
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_log = structlog.get_logger()
+
+_SLICE = 500
+_SWEEP_S = 10.0  # at a time; then what else there is to do has its turn
+_DELETIONS_MAX = 50_000  # not on disk: some milliseconds of every scan over them
+_SWEPT_MAX = 1000
+_WORTH_FREEING_BYTES = 1 << 20
+_FLUSH_SPARE_BYTES = 1 << 20
+_PARTITION_END = (1 << 32) - 1
+_OFFSET_END = (1 << 64) - 1
+
+
+async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
+    """Forget, through the log, what groups have committed on a queue that is gone.
+
+    That it is gone is for the caller to know. Ends early where the shard is not served here, or its
+    log takes no more.
+    """
+    start, end = _tracked(queue_id)
+    while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
+        groups: dict[str, list[PartitionKey]] = {}
+        for key, _ in found:
+            groups.setdefault(rows.group_of_tracked(key), []).append(rows.partition_of(key))
+        bodies = [Forget(*item).encode(shard.level.value) for item in groups.items()]
+        try:
+            outcomes = await shard.append(
+                [Envelope(Kind.FORGET, body=body) for body in bodies]
+            ).wait()
+        except KafkaError as error:
+            _log.warning("offsets_not_swept", shard=shard.shard, reason=error.message)
+            return
+        if any(outcome.code for outcome in outcomes):
+            return
+        start = found[-1][0] + b"\0"  # RocksDB would step over what was deleted
+        await checkpoint()
+
+
+def _tracked(queue_id: QueueId) -> tuple[bytes, bytes]:
+    """Where the rows lie that say who has committed on a queue."""
+    return b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
+
+
+class Keeper:
+    """Keeps one shard's disk in order; `run` until cancelled."""
+
+    def __init__(self, shard: Shard, config: Config, *, shards: int = 0) -> None:
+        """`shards`: of a log that is kept elsewhere as well, and given back from its start on."""
+        self._in_order = shards > 0
+        self._shard = shard
+        self._state = shard.state
+        self._flush_bytes = config.rows_flush_bytes // max(1, shards)
+        self._flush_s = config.rows_flush_ms_max / 1000
+        self._period_s = config.keeper_period_ms / 1000
+        self._uncopied: set[int] = set()
+        self._more_to_sweep = False
+        self._noted = {kind: bytes([kind]) for kind in b"xy"}  # no note lies before
+        self._swept: OrderedDict[PartitionKey, int] = OrderedDict()
+        self._flushed_at = time.monotonic()
+
+    async def run(self) -> None:
+        while True:
+            await pulse(self._period_s)
+            await self.round()
+
+    async def round(self) -> None:
+        """One round of all there is to do."""
+        self._shard.room.tend()
+        swept = await self._sweep()
+        if self._mostly_dead(self._shard.segments.active):
+            await self._shard.log.roll()
+        dead = await self._dead()
+        if self._flush_due(swept, bool(dead)):
+            await self.flush()
+        await self._reclaim(dead)
+        if not self._more_to_sweep:  # else what is dead may still count as alive
+            await self._copy_forward()
+
+    def _much_unflushed(self) -> bool:
+        kv = self._shard.kv
+        return kv.unflushed_bytes() > self._flush_bytes or kv.unflushed_deletions() > _DELETIONS_MAX
+
+    def _flush_due(self, swept: bool, dead: bool) -> bool:
+        if self._much_unflushed():
+            return True
+        old = time.monotonic() - self._flushed_at > self._flush_s
+        behind = self._shard.applied_through != self._shard.durable_through
+        return (behind and (old or dead)) or (swept and dead)
+
+    async def flush(self) -> None:
+        """Put log and then rows on disk: recovery starts here from now on.
+
+        Where the disk has no room for them the rows wait in memory: what grows them is refused.
+        """
+        shard = self._shard
+        if not shard.room.fits(2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
+            return
+        await shard.log.sync()  # most of it, while commits go on
+        shard.log.sync_rest()  # from here to the next line nothing is applied
+        shard.refuse_failed()
+        through = shard.applied_through
+        shard.kv.begin_flush()
+        await to_thread.run_sync(shard.kv.finish_flush)
+        shard.durable_through = through
+        self._flushed_at = time.monotonic()
+
+    def _sealed(self) -> list[int]:
+        """In order; a log may have ten thousand of them."""
+        active = self._shard.segments.active
+        return sorted(segment for segment in self._shard.segments.ids if segment != active)
+
+    async def _dead(self) -> list[int]:
+        """Segments that hold nothing live; in order, those before the first that does."""
+        found, pace = [], Pace()
+        for segment in self._sealed():
+            if not self._state.live_bytes(segment):
+                found.append(segment)
+            elif self._in_order:
+                break
+            await pace.step()
+        return found
+
+    async def _reclaim(self, dead: list[int]) -> None:
+        """Delete segments that hold nothing live and lie before the checkpoint."""
+        segments, pace = self._shard.segments, Pace()
+        for segment in dead:
+            await pace.step()
+            if segment >= self._shard.durable_through[1]:
+                continue
+            freed = segments.drop(segment)
+            self._shard.commit({rows.segment_key(segment): None})
+            _log.info("segment_deleted", segment=segment, bytes=freed)
+
+    def _mostly_dead(self, segment: int) -> bool:
+        size = self._shard.segments.size(segment)
+        return size > _WORTH_FREEING_BYTES and self._state.live_bytes(segment) * 2 < size
+
+    # -- sweeping
+
+    async def _sweep(self) -> bool:
+        """Work through the notes that deletions and trims left; whether anything was done."""
+        until, swept = time.monotonic() + _SWEEP_S, False
+        self._more_to_sweep = False
+        for kind in b"xy" if self._shard.serving else b"y":  # offsets go through the log
+            while not self._more_to_sweep and (notes := self._notes(kind)):
+                done = await self._sweep_notes(kind, notes)
+                swept = swept or done > 0
+                if done < len(notes):
+                    self._more_to_sweep = swept
+                    break
+                self._more_to_sweep = time.monotonic() > until
+        return swept
+
+    async def _sweep_notes(self, kind: int, notes: list[tuple[bytes, bytes]]) -> int:
+        """Returns how many of them were done: those before the first that could not be."""
+        for number, (key, note) in enumerate(notes):
+            if not await self._sweep_note(note):
+                return number
+            self._shard.commit({key: None})
+            self._noted[kind] = key + b"\0"
+            await checkpoint()
+        return len(notes)
+
+    def _notes(self, kind: int) -> list[tuple[bytes, bytes]]:
+        """The next notes of a kind, looked for where there can be any."""
+        filed = self._state.filed.pop(kind, None)
+        if filed is not None:
+            self._noted[kind] = min(self._noted.get(kind, filed[0]), filed[0])
+        start = self._noted.get(kind)
+        if start is None:
+            return []
+        notes = list(islice(self._shard.kv.scan(start, bytes([kind + 1])), _SLICE))
+        if not notes:
+            del self._noted[kind]
+        return notes
+
+    async def _sweep_note(self, note: bytes) -> bool:
+        """Sweep what a note names; whether all of it is gone."""
+        queue_hex, index = json.loads(note)
+        queue_id = QueueId(bytes.fromhex(queue_hex))
+        if index == -1:
+            return await self._sweep_queue(queue_id)
+        key = queue_id, index
+        row = self._state.partition(key)
+        done = self._swept.pop(key, 0)  # what was deleted there would be stepped over again
+        log_start = done if row is None else row.log_start  # as of now: it may go on meanwhile
+        if log_start > done:
+            await self._sweep_batches(rows.batch_key(*key, done), rows.batch_key(*key, log_start))
+            done = log_start
+        self._swept[key] = done
+        if len(self._swept) > _SWEPT_MAX:
+            self._swept.popitem(last=False)
+        return True
+
+    async def _sweep_queue(self, queue_id: QueueId) -> bool:
+        """Remove what a deleted queue left behind; whether all of it is gone."""
+        if self._state.queue_by_id(queue_id) is not None:
+            return True  # it is there: nothing was left behind
+        await self._sweep_batches(
+            rows.batch_key(queue_id, 0, 0), rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END)
+        )
+        start, _ = rows.producers_range(queue_id, 0)
+        _, end = rows.producers_range(queue_id, _PARTITION_END)
+        await self._sweep_rows(start, end)
+        await sweep_commits(self._shard, queue_id)
+        return next(self._shard.kv.scan(*_tracked(queue_id)), None) is None
+
+    async def _sweep_batches(self, start: bytes, end: bytes) -> None:
+        # One write for the rows and the counts: a crash between would count bytes off twice.
+        await self._sweep_rows(
+            start, end, lambda value: self._state.count_dead(rows.decode_batch(value))
+        )
+
+    async def _sweep_rows(
+        self, start: bytes, end: bytes, told: Callable[[bytes], None] | None = None
+    ) -> None:
+        """Delete rows from `start` to before `end`, each as `told` has been told of its value.
+
+        What that changes of the state is in the same write as the deletion.
+        """
+        kv = self._shard.kv
+        while slice_ := list(islice(kv.scan(start, end), _SLICE)):
+            if told is not None:
+                for _, value in slice_:
+                    told(value)
+            self._shard.commit({key: None for key, _ in slice_})
+            if self._much_unflushed():
+                await self.flush()
+            start = slice_[-1][0] + b"\0"  # RocksDB would step over what was deleted
+            await checkpoint()
+
+    # -- copying forward
+
+    async def _copy_forward(self) -> None:
+        """Free one segment of which less than half is alive; in order, the first of such a log."""
+        for segment in await self._to_copy():
+            live = self._state.live_bytes(segment)
+            if live and segment not in self._uncopied:
+                try:
+                    copier = Copier(self._shard, segment)
+                    await copier.run()
+                except OSError as error:  # no descriptor is left, or the disk fails: another time
+                    _log.error("segment_not_copied", segment=segment, reason=str(error))
+                    return
+                _log.info("segment_copied_forward", segment=segment, bytes=copier.copied)
+                if not copier.copied:
+                    self._uncopied.add(segment)
+                    _log.error("segment_not_freed", segment=segment, live_bytes=live)
+                return
+
+    async def _to_copy(self) -> list[int]:
+        found, sealed, pace, segments = [], self._sealed(), Pace(), self._shard.segments
+        size, live = segments.end, self._state.live_bytes(segments.active)
+        for segment in sealed:
+            if not self._in_order and self._mostly_dead(segment):
+                found.append(segment)
+            size += segments.size(segment)
+            live += self._state.live_bytes(segment)
+            await pace.step()
+        if not self._in_order:
+            return found
+        return sealed[:1] if size > _WORTH_FREEING_BYTES and live * 2 < size else []

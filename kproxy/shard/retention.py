@@ -1,0 +1,169 @@
+"""Moves log starts by `retention.ms` and `retention.bytes`, as logged TRIMs.
+
+Due partitions are found by an index (`c` rows): the fold files a partition when it gets its first
+record, under the time when that record can be due; whoever looks files it again for the next time,
+and not before `retention_check_ms` have passed, as Kafka's cleaner looks.
+A partition is looked at once a day at least, and at once when its settings change, so a change that
+nobody heard of is late, not lost. What a clock that was ahead filed for later is looked at at once.
+"""
+
+from collections.abc import Callable
+
+import structlog
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError
+from kproxy.metadata import queue_settings
+from kproxy.metadata.catalogue import Lookup
+from kproxy.shard.due_index import Looks
+from kproxy.shard.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.rows import SPREAD_INDEX, Batch, Partition, Queue
+from kproxy.virtual.types import PartitionKey
+
+_log = structlog.get_logger()
+
+_SLICE = 200
+_PAUSE = 50  # partitions looked at in one turn of the loop: a binary search each
+
+
+class Retention(Looks):
+    """Keeps one shard's partitions to their queues' settings; `run` until cancelled."""
+
+    def __init__(
+        self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
+    ) -> None:
+        super().__init__(shard, b"c", _SLICE, config.keeper_period_ms / 1000)
+        self._lookup = lookup
+        self._now_ms = now_ms
+        self._check_ms = config.retention_check_ms
+
+    async def look(self) -> bool:
+        """Look at some partitions that are due; whether there may be more."""
+        now = self._now_ms()
+        late = rows.due_key(now + queue_settings.LOOK_AGAIN_MS, *_LAST)
+        due, more = self._due(rows.due_key(now, *_LAST), late)
+        # A setting that changes meanwhile files its partitions under 0 again: that stays.
+        changed: dict[bytes, bytes | None] = {key: None for key in due if not rows.due_of(key)[0]}
+        if changed:
+            self._shard.commit(changed)
+        trims: list[Envelope] = []
+        filed: dict[bytes, bytes | None] = {}
+        for number, key in enumerate(due, 1):
+            self._look_at(key, now, trims, filed)
+            if number % _PAUSE == 0:
+                await checkpoint()
+        if trims:
+            try:
+                outcomes = await self._shard.append(trims).wait()
+            except KafkaError as error:
+                _log.warning("not_trimmed", partitions=len(trims), reason=error.message)
+                self._shard.commit(dict.fromkeys(changed, b""))
+                self._again()
+                return False
+            _log.debug("trimmed", partitions=len(trims))
+            self._file_those_left(trims, outcomes, now, filed)
+        if filed:
+            self._shard.commit(filed)
+        return more
+
+    def _file_those_left(
+        self,
+        trims: list[Envelope],
+        outcomes: list[Outcome],
+        now: int,
+        filed: dict[bytes, bytes | None],
+    ) -> None:
+        """File what was not trimmed, and partitions that were to be empty and are not.
+
+        A record was in line before the TRIM of those: the fold files a partition at its first
+        record, and this was not the first.
+        """
+        again_ms = now + self._check_ms
+        for trim, outcome in zip(trims, outcomes, strict=True):
+            partition = (trim.queue_id, trim.partition)
+            if outcome.code and trim.kind == Kind.FORGET_SPREAD:
+                filed[rows.due_key(again_ms, trim.queue_id, SPREAD_INDEX)] = b""
+                continue
+            if outcome.code and self._shard.state.partition(partition) is not None:
+                self._file(partition, again_ms, filed)
+                continue
+            row = self._shard.state.partition(partition)
+            if row is None or row.log_start == row.next_offset:
+                continue
+            turn_key = rows.turn_key(*partition)
+            if turn_key in filed and filed[turn_key] is None:
+                self._file(partition, again_ms, filed)
+
+    def _file(
+        self, partition: PartitionKey, again_ms: int, filed: dict[bytes, bytes | None]
+    ) -> None:
+        filed[rows.turn_key(*partition)] = again_ms.to_bytes(8, "big")
+        filed[rows.due_key(again_ms, *partition)] = b""
+
+    def _look_at(
+        self, key: bytes, now: int, trims: list[Envelope], filed: dict[bytes, bytes | None]
+    ) -> None:
+        filed_ms, partition = rows.due_of(key)
+        if filed_ms:
+            filed[key] = None
+        if partition[1] == SPREAD_INDEX and filed_ms > now:
+            filed[rows.due_key(now + rows.FORGET_SPREAD_MS, *partition)] = b""
+            return
+        if partition[1] == SPREAD_INDEX:
+            trims.append(command(Kind.FORGET_SPREAD, partition[0]))
+            return
+        turn_key = rows.turn_key(*partition)
+        turn = self._shard.kv.get(turn_key)
+        if filed_ms and turn is not None and int.from_bytes(turn, "big") != filed_ms:
+            return  # it has been filed elsewhere since
+        again_ms = self._judge(partition, now, trims)
+        if again_ms is None:
+            filed[turn_key] = None
+        else:
+            self._file(partition, again_ms, filed)
+
+    def _judge(self, partition: PartitionKey, now: int, trims: list[Envelope]) -> int | None:
+        """When to look at a partition again; None: when it has records again."""
+        row = self._shard.state.partition(partition)
+        if row is None or row.log_start == row.next_offset:
+            return None
+        queue = self._lookup.find_id(partition[0])
+        if queue is None:
+            return now + self._check_ms  # other shards are still told of it
+        start, oldest = self._kept_from(partition, row, queue, now)
+        if start > row.log_start:
+            trims.append(command(Kind.TRIM, *partition, number=start, time_ms=now))
+        if oldest is None:
+            return None
+        return queue_settings.look_at_ms(
+            queue.configs, oldest.max_time_through_ms, now, self._check_ms
+        )
+
+    def _kept_from(
+        self, partition: PartitionKey, row: Partition, queue: Queue, now: int
+    ) -> tuple[int, Batch | None]:
+        """The first offset to keep, and the batch that has it.
+
+        As Kafka judges whole segments, whole batches are judged here.
+        """
+        retention_ms = int(queue_settings.effective("retention.ms", queue.configs))
+        retention_bytes = int(queue_settings.effective("retention.bytes", queue.configs))
+
+        def kept(batch: Batch) -> bool:
+            fresh = retention_ms < 0 or not 0 <= batch.max_time_through_ms < now - retention_ms
+            return fresh and (
+                retention_bytes < 0 or batch.size_through > row.size - retention_bytes
+            )
+
+        found = self._shard.state.first_batch(partition, kept)
+        if found is None:
+            return row.next_offset, None
+        last_offset, batch = found
+        return max(row.log_start, last_offset - batch.last_delta), batch
+
+
+_LAST = (b"\xff" * 16, SPREAD_INDEX)

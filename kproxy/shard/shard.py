@@ -1,0 +1,341 @@
+"""A shard: its log, the state folded from it, and who waits for changes. Opened from its disk."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+from anyio.abc import TaskGroup
+from crc32c import crc32c
+
+from kproxy.config import Config
+from kproxy.log.base import Deliver, Log, Ticket
+from kproxy.log.disk_space import DiskRoom
+from kproxy.log.local import LocalLog
+from kproxy.metadata.levels import Level
+from kproxy.shard.watchers import Watchers
+from kproxy.store import synced, tail
+from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
+from kproxy.store.segments import DamagedLog, LogFailed, Segments
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.rows import CHECKPOINT_KEY
+from kproxy.virtual.snapshot import Capture
+from kproxy.virtual.state import State
+from kproxy.virtual.types import ShardId
+
+_log = structlog.get_logger()
+
+_REPLAY_BATCH = 500
+_CHANGED_MAX = 4000  # rows that wait for a write
+_ROWS_CACHED_MIN = 500
+
+
+class Shard:
+    """One shard of a worker. Everything happens on the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        shard: ShardId,
+        shards: int,
+        kv: RocksKv,
+        segments: Segments,
+        room: DiskRoom,
+        config: Config,
+        log: Callable[[Deliver], Log],
+        shared: bool,
+        level: Level | None = None,
+    ) -> None:
+        self.shard = shard
+        self._shared = shared
+        self.kv = kv
+        self.segments = segments
+        self.room = room
+        self.level = level or Level()
+        cached = max(
+            config.rows_cached_max // shards, min(_ROWS_CACHED_MIN, config.rows_cached_max)
+        )
+        self._flush_bytes = config.rows_flush_bytes // shards
+        self.state = State(kv, cached)
+        self.watchers = Watchers()
+        self.fold = Fold(self.state, shard, shards, shared=shared)
+        self.log = log(self._deliver)
+        # Of the rows, and of those on disk.
+        self.applied_through = self.durable_through = Checkpoint()
+        self.serving = True
+        self._failed: Exception | None = None
+        self.term = 0  # log offset of the claim it is served by
+        self.capture: Capture | None = None
+        self.tasks: TaskGroup | None = None
+        """What works on a shard that may be given up runs here, and ends before it is closed."""
+        self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
+        """Told of every envelope applied that is not a client's batch."""
+
+    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        return self.log.append(envelopes)
+
+    def _deliver(
+        self, first: int, batch: list[Envelope], places: list[Place], end: tuple[int, int]
+    ) -> list[Outcome]:
+        """Apply a batch and write what it changes, in several pieces where that is much."""
+        self.refuse_failed()
+        try:
+            outcomes = self._apply(first, batch, places)
+            self._write(self._checkpoint(first + len(batch), end, batch[-1] if batch else None))
+        except Exception as error:
+            self._failed = error
+            raise
+        self.watchers.wake(self.state.take_touched())
+        return outcomes
+
+    def _apply(self, first: int, batch: list[Envelope], places: list[Place]) -> list[Outcome]:
+        apply, state = self.fold.apply, self.state
+        outcomes = []
+        for log_offset, envelope, place in zip(
+            range(first, first + len(batch)), batch, places, strict=True
+        ):
+            outcome = apply(log_offset, envelope, place)
+            outcomes.append(outcome)
+            if envelope.kind != Kind.APPEND:
+                self.on_command(log_offset, envelope, outcome)
+                if state.changed > _CHANGED_MAX:
+                    self._write(self._checkpoint(log_offset + 1, _behind(place), envelope))
+        return outcomes
+
+    def refuse_failed(self) -> None:
+        """An envelope was applied by half, or its rows are lost: only a restart mends that."""
+        if self._failed is not None:
+            raise RowsFailed(f"the shard failed before: {self._failed}") from self._failed
+
+    def _checkpoint(
+        self, next_offset: int, end: tuple[int, int], last: Envelope | None
+    ) -> Checkpoint:
+        if last is None:
+            return Checkpoint(next_offset, *end, *self.applied_through[3:])
+        return Checkpoint(next_offset, *end, *_identity(last))
+
+    def commit(self, changes: dict[bytes, bytes | None]) -> None:
+        """Write housekeeping's changes, which no answer depends on, in one piece."""
+        self.refuse_failed()
+        self.state.put_all(changes)
+        try:
+            self._write(self.applied_through)
+        except Exception as error:
+            self._failed = error
+            raise
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        self.applied_through = checkpoint
+        changes = self.state.drain()
+        changes[CHECKPOINT_KEY] = checkpoint.encode()
+        if self.capture is not None:
+            self.capture.before_write(changes)
+        self.kv.write(changes)
+
+    def recover(self) -> int:
+        """Fold what the log holds beyond the rows; returns how many envelopes. Raises DamagedLog.
+
+        The rows are never ahead of the log: they are flushed after it.
+        """
+        segments = self.segments
+        data = self.kv.get(CHECKPOINT_KEY)
+        checkpoint = decode_checkpoint(data) if data else Checkpoint()
+        first, segment, position = checkpoint[:3]
+        if not segments.ids:
+            if data:
+                raise DamagedLog("the log's segment files are missing, but its rows are there")
+            segments.start(0)
+        if segment not in segments.ids:
+            hint = "" if data else ", and without rows the log is needed from its start"
+            raise DamagedLog(f"segment {segments.path(segment).name} is missing{hint}")
+        if segments.size(segment) < position:
+            raise DamagedLog(
+                f"{segments.path(segment).name} ends before position {position}, which was synced"
+            )
+        self.applied_through = self.durable_through = checkpoint
+        segments.force(max(segments.ids))  # for rows are made from it, and put on disk
+        while True:
+            self._replay(segment, position)
+            next_offset, _, position = self.applied_through[:3]
+            later = [other for other in segments.ids if other > segment]
+            if not later or segments.size(segment) > position or next_offset not in later:
+                break
+            segment, position = next_offset, 0
+            self.applied_through = Checkpoint(next_offset, segment, 0, *self.applied_through[3:])
+        for other in [other for other in segments.ids if other > segment]:
+            if segments.size(other):
+                raise DamagedLog(
+                    f"{segments.path(segment).name} is damaged at position {position}, log offset"
+                    f" {next_offset}: {segments.path(other).name} comes after it;{_HELP}"
+                )
+            segments.drop(other)
+        if not self._shared:
+            self._refuse_loss(segment, position, next_offset)
+        self._cut_tail(segment, position)
+        segments.resume(segment, position)
+        segments.is_synced(next_offset, segment, position)
+        self.log.next_offset = next_offset
+        self.state.take_touched()
+        return next_offset - first
+
+    def _refuse_loss(self, segment: int, position: int, next_offset: int) -> None:
+        """Raises DamagedLog where what is not there, or not sound, was on disk."""
+        path = self.segments.path(segment)
+        proof = tail.proof_of_damage(path, position, next_offset)
+        if proof is not None:
+            raise DamagedLog(
+                f"{path} is damaged at position {position}, log offset {next_offset}: what was"
+                f" written behind it, at {proof}, says that it was on disk;{_HELP}, or cut the file"
+                f" there (truncate -s {position}) and delete {synced.NAME} beside it, and"
+                " lose what came after"
+            )
+        mark = synced.read(self.segments.directory)
+        if mark is not None and mark.through > next_offset:
+            raise DamagedLog(
+                f"{path} is damaged or cut at position {position}: the log ends at log offset"
+                f" {next_offset}, but was on disk up to {mark.through}"
+                f" ({self.segments.path(mark.segment).name}, position {mark.position});{_HELP},"
+                f" or delete {synced.NAME} beside it, and lose what came after"
+            )
+
+    def _cut_tail(self, segment: int, position: int) -> None:
+        torn = self.segments.size(segment) - position
+        if torn:
+            kept = None
+            if not self._shared:
+                path = self.segments.path(segment)
+                kept = tail.keep(path, position, self.room.free_bytes())
+            _log.warning("log_tail_cut", segment=segment, bytes=torn, kept=kept and str(kept))
+
+    def _replay(self, segment: int, position: int) -> None:
+        next_offset, pending = self.applied_through.next_offset, 0
+        last: Envelope | None = None
+        for log_offset, envelope, place, after in self.segments.replay(segment, position):
+            if log_offset != next_offset:
+                raise DamagedLog(
+                    f"{self.segments.path(segment).name} holds log offset {log_offset}"
+                    f" at position {position} where {next_offset} belongs"
+                )
+            self.fold.apply(log_offset, envelope, place)
+            next_offset, position, last = next_offset + 1, after, envelope
+            pending += 1
+            if pending == _REPLAY_BATCH or self.state.changed > _CHANGED_MAX:
+                self._write(self._checkpoint(next_offset, (segment, position), last))
+                pending = 0
+                if self.kv.unflushed_bytes() > self._flush_bytes:
+                    self.kv.flush()
+                    self.durable_through = self.applied_through
+        if pending:
+            self._write(self._checkpoint(next_offset, (segment, position), last))
+
+    def first_live(self) -> int:
+        """The log offset from which on anything in the log is live."""
+        for segment in sorted(self.segments.ids):
+            if segment == self.segments.active or self.state.live_bytes(segment):
+                return segment
+        return 0
+
+    def ends_with(self, envelope: Envelope) -> bool:
+        """Whether this envelope is the last one that was applied."""
+        return _identity(envelope) == self.applied_through[3:]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a rebuild was broken off: there are rows, and none says what they stand for."""
+        if self.kv.get(CHECKPOINT_KEY) is not None:
+            return False
+        return next(self.kv.scan(b"", b"\xff"), None) is not None
+
+    def begin_at(self, next_offset: int, last: Envelope | None) -> None:
+        """The rows stand for all before this log offset from now on, after a rebuild."""
+        end = (self.segments.active, self.segments.end)
+        self._write(self._checkpoint(next_offset, end, last))
+
+    def close(self) -> None:
+        """Flush the rows and close the files; the log must have been closed before.
+
+        Rows go to disk only behind the log: where that failed they are given up.
+        """
+        try:
+            if not self._shared or self.segments.failed or self.segments.unforced:
+                self.segments.sync()
+            if self._failed is None:
+                self.kv.flush()
+        except RowsFailed:
+            pass  # the close tries again, and says why
+        except LogFailed as error:
+            _log.error("rows_given_up", reason=str(error))
+            self._give_up_rows()
+        try:
+            self.kv.close()
+        except RowsFailed as error:
+            _log.error("rows_not_flushed", reason=str(error))  # the log has them
+        self.segments.close()
+        self.state.close()
+
+    def _give_up_rows(self) -> None:
+        if not self._shared:
+            self.kv.abandon()
+            return
+        try:
+            self.kv.last_write({CHECKPOINT_KEY: None})  # no copy any more: it is made again
+        except RowsFailed as error:
+            _log.error("rows_not_flushed", reason=str(error))
+
+
+def _behind(place: Place) -> tuple[int, int]:
+    """Where the next frame begins: a body ends its frame."""
+    return place.segment, place.position + place.length
+
+
+def _identity(envelope: Envelope) -> tuple[int, int, int]:
+    """Writer, counter, CRC-32C of the body; embedded there is no writer, and nobody asks."""
+    writer = envelope.writer
+    return writer, envelope.counter, crc32c(envelope.body) if writer else 0
+
+
+_HELP = " restore the data directory from a backup"
+
+
+def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+    pass
+
+
+def open_local(directory: Path, config: Config, level: Level | None = None) -> Shard:
+    """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog."""
+
+    def log(deliver: Deliver) -> LocalLog:
+        return LocalLog(
+            segments,
+            deliver,
+            sync=config.sync_policy,
+            segment_bytes=config.segment_bytes,
+            commit_bytes_max=config.commit_bytes_max,
+            room=room,
+        )
+
+    directory.mkdir(parents=True, exist_ok=True)
+    segments = Segments(directory / "log", marked=True)
+    room = DiskRoom(directory, config.disk_free_bytes_min)
+    room.tend()  # opening writes, too
+    shard = Shard(
+        shard=ShardId(0),
+        shards=1,
+        kv=RocksKv(directory / "rows", config.rows_cache_bytes),
+        segments=segments,
+        room=room,
+        config=config,
+        log=log,
+        shared=False,
+        level=level,
+    )
+    try:
+        recovered = shard.recover()
+    except BaseException:
+        shard.kv.close()
+        segments.close()
+        raise
+    if recovered:
+        _log.info("log_recovered", envelopes=recovered)
+    return shard

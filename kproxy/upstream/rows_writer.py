@@ -1,0 +1,85 @@
+"""Rows on the offset topic: written by a shard's owner in one transaction, read by the next one.
+
+The transactional id is the shard's, so a new owner's first publication fences the one before it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from kproxy.upstream.read_topic import Row
+from kproxy.upstream.settings import Upstream
+from kproxy.virtual.snapshot import AS_OF_KEY, encode_as_of
+
+_TIMEOUT_S = 30.0
+
+
+class NotPublished(Exception):
+    """The transaction did not commit; `fenced`: another worker publishes for this shard now."""
+
+    def __init__(self, message: str, fenced: bool) -> None:
+        super().__init__(message)
+        self.fenced = fenced
+
+
+class RowsWriter:
+    """Publishes one shard's rows. All calls block; made at the first publication, not before."""
+
+    def __init__(self, upstream: Upstream, shard: int, row_bytes_max: int) -> None:
+        self._topic = upstream.offset
+        self._shard = shard
+        self._producer = Producer(
+            upstream.settings(
+                transactional_id=f"{upstream.prefix}-rows-{shard}",
+                transaction_timeout_ms=60_000,
+                linger_ms=5,
+                compression_type="lz4",
+                message_max_bytes=row_bytes_max,
+            )
+        )
+
+    def fence(self) -> None:
+        """End whatever another writer has under way; it can publish nothing more."""
+        try:
+            self._producer.init_transactions(_TIMEOUT_S)
+        except KafkaException as error:
+            raise _not_published(error) from error
+
+    def write(self, rows: Iterator[Row], as_of: int) -> None:
+        """All rows and what they stand for, or nothing. Raises NotPublished."""
+        try:
+            self._producer.begin_transaction()
+            for key, value in rows:
+                self._put(key, value)
+            self._put(AS_OF_KEY, encode_as_of(as_of))
+            self._producer.commit_transaction(_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._aborted(error) from error
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key=key, partition=self._shard)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def _aborted(self, error: KafkaException) -> NotPublished:
+        refusal = _not_published(error)
+        if not refusal.fenced:
+            try:
+                self._producer.abort_transaction(_TIMEOUT_S)
+            except KafkaException as second:
+                return _not_published(second)
+        return refusal
+
+    def close(self) -> None:
+        """Drop what is under way: the next writer's fence ends it. Of no use afterwards."""
+        self._producer.purge()
+        del self._producer  # which waits for its threads: not on the loop
+
+
+def _not_published(error: KafkaException) -> NotPublished:
+    cause: Any = error.args[0]
+    return NotPublished(cause.str(), bool(cause.fatal()))

@@ -1,0 +1,1 @@
+"""One worker: what handlers get, and how shards are found."""

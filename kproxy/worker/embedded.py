@@ -1,0 +1,56 @@
+"""One worker on storage of its own: one shard, no cluster."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio import to_thread
+
+from kproxy.config import Config
+from kproxy.errors import CannotStart
+from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.cluster_view import Alone, DirectoryUpgrades, open_identity
+from kproxy.protocol.responses import Broker
+from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.retention import Retention
+from kproxy.shard.shard import open_local
+from kproxy.store.rocks import RowsFailed
+from kproxy.store.segments import DamagedLog
+from kproxy.worker.worker import OneShard, Worker
+
+NODE_ID = 1
+
+
+@asynccontextmanager
+async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Worker]:
+    """A worker on the data directory while the block lasts.
+
+    Raises CannotStart; RowsFailed and LogFailed where the disk cannot be written any more.
+    """
+    try:
+        cluster_id, level = open_identity(config.data_dir)
+        shard = await to_thread.run_sync(open_local, config.data_dir / "shard-0", config, level)
+    except (DamagedLog, RowsFailed, ValueError, OSError) as error:
+        raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shard.log.run)
+            async with anyio.create_task_group() as house:
+                house.start_soon(Keeper(shard, config).run)
+                lookup = StateLookup(shard.state)
+                worker = Worker(
+                    config=config,
+                    cluster=Alone(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
+                    routes=OneShard(shard),
+                    lookup=lookup,
+                    level=level,
+                    upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
+                )
+                house.start_soon(worker.groups.run)
+                house.start_soon(Retention(shard, config, lookup, worker.now_ms).run)
+                yield worker
+                house.cancel_scope.cancel()
+            shard.log.close()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(shard.close)

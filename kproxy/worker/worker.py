@@ -1,0 +1,208 @@
+"""One worker: its settings, the shards it serves, and what handlers share."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+import anyio
+from anyio import to_thread
+
+from kproxy.config import Config
+from kproxy.errors import Code, KafkaError
+from kproxy.fetching.sessions import FetchSessions
+from kproxy.groups.coordinators import Coordinators
+from kproxy.log.base import Ticket
+from kproxy.memory_budget import Making, Memory
+from kproxy.metadata import queue_settings
+from kproxy.metadata.catalogue import Catalogue, Lookup
+from kproxy.metadata.cluster_view import Cluster
+from kproxy.metadata.levels import Level, Newest, Upgrades
+from kproxy.protocol.codec import RequestHeader
+from kproxy.shard.shard import Shard
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import Queue
+
+Args = TypeVarTuple("Args")
+Encoded = TypeVar("Encoded")
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _uncounted() -> Making:
+    return Making(Memory(sys.maxsize))
+
+
+class Line:
+    """Whether the client has sent more that waits behind the request being answered."""
+
+    __slots__ = ("_wake", "pressed")
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._wake: anyio.Event | None = None
+
+    def press(self) -> None:
+        self.pressed = True
+        if self._wake is not None:
+            self._wake.set()
+
+    def release(self) -> None:
+        self.pressed = False
+
+    def wake(self, event: anyio.Event) -> None:
+        """Have an event set when more arrives."""
+        self._wake = event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A decoded request: `body` is kio's value for `header.api_version`."""
+
+    header: RequestHeader
+    body: Any
+    host: str = ""  # of the client, as Kafka shows it: with a slash before it
+    line: Line = field(default_factory=Line)
+    making: Making = field(default_factory=_uncounted)  # its answer
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+
+class Routes(Protocol):
+    """The shards that this worker serves, and the way to those it does not."""
+
+    shards: int
+
+    def serving(self, index: int) -> Shard | None:
+        """The shard with this number, if this worker serves it now."""
+        ...
+
+    def all(self) -> list[Shard]:
+        """The shards that this worker serves now."""
+        ...
+
+    def decide(self, name: str, envelope: Envelope) -> Ticket:
+        """Put a command in line in the home shard of queue `name`, wherever that is."""
+        ...
+
+    async def settled(self, names: Iterable[str]) -> None:
+        """Wait until what was decided about these queues by now is known. Raises KafkaError."""
+        ...
+
+
+class OneShard:
+    """Embedded: one shard has everything."""
+
+    shards = 1
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def serving(self, index: int) -> Shard:
+        return self._shard
+
+    def all(self) -> list[Shard]:
+        return [self._shard]
+
+    def decide(self, name: str, envelope: Envelope) -> Ticket:
+        return self._shard.append([envelope])
+
+    async def settled(self, names: Iterable[str]) -> None:
+        pass
+
+
+class Worker:
+    """What every handler gets."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        cluster: Cluster,
+        routes: Routes,
+        lookup: Lookup,
+        level: Level | None = None,
+        upgrades: Upgrades | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.config = config
+        self.level = level or Level()
+        self.upgrades = upgrades or Newest()
+        self.cluster = cluster
+        self.routes = routes
+        self.catalogue: Catalogue[Ticket] = Catalogue(
+            lookup, routes.decide, config.partitions_default, routes.shards
+        )
+        self.sessions = FetchSessions(
+            config.fetch_sessions_max, config.fetch_session_partitions_max
+        )
+        self.request_memory = Memory(config.request_bytes_buffered_max)
+        self.decoded_memory = Memory(config.request_bytes_buffered_max)  # of large requests
+        self.answer_memory = Memory(config.answer_bytes_buffered_max)
+        self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
+        self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
+        self.now_ms = now_ms
+        self.groups = Coordinators(routes.all, config, lookup, now_ms)
+        self.stopping = False
+        self._long_polls: set[anyio.Event] = set()
+
+    def stop(self) -> None:
+        """Let every long poll answer with what there is."""
+        self.stopping = True
+        self.groups.stop()
+        for event in self._long_polls:
+            event.set()
+
+    async def long_poll(self, event: anyio.Event, seconds: float) -> None:
+        """Wait for an event, for so long, or until the worker stops."""
+        self._long_polls.add(event)
+        try:
+            with anyio.move_on_after(seconds):
+                await event.wait()
+        finally:
+            self._long_polls.discard(event)
+
+    async def encoded(
+        self, making: Making, encode: Callable[[*Args], Encoded], *args: *Args
+    ) -> Encoded:
+        """What `encode` makes of an answer: if that is long, on another thread."""
+        if making.long:
+            return await to_thread.run_sync(encode, *args, limiter=self._encoders)
+        return encode(*args)
+
+    def shard(self, name: str, partition: int = 0) -> Shard:
+        """The shard that holds a queue's partition. Raises KafkaError: another worker has it."""
+        shards = self.routes.shards
+        shard = self.routes.serving(shard_of(name, shards, partition) if shards > 1 else 0)
+        if shard is None:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
+        return shard
+
+    def coordinated(self, group: str) -> Shard:
+        """The shard that a group lives in. Raises KafkaError: another worker has it."""
+        try:
+            return self.shard(group)
+        except KafkaError:
+            raise KafkaError(Code.NOT_COORDINATOR) from None
+
+    def any_shard(self) -> Shard:
+        """A shard that this worker serves, for what belongs to none. Raises KafkaError."""
+        for shard in self.routes.all():
+            return shard
+        raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def max_batch_bytes(self, queue: Queue) -> int:
+        given = queue.configs.get("max.message.bytes")
+        return int(given) if given else self.config.batch_bytes_max
+
+    def setting(self, queue: Queue, name: str) -> str:
+        """A queue's effective setting: its own, else the worker's default."""
+        if name == "max.message.bytes":
+            return str(self.max_batch_bytes(queue))
+        return queue_settings.effective(name, queue.configs)

@@ -1,0 +1,263 @@
+"""Shards taken away while everything that works on them is at it: nothing but that piece ends."""
+
+import random
+import weakref
+from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import structlog
+from anyio.lowlevel import checkpoint
+
+from kproxy.cluster import publisher, rebuild, shard_owner
+from kproxy.errors import Code
+from kproxy.groups.classic_member import Member
+from kproxy.groups.coordinators import Coordinators
+from kproxy.loop import garbage, pace
+from kproxy.loop.steps import at_once
+from kproxy.metadata.catalogue import new_queue_id
+from kproxy.shard import housekeeper
+from kproxy.shard.shard import Shard
+from kproxy.store.rocks import RocksKv, RowsClosed
+from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
+from kproxy.virtual.group_rows import encode_change
+from kproxy.virtual.rows import PUBLISHED_KINDS, Partition, partition_key
+from kproxy.virtual.snapshot import AS_OF_KEY, Anchors, encode_as_of
+from kproxy.virtual.types import QueueId, ShardId
+from tests.fakes import DictKv, as_served
+from tests.simulation.cluster import World
+from tests.simulation.offset_topic import SimRowsWriter
+from tests.simulation.sim_worker import Life
+from tests.wire import batch
+
+GROUPS = 400
+OFFSETS = 10  # of each
+ROUNDS = 8
+
+
+async def served(life: Life) -> Shard:
+    with anyio.fail_after(20):
+        while (shard := life.shards.serving(0)) is None:
+            await anyio.sleep(0.001)
+    return shard
+
+
+async def fill(shard: Shard, queue_id: QueueId) -> None:
+    """Many groups, each with a member and offsets on one queue."""
+    values: dict[str, Any] = {"name": "q", "partitions": OFFSETS, "configs": {}}
+    commands = [command(Kind.CREATE, queue_id, values=values)]
+    member = Member("m", None, "client", "/here", 60.0, 60.0, ()).row(1)
+    for number in range(GROUPS):
+        group = f"g{number}"
+        values = {"group": group, "after": -1, "kind": "classic", "members": 1, "values": {}}
+        body = at_once(encode_change(values, {"m": member}, packed=number % 2 == 0))
+        commands.append(Envelope(Kind.GROUP, body=body))
+        offsets = [[queue_id.hex(), index, 1, -1, "", False] for index in range(OFFSETS)]
+        values = {"group": group, "member": "m", "epoch": 1, "offsets": offsets}
+        commands.append(command(Kind.COMMIT, values=values))
+    for start in range(0, len(commands), 100):
+        outcomes = await shard.append(commands[start : start + 100]).wait()
+        assert outcomes[0].code == Code.NONE
+
+
+@pytest.fixture
+def with_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Life], Awaitable[None]]], None]:
+    """Runs a test with one worker on a simulated cluster, on a real disk and in real time."""
+
+    def run(test: Callable[[Life], Awaitable[None]]) -> None:
+        world = World(random.Random(1), 1, tmp_path)
+        world.calm = True
+        monkeypatch.setattr(world, "delay", lambda: 0.0)
+        monkeypatch.setattr(publisher, "RowsWriter", SimRowsWriter)
+        monkeypatch.setattr(rebuild, "read_whole", world.read_whole)
+        monkeypatch.setattr(shard_owner, "_AGAIN_S", 0.01)
+
+        async def main() -> None:
+            life = Life(world, "w0", 1, 1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(life.run)
+                await checkpoint()
+                await test(life)
+                await life.crash()
+                tasks.cancel_scope.cancel()
+
+        anyio.run(main)
+
+    return run
+
+
+def test_a_shard_is_taken_away_from_all_that_works_on_it(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT B5: the whole worker ended, as if its disk could not be written."""
+    touched = []
+    scan = RocksKv.scan
+
+    def noted(self: RocksKv, start: bytes, end: bytes) -> Any:
+        touched.append(start[:1])
+        return scan(self, start, end)
+
+    async def test(life: Life) -> None:
+        queue_id = new_queue_id(ShardId(0), 1)
+        life.shards.assigned(frozenset({0}))
+        await fill(await served(life), queue_id)
+        monkeypatch.setattr(RocksKv, "scan", noted)
+        monkeypatch.setattr(pace, "SLICE_S", 0.0)
+        monkeypatch.setattr(housekeeper, "_SLICE", 20)
+        coordinators = Coordinators(life.shards.all, life.config, life.cache, life.now_ms)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(coordinators.run)
+            for turns in range(ROUNDS):
+                life.shards.assigned(frozenset({0}))
+                shard = await served(life)
+                life.aftermath.queue_gone(new_queue_id(ShardId(0), 1))
+                assert shard.tasks is not None
+                shard.tasks.start_soon(life.aftermath.look_at, shard, [queue_id], [])
+                coordinators.of(shard)
+                for _ in range(turns * 3):
+                    await checkpoint()
+                life.shards.assigned(frozenset())
+                await life.aftermath.round()
+                with anyio.fail_after(20):
+                    while life.shards.serving(0) is not None:
+                        await checkpoint()
+            tasks.cancel_scope.cancel()
+        assert {b"u", b"r"} <= set(touched)
+
+    with structlog.testing.capture_logs() as said:
+        with_life(test)
+    assert not [line for line in said if line["log_level"] in ("warning", "error")]
+
+
+def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(with_life: Any) -> None:
+    async def test(life: Life) -> None:
+        life.shards.assigned(frozenset({0}))
+        shard = await served(life)
+        await fill(shard, new_queue_id(ShardId(0), 1))
+        rows = shard.kv.scan(b"g", b"h")
+        next(rows)
+        life.shards.assigned(frozenset())
+        with anyio.fail_after(20):
+            while life.shards.serving(0) is not None or shard.tasks is not None:
+                await checkpoint()
+        for touch in (lambda: shard.kv.get(b"m"), lambda: next(rows), lambda: shard.commit({})):
+            with pytest.raises(RowsClosed) as refused:
+                touch()
+            assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
+
+    with_life(test)
+
+
+def test_little_is_left_of_shards_that_were_given_up(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python does not look for what has lived long: a shard's caches would stay for ever."""
+    given_up: list[weakref.ref[Shard]] = []
+
+    async def give_up(life: Life) -> None:
+        life.shards.assigned(frozenset({0}))
+        shard = await served(life)
+        if not given_up:
+            await fill(shard, new_queue_id(ShardId(0), 1))
+        assert shard.state.queue("q") is not None
+        given_up.append(weakref.ref(shard))
+        life.shards.assigned(frozenset())
+        with anyio.fail_after(20):
+            while life.shards.serving(0) is not None or shard.tasks is not None:
+                await checkpoint()
+
+    async def test(life: Life) -> None:
+        await give_up(life)
+        await anyio.sleep(0.5)
+        left = given_up[0]()
+        assert left is None or left.state.cached == 0
+        del left
+        with anyio.fail_after(30):  # a loop's variable may hold one, timers hold the latest
+            while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
+                await give_up(life)
+                await anyio.sleep(0.5)
+
+    monkeypatch.setattr(garbage, "_PIECES_MAX", 2)
+    monkeypatch.setattr(garbage, "_pieces", count(1))
+    with as_served():
+        with_life(test)
+
+
+def publish(world: World) -> None:
+    """All rows of the one shard, as of its log's end."""
+    kv = DictKv(world.folded[0].rows)
+    anchors = Anchors(kv)
+    changes: dict[bytes, bytes | None] = {
+        key: anchors.encode(key, value)
+        for key, value in kv.rows.items()
+        if key[0] in PUBLISHED_KINDS
+    }
+    as_of = encode_as_of(len(world.logs[0]))
+    world.published[0].commit(changes | {AS_OF_KEY: as_of}, 0.0)
+
+
+def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 70 of `tests/simulation/test_workers.py`: a copied batch was not there any more."""
+    key = new_queue_id(ShardId(0), 1), 0
+
+    def trimmed_meanwhile(world: World) -> Any:
+        def read_whole(*asked: Any) -> Any:
+            found = list(world.read_whole(*asked))
+            if not world.starts[0]:
+                publish(world)
+                world.starts[0] = 3
+            return iter(found)
+
+        return read_whole
+
+    async def test(life: Life) -> None:
+        values = {"name": "q", "partitions": 1, "configs": {}}
+        body = batch(b"v")
+        copied = COPIED.pack(1, len(body), 0) + body
+        for envelope in (
+            command(Kind.CREATE, key[0], values=values),
+            Envelope(Kind.APPEND, *key, body=body, number=2**50),
+            Envelope(Kind.COPY, *key, body=copied),
+        ):
+            life.world.land(0, envelope)
+        publish(life.world)
+        life.world.land(0, Envelope(Kind.COPY, *key, body=copied))
+        monkeypatch.setattr(rebuild, "read_whole", trimmed_meanwhile(life.world))
+        life.shards.assigned(frozenset({0}))
+        shard = await served(life)
+        assert life.world.starts == [3]
+        assert shard.state.batch_at(key, 0) is not None
+
+    with_life(test)
+
+
+def test_a_log_that_cannot_be_read_is_said_and_tried_again(
+    with_life: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: the rebuild waited for ever, and kept others from being opened."""
+    monkeypatch.setattr(shard_owner, "_REFUSED_AGAIN_S", 0.01)
+    queue_id = new_queue_id(ShardId(0), 1)
+    row = Partition()
+    row.next_offset = 1
+    published: dict[bytes, bytes | None] = {
+        AS_OF_KEY: encode_as_of(1),
+        partition_key(queue_id, 0): bytes(32) + row.encode(),
+    }
+
+    async def test(life: Life) -> None:
+        life.world.published[0].commit(published, 0.0)
+        life.world.logs[0].append(Envelope(Kind.APPEND, queue_id, 0, body=b"no batch", writer=9))
+        life.shards.assigned(frozenset({0}))
+        with anyio.fail_after(20):
+            while len([line for line in said if line["event"] == "shard_failed"]) < 2:
+                await checkpoint()
+
+    with structlog.testing.capture_logs() as said:
+        with_life(test)

@@ -1,0 +1,118 @@
+"""The real Kafka away at the start, killed under load, and away for a while."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from kproxy.errors import KafkaError
+from kproxy.metadata.levels import Level
+from kproxy.upstream.link import DataLink
+from tests.harness import Served, eventually
+from tests.on_kafka.load import Load
+from tests.on_kafka.test_two_writers import CONFIG, upstream
+from tests.real_kafka import Kafka
+from tests.wire import Wire, batch, produce_values
+from tests.workers import Workers
+
+QUEUES = [f"queue-{i}" for i in range(6)]
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
+    """A Kafka that a test may kill."""
+    (tmp_path / "kafka").mkdir()
+    running = Kafka(tmp_path / "kafka")
+    try:
+        yield running.wait_ready()
+    finally:
+        running.stop()
+
+
+def test_a_broker_killed_under_load(own_kafka: Kafka, tmp_path: Path) -> None:
+    with Workers(own_kafka, tmp_path, count=2, shards=4).running() as workers:
+        with Load(workers.address, QUEUES) as load:
+            load.wait_for(2000)
+            own_kafka.kill()
+            eventually(lambda: all(w.event("kafka_unreachable") for w in workers.workers), 20)
+            own_kafka.start()
+            own_kafka.wait_ready()
+            load.wait_for(3000)
+            workers.wait_served(30)
+        load.check()
+
+
+def test_kafka_away_at_the_start(own_kafka: Kafka, tmp_path: Path) -> None:
+    own_kafka.kill()
+    workers = Workers(own_kafka, tmp_path, count=1, shards=2)
+    worker = workers.workers[0]
+    said = eventually(lambda: worker.event("kafka_unreachable"), 30)
+    assert own_kafka.address in said["servers"]
+    assert "--bootstrap-servers" in said["hint"]
+    own_kafka.start()
+    own_kafka.wait_ready()
+    with workers.running(), worker.wire("q") as wire:
+        assert wire.produce("q", batch(b"v")).error_code == 0
+
+
+def test_away_for_long_is_answered_with_retriable_errors_in_bounded_memory(
+    own_kafka: Kafka, tmp_path: Path
+) -> None:
+    limits = ("--delivery-ms-max", "3000", "--request-bytes-buffered-max", "8MiB")
+    with Workers(own_kafka, tmp_path, *limits, count=1, shards=2).running() as workers:
+        worker = workers.workers[0]
+        with worker.wire("q") as wire:
+            assert wire.produce("q", batch(b"before")).base_offset == 0
+            own_kafka.kill()
+            used = worker.rss()
+            refused = {wire.produce("q", batch(bytes(900_000))).error_code for _ in range(3)}
+            assert refused <= {6, 7}  # not leader, timed out: clients try again
+            flood(worker)
+            assert worker.rss() - used < 150 << 20
+            assert wire.fetch("q", 0).high_watermark == 1  # what there is can be read meanwhile
+            own_kafka.start()
+            own_kafka.wait_ready()
+            eventually(lambda: wire.produce("q", batch(b"after")).error_code == 0, 30)
+
+
+def flood(worker: Served) -> None:
+    """100 MB of produces that nobody can take, over ten connections."""
+    wires = [Wire(worker.host, worker.port, seconds=60) for _ in range(10)]
+    for wire in wires:
+        wire.socket.settimeout(1)
+        try:
+            for _ in range(11):
+                wire.send(0, 9, produce_values("q", batch(bytes(900_000))))
+        except OSError:
+            pass  # no more is taken in, or too much was: the bound
+    for wire in wires:
+        wire.socket.close()
+
+
+def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka) -> None:
+    """A restarted broker leads with a new epoch, and refuses requests that carry the old one."""
+    site = upstream(own_kafka, "epochs")
+
+    async def known(link: DataLink) -> None:
+        with anyio.fail_after(20):  # a broker leads a moment after it, or the topic, is there
+            while True:
+                try:
+                    assert await link.ends([0]) == {0: 0}
+                except KafkaError:
+                    await anyio.sleep(0.2)
+                else:
+                    return
+
+    async def main() -> None:
+        link = DataLink(site, CONFIG, Level())
+        await known(link)
+        for _ in range(2):
+            await to_thread.run_sync(own_kafka.kill)
+            own_kafka.start()
+            await to_thread.run_sync(own_kafka.wait_ready)
+            await known(link)
+        await link.close()
+
+    anyio.run(main)

@@ -1,0 +1,152 @@
+"""A connection and its transport: what depends on the order within one turn of the loop."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from kproxy.protocol.codec import encode_request
+from kproxy.protocol.frames import FrameAssembler
+from kproxy.server import connection
+from tests.fakes import memory_worker
+from tests.wire import batch, produce_values
+
+
+class House:
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task[None]] = []
+        self.admitted = asyncio.Event()
+
+    def admit(self, one: connection.Connection) -> bool:
+        self.tasks.append(asyncio.get_running_loop().create_task(one.run()))
+        self.admitted.set()
+        return True
+
+    def left(self, one: connection.Connection) -> None:
+        pass
+
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+async def leaving(
+    in_that_turn: Callable[[connection.Connection], None],
+    asked: asyncio.Event | None = None,
+    request: bytes = b"",
+) -> None:
+    """A client connects, asks, and leaves in the turn in which something else happens."""
+    house, made = House(), []
+
+    def make() -> connection.Connection:
+        made.append(connection.Connection(memory_worker(), house))
+        return made[0]
+
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(request)
+    await (asked or house.admitted).wait()
+    await asyncio.sleep(0)  # `run` waits
+    made[0].abort()
+    in_that_turn(made[0])
+    await asyncio.wait_for(house.tasks[0], 5)
+    writer.close()
+    server.close()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("size", [10, 5 << 20])
+def test_an_answer_is_ready_in_the_turn_the_client_leaves(
+    monkeypatch: pytest.MonkeyPatch, new_loop: Any, size: int
+) -> None:
+    """Its answer goes nowhere, and that is no fault. Seen as consumers of many queues left."""
+
+    async def leave() -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def answer(*_: object) -> bytes:
+            asked.set()
+            await answered.wait()
+            return bytes(size)
+
+        monkeypatch.setattr(connection, "answer", answer)
+        await leaving(lambda _: answered.set(), asked, encode_request(18, 0, 1, {}))
+
+    with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(leave())
+    assert not lines
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_request_has_its_turn_in_the_turn_the_client_leaves(new_loop: Any) -> None:
+    """It is not answered: it is in line no more."""
+
+    async def leave() -> None:
+        request = encode_request(18, 0, 1, {})
+        await leaving(lambda one: one.data_received(request))
+
+    with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(leave())
+    assert not lines
+
+
+async def said(request: bytes) -> bytes:
+    """All that a connection answers to these bytes, up to its end."""
+    house = House()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: connection.Connection(memory_worker(), house), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(request)
+    answers = await asyncio.wait_for(reader.read(), 5)
+    await asyncio.wait_for(house.tasks[0], 5)
+    writer.close()
+    server.close()
+    return answers
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("last", ["acks-0", "no-request"])
+def test_what_is_done_is_answered_before_a_fault_ends_the_connection(
+    new_loop: Any, last: str
+) -> None:
+    """All of it within one turn of the loop."""
+    fault = {
+        "acks-0": encode_request(0, 9, 9, produce_values("q", batch(b"v", crc=1), acks=0)),
+        "no-request": bytes([0, 0, 0, 10]) + bytes([0, 99]) + bytes(8),
+    }[last]
+    sound = b"".join(
+        encode_request(0, 9, number, produce_values("q", batch(b"v"))) for number in range(3)
+    )
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        answers = runner.run(said(sound + fault))
+    found = FrameAssembler(1 << 20).feed(answers)
+    assert [int.from_bytes(frame[:4], "big") for frame in found] == [0, 1, 2]
+
+
+def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
+    async def run() -> None:
+        house, made = House(), []
+
+        def make() -> connection.Connection:
+            made.append(connection.Connection(memory_worker(), house))
+            return made[0]
+
+        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        await house.admitted.wait()
+        one = made[0]
+        one._transport.write(bytes(60_000))
+        one._fail(connection.Malformed("no"))
+        one.active_at -= 1000
+        one.expire(time.monotonic())
+        await asyncio.wait_for(house.tasks[0], 5)
+        writer.close()
+        server.close()
+
+    with capture_logs() as lines, asyncio.Runner() as runner:
+        runner.run(run())
+    assert [line["event"] for line in lines] == ["request_refused", "client_does_not_read"]

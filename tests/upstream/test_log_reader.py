@@ -1,0 +1,107 @@
+"""Reads of logs: each for who asked, though another asked for the same partition before."""
+
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from kproxy.upstream import log_reader
+from kproxy.upstream.log_reader import Reader, Records
+from kproxy.upstream.settings import Reach, Upstream
+from tests.upstream.consumers import FakeConsumer
+
+UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Reach("nowhere"))
+
+
+class Readers:
+    """What came, by for whom it was read."""
+
+    def __init__(self) -> None:
+        self.found: dict[object, list[int]] = {}
+        self.held: dict[object, anyio.Event] = {}
+
+    async def deliver(self, partition: int, reader: object, records: Records) -> None:
+        self.found.setdefault(reader, []).extend(offset for offset, _ in records)
+        if reader in self.held:
+            await self.held[reader].wait()
+
+    async def has(self, reader: object, offsets: list[int]) -> None:
+        """Once these have come first; a read may bring more than it was asked for."""
+        with anyio.fail_after(10):
+            while self.found.get(reader, [])[: len(offsets)] != offsets:
+                await anyio.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "Consumer", FakeConsumer)
+
+
+def run(test: Any) -> None:
+    async def main() -> None:
+        readers = Readers()
+        reader = Reader(UPSTREAM, readers.deliver, lambda *lost: pytest.fail(str(lost)))
+        try:
+            await test(reader, readers)
+        finally:
+            await to_thread.run_sync(reader.close)
+
+    anyio.run(main)
+
+
+def test_a_read_asked_for_twice_goes_on() -> None:
+    async def test(reader: Reader, readers: Readers) -> None:
+        reader.read(0, 3, 5, "one")
+        reader.read(0, 3, 8, "one")
+        await readers.has("one", [3, 4, 5, 6, 7])
+
+    run(test)
+
+
+def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
+    """FAULT S1: a shard lost and got back while it was read was made again from nothing."""
+
+    async def test(reader: Reader, readers: Readers) -> None:
+        readers.held["before"] = anyio.Event()
+        reader.read(0, 0, 20, "before")
+        await readers.has("before", [0, 1])
+        reader.read(0, 9, 12, "after")
+        readers.held.pop("before").set()
+        await readers.has("after", [9, 10, 11])
+        assert readers.found["before"] == [0, 1]
+
+    run(test)
+
+
+def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
+    """FAULT S8: one shard that could not write stopped what all others read."""
+
+    async def test(reader: Reader, readers: Readers) -> None:
+        readers.held["slow"] = anyio.Event()
+        reader.read(0, 0, 6, "slow")
+        await readers.has("slow", [0])
+        reader.read(1, 5, 9, "quick")
+        await readers.has("quick", [5, 6, 7, 8])
+        assert len(readers.found["slow"]) < 3
+        reader.read(0, 6, 12, "slow")
+        readers.held.pop("slow").set()
+        await readers.has("slow", list(range(12)))
+
+    run(test)
+
+
+def test_more_is_asked_for_while_the_reader_is_busy_with_all_it_asked_for() -> None:
+    async def test(reader: Reader, readers: Readers) -> None:
+        readers.held["slow"] = anyio.Event()
+        reader.read(0, 0, 1, "slow")
+        await readers.has("slow", [0])
+        await anyio.sleep(2 * log_reader._PATIENCE_S)
+        first = len(readers.found["slow"])
+        reader.read(0, first, 9, "slow")
+        await anyio.sleep(2 * log_reader._LOOK_S)
+        assert len(readers.found["slow"]) == first
+        readers.held.pop("slow").set()
+        await readers.has("slow", list(range(9)))
+
+    run(test)
