@@ -11,7 +11,7 @@ _NOTED_BYTES = 256 << 10
 _FREED_AT_ONCE_BYTES = 8 << 20
 
 
-class Memory:
+class MemoryBudget:
     """Bytes that requests, or answers, of all connections hold.
 
     Above the limit nothing new is begun. Unfinished requests can go on to twice the limit, where
@@ -59,7 +59,7 @@ class Memory:
                 self.wait_no_more(room.set)
 
 
-class Making(Pace):
+class ResponseBudget(Pace):
     """An answer while it is made: in slices, and its bytes counted before it is whole.
 
     `step` with each part of it. A short answer is counted only when it is sent; a long one waits
@@ -68,12 +68,12 @@ class Making(Pace):
 
     __slots__ = ("_held", "_made", "_memory")
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryBudget) -> None:
         super().__init__()
         self._memory = memory
         self._made = self._held = 0
 
-    def __enter__(self) -> "Making":
+    def __enter__(self) -> "ResponseBudget":
         self.begin()
         return self
 

@@ -10,18 +10,18 @@ from typing import Any
 from anyio.abc import TaskGroup
 
 from kproxy.config import Config
-from kproxy.fetching.streamed_response import Answer
+from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.log.base import Ticket
 from kproxy.loop.garbage import collect_less
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.cluster_view import Alone
+from kproxy.metadata.cluster_view import SingleNode
 from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
 from kproxy.shard.watchers import Watchers
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Fold
-from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
 from kproxy.worker.worker import OneShard, Worker
@@ -39,7 +39,7 @@ def as_served() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def chunks_of(answer: Answer) -> list[bytearray]:
+async def chunks_of(answer: StreamedResponse) -> list[bytearray]:
     """All chunks of an answer, as a connection sends them."""
     chunks = []
     with answer.pinned():
@@ -126,7 +126,7 @@ class MemoryShard:
         self.kv.write(self.state.drain())
 
     def apply(self, envelope: Envelope) -> Outcome:
-        place = Place(0, len(self.segments.data), len(envelope.body))
+        place = LogLocation(0, len(self.segments.data), len(envelope.body))
         self.segments.data += envelope.body
         outcome = self.fold.apply(len(self.log), envelope, place)
         self.log.append(envelope)
@@ -141,7 +141,7 @@ def memory_worker(**settings: Any) -> Worker:
     shard: Any = MemoryShard()
     return Worker(
         config=Config(**settings),
-        cluster=Alone(cluster_id="test-cluster", me=Broker(1, "127.0.0.1", 9092)),
+        cluster=SingleNode(cluster_id="test-cluster", me=Broker(1, "127.0.0.1", 9092)),
         routes=OneShard(shard),
         lookup=StateLookup(shard.state),
         now_ms=lambda: next(clock),

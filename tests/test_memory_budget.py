@@ -2,12 +2,12 @@
 
 import anyio
 
-from kproxy.memory_budget import Making, Memory
+from kproxy.memory_budget import MemoryBudget, ResponseBudget
 
 
 def test_everyone_who_waits_for_room_is_woken() -> None:
     async def run() -> None:
-        memory = Memory(10)
+        memory = MemoryBudget(10)
         memory.take(11)
         with anyio.fail_after(2):
             async with anyio.create_task_group() as tasks:
@@ -21,12 +21,12 @@ def test_everyone_who_waits_for_room_is_woken() -> None:
 
 def test_a_long_answer_waits_for_room() -> None:
     async def run() -> None:
-        memory = Memory(1 << 20)
+        memory = MemoryBudget(1 << 20)
         memory.take(3 << 19)
         done = []
 
         async def make_answer() -> None:
-            with Making(memory) as making:
+            with ResponseBudget(memory) as making:
                 await making.step(1 << 19)
                 done.append(memory.used)
 
@@ -46,7 +46,7 @@ def test_a_long_answer_waits_for_room() -> None:
 
 def test_who_has_gone_waits_no_more() -> None:
     async def run() -> None:
-        memory = Memory(10)
+        memory = MemoryBudget(10)
         memory.take(11)
         called: list[int] = []
         memory.when_room(lambda: called.append(1))

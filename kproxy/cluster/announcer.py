@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskGroup
 
-from kproxy.cluster.catalogue_cache import Gone, QueueCache, announcement
+from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
 from kproxy.errors import KafkaError
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.shard.shard import Shard
@@ -28,12 +28,12 @@ def serves(shard: Shard, term: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voice:
+class ClusterContext:
     """How a worker speaks to the others, and what it has heard of them."""
 
     link: DataLink
     shards: int
-    cache: QueueCache
+    cache: CatalogueCache
     serving: Callable[[int], Shard | None]
     settle: Callable[[], Awaitable[None]]
     """Wait until the cache is as new as the topic."""
@@ -43,7 +43,7 @@ class Voice:
 class Announcer:
     """Puts announcements in the queues topic."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: ClusterContext) -> None:
         self._settle = voice.settle
         self._link = voice.link
         self._shards = voice.shards
@@ -59,7 +59,7 @@ class Announcer:
         shard: Shard,
         name: str,
         then: Callable[[], None] | None = None,
-        gone: Gone | None = None,
+        gone: Tombstone | None = None,
     ) -> None:
         """Tell all workers what a queue of a home shard served here is now, `then` go on.
 
@@ -83,7 +83,7 @@ class Announcer:
             self._link.publish_queue(rows.queue_key(name), announcement(queue), delivered)
         elif queue is None:
             as_of = shard.applied_through.next_offset - 1
-            header = (gone or Gone(as_of, self._cache.held_id(name))).header()
+            header = (gone or Tombstone(as_of, self._cache.held_id(name))).header()
             self._link.publish_queue(rows.queue_key(name), None, delivered, header)
         else:
             return
@@ -121,7 +121,7 @@ class Announcer:
             return
         held = self._cache.held_id(name)
         if held is not None and held != queue.queue_id:
-            header = Gone(queue.created_at, held).header()
+            header = Tombstone(queue.created_at, held).header()
             self._link.publish_queue(rows.queue_key(name), None, None, header)
 
     # -- beginning to serve

@@ -14,7 +14,7 @@ from kproxy.errors import Code, KafkaError
 _WAIT_S = 5.0
 
 
-class Freshness:
+class CatalogueBarrier:
     """Asks for the end once for all who wait; `run` until cancelled."""
 
     def __init__(self, end: Callable[[], Awaitable[int]], reached: Callable[[], int]) -> None:

@@ -31,7 +31,7 @@ _NO_ID = bytes(16)
 _NOBODYS = b"-"
 
 
-class Gone(NamedTuple):
+class Tombstone(NamedTuple):
     """A name is nobody's as of a log offset of its home shard; whose it was, where that is known.
 
     At -1: it is not known since when, as tombstones of earlier releases do not say.
@@ -45,11 +45,11 @@ class Gone(NamedTuple):
         return NOTE, _GONE.pack(self.at, self.queue_id or _NO_ID)
 
 
-def _gone(note: bytes | None) -> Gone:
+def _gone(note: bytes | None) -> Tombstone:
     if note is None or len(note) != _GONE.size:
-        return Gone()
+        return Tombstone()
     at, queue_id = _GONE.unpack(note)
-    return Gone(at, None if queue_id == _NO_ID else QueueId(queue_id))
+    return Tombstone(at, None if queue_id == _NO_ID else QueueId(queue_id))
 
 
 def outcome_key(writer: int, counter: int) -> bytes:
@@ -87,7 +87,7 @@ def _nothing(_: object) -> None:
     pass
 
 
-def _said(record: Record) -> tuple[str, Queue | Gone] | None:
+def _said(record: Record) -> tuple[str, Queue | Tombstone] | None:
     """What a record says of a name; None where someone else wrote it."""
     try:
         name = record.key[1:].decode()
@@ -98,19 +98,19 @@ def _said(record: Record) -> tuple[str, Queue | Gone] | None:
         return None
 
 
-def _agrees(truth: Queue | None, word: Queue | Gone) -> bool:
-    if truth is None or isinstance(word, Gone):
-        return truth is None and isinstance(word, Gone)
+def _agrees(truth: Queue | None, word: Queue | Tombstone) -> bool:
+    if truth is None or isinstance(word, Tombstone):
+        return truth is None and isinstance(word, Tombstone)
     return (truth.queue_id, truth.changed_at, truth.partitions) == (
         word.queue_id, word.changed_at, word.partitions,
     )  # fmt: skip
 
 
-def _is_ahead(home: Shard, word: Queue | Gone | None) -> bool:
+def _is_ahead(home: Shard, word: Queue | Tombstone | None) -> bool:
     """Whether who said this had read more of the home shard's log than we have."""
     if word is None:
         return False
-    as_of = word.at if isinstance(word, Gone) else word.changed_at
+    as_of = word.at if isinstance(word, Tombstone) else word.changed_at
     return as_of >= home.applied_through.next_offset
 
 
@@ -127,7 +127,7 @@ def doubt_key(name: str) -> bytes:
     return b"d" + name.encode()
 
 
-class QueueCache:
+class CatalogueCache:
     """`Lookup` over what was announced, and over the state of home shards served here."""
 
     def __init__(self, kv: Kv, shards: int, serving: Callable[[int], Shard | None]) -> None:
@@ -242,7 +242,7 @@ class QueueCache:
             if said is not None:
                 self._hear(changes, right, *said)
                 if self.reading_again:
-                    changes[_seen_key(said[0])] = None if isinstance(said[1], Gone) else b""
+                    changes[_seen_key(said[0])] = None if isinstance(said[1], Tombstone) else b""
         self.kv.write(changes)
         return [name for name, it_is in right.items() if not it_is]
 
@@ -251,7 +251,7 @@ class QueueCache:
         changes: dict[bytes, bytes | None],
         right: dict[str, bool],
         name: str,
-        word: Queue | Gone,
+        word: Queue | Tombstone,
     ) -> None:
         home = self._home(name)
         if home is None or _is_ahead(home, word):
@@ -263,13 +263,13 @@ class QueueCache:
             self._put(changes, name, truth)
             right[name] = holds = _agrees(truth, word)
         if not holds or self.kv.get(doubt_key(name)) is not None or doubt_key(name) in changes:
-            doubted = _NOBODYS if isinstance(word, Gone) else b""
+            doubted = _NOBODYS if isinstance(word, Tombstone) else b""
             changes[doubt_key(name)] = None if holds else doubted
 
-    def _take(self, changes: dict[bytes, bytes | None], name: str, word: Queue | Gone) -> bool:
+    def _take(self, changes: dict[bytes, bytes | None], name: str, word: Queue | Tombstone) -> bool:
         """Believe what is said of another's queue, unless something later is known."""
         known = self._known(changes, name)
-        if isinstance(word, Gone):
+        if isinstance(word, Tombstone):
             self._remember(name, word)
         if isinstance(word, Queue):
             if word.changed_at < (known.changed_at if known else self._ended.get(name, 0)):
@@ -283,7 +283,7 @@ class QueueCache:
             self._put(changes, name, None)
         return True
 
-    def _remember(self, name: str, gone: Gone) -> None:
+    def _remember(self, name: str, gone: Tombstone) -> None:
         """So that what somebody says late of a queue that is gone does not bring it back."""
         at = max(self._ended.pop(name, 0), gone.at)
         self._ended[name] = at

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from confluent_kafka import KafkaException
 
-from kproxy.cluster.catalogue_cache import QueueCache
+from kproxy.cluster.catalogue_cache import CatalogueCache
 from kproxy.errors import KafkaError
 from kproxy.loop.pulse import pulse
 
@@ -22,12 +22,12 @@ Again = Callable[[Callable[[], None]], Awaitable[None]]
 """Have the topic delivered from its start on, once what is given was called."""
 
 
-class Rereading:
+class CatalogueReload:
     """Notes how current the catalogue is; `run` until cancelled."""
 
     def __init__(
         self,
-        cache: QueueCache,
+        cache: CatalogueCache,
         again: Again,
         settle: Callable[[], Awaitable[None]],
         kept_ms: int,

@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 import structlog
 
-from kproxy.cluster.announcer import Announcer, Voice, serves
-from kproxy.cluster.catalogue_cache import Gone, announced, announcement, outcome_key
+from kproxy.cluster.announcer import Announcer, ClusterContext, serves
+from kproxy.cluster.catalogue_cache import Tombstone, announced, announcement, outcome_key
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
@@ -37,21 +37,21 @@ _AGAIN_S = 1.0
 _RECENT_MS = 600_000  # nobody waits for older ones; clocks of machines differ by less, mostly
 _UNANSWERED_MAX = 500  # of those folded while catching up
 
-Answer = Callable[[Outcome], None]
+StreamedResponse = Callable[[Outcome], None]
 _Folded = tuple[int, Envelope, Outcome]
 
 
-class Decisions:
+class CommandRouter:
     """What this worker asked of other shards, and what it decides for others."""
 
-    def __init__(self, voice: Voice, now_ms: Callable[[], int]) -> None:
+    def __init__(self, voice: ClusterContext, now_ms: Callable[[], int]) -> None:
         self._link = voice.link
         self._shards = voice.shards
         self._serving = voice.serving
         self._tasks = voice.tasks
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
-        self._landing: dict[int, dict[QueueId, list[tuple[int, Answer]]]] = {}  # by shard
+        self._landing: dict[int, dict[QueueId, list[tuple[int, StreamedResponse]]]] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
         self.announcer = Announcer(voice)
         self._driven: set[tuple[int, QueueId]] = set()
@@ -174,7 +174,7 @@ class Decisions:
         deleted = envelope.kind == Kind.DELETE and not outcome.code
         then = partial(answer, outcome) if deleted and answer is not None else None
         if not outcome.code and outcome.queue is not None:
-            gone = Gone(log_offset, envelope.queue_id) if deleted else None
+            gone = Tombstone(log_offset, envelope.queue_id) if deleted else None
             self.announcer.announce(shard, outcome.queue.name, then, gone)
         spreading = self._spreads(shard, log_offset, envelope, outcome)
         if spreading:
@@ -186,7 +186,7 @@ class Decisions:
         else:
             answer(outcome)
 
-    def _answer_to(self, envelope: Envelope) -> Answer | None:
+    def _answer_to(self, envelope: Envelope) -> StreamedResponse | None:
         """How to tell who sent a command; None: they wait for the fold themselves."""
         counter = envelope.counter
         if envelope.writer == self._link.writer:
@@ -250,7 +250,7 @@ class Decisions:
             answer(outcome._replace(queue=queue))
 
     def _answer_when_landed(
-        self, shard: Shard, queue_id: QueueId, log_offset: int, answer: Answer
+        self, shard: Shard, queue_id: QueueId, log_offset: int, answer: StreamedResponse
     ) -> None:
         waiting = self._landing.setdefault(shard.shard, {})
         waiting.setdefault(queue_id, []).append((log_offset, answer))

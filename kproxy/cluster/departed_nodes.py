@@ -15,7 +15,7 @@ _LOOK_S = 600.0
 _AWAY_S = 3600.0
 
 
-class AwayNodes:
+class DepartedNodes:
     """Removes from the map who serves nothing and was no member of Kafka's group for an hour.
 
     Who comes back all the same sees that it was removed, and says where it is.

@@ -14,7 +14,7 @@ from kproxy.protocol.responses import Broker
 _KINDS = (b"cluster:", b"node:", b"shard:")
 
 
-class LastRecords:
+class MapRecordGuard:
     """The last record of each key, as far as the topic was read."""
 
     def __init__(self, map_: ClusterMap, publish: Callable[[bytes, bytes], None]) -> None:

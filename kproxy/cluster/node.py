@@ -12,20 +12,20 @@ from anyio.abc import TaskGroup
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kproxy.cluster.announcer import Voice
-from kproxy.cluster.catalogue_barrier import Freshness
-from kproxy.cluster.catalogue_cache import QueueCache, outcome_key
-from kproxy.cluster.catalogue_reload import Rereading
-from kproxy.cluster.command_router import Decisions
-from kproxy.cluster.departed_nodes import AwayNodes
-from kproxy.cluster.map_records import LastRecords
-from kproxy.cluster.owned_shards import Shards
-from kproxy.cluster.remote_cleanup import Aftermath
-from kproxy.cluster.services import Site
+from kproxy.cluster.announcer import ClusterContext
+from kproxy.cluster.catalogue_barrier import CatalogueBarrier
+from kproxy.cluster.catalogue_cache import CatalogueCache, outcome_key
+from kproxy.cluster.catalogue_reload import CatalogueReload
+from kproxy.cluster.command_router import CommandRouter
+from kproxy.cluster.departed_nodes import DepartedNodes
+from kproxy.cluster.map_records import MapRecordGuard
+from kproxy.cluster.owned_shards import OwnedShards
+from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
+from kproxy.cluster.services import ShardServices
 from kproxy.cluster.upgrades import ClusterUpgrades
 from kproxy.config import Config
 from kproxy.errors import CannotStart
-from kproxy.log.disk_space import DiskRoom
+from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.cluster_map import (
@@ -37,7 +37,7 @@ from kproxy.metadata.cluster_map import (
     node_record,
     shard_record,
 )
-from kproxy.metadata.cluster_view import Mapped, check_identity, new_cluster_id
+from kproxy.metadata.cluster_view import ClusterMapView, check_identity, new_cluster_id
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
 from kproxy.progress import Progress
 from kproxy.protocol.responses import Broker
@@ -45,7 +45,7 @@ from kproxy.store.rocks import RocksKv
 from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.membership import Membership
 from kproxy.upstream.settings import BadKafkaConfig, Upstream, upstream_of
-from kproxy.upstream.topic_tailer import Follower, Record
+from kproxy.upstream.topic_tailer import Record, TopicTailer
 from kproxy.upstream.topics import ClusterRefused, Topics
 from kproxy.worker.worker import Worker, wall_clock_ms
 
@@ -61,7 +61,7 @@ _RECORDS = 200  # of the queues topic, taken in in one piece
 _CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
 
 
-class Member:
+class ClusterNode:
     """What a worker keeps beside its shards: the map, the catalogue, its name in both."""
 
     def __init__(
@@ -73,37 +73,37 @@ class Member:
         self.address = address
         self.level = Level(OLDEST)  # until the map says more
         self.map = ClusterMap(config.shards)
-        self.shards = Shards(config.shards, config.data_dir)
-        self.room = DiskRoom(config.data_dir, config.disk_free_bytes_min)
+        self.shards = OwnedShards(config.shards, config.data_dir)
+        self.room = DiskSpace(config.data_dir, config.disk_free_bytes_min)
         self.room.tend()  # opening writes, too
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
-        self.cache = QueueCache(self.rows, config.shards, self.shards.serving)
+        self.cache = CatalogueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)
         if self.cache.has_missed(wall_clock_ms(), kept_ms):
             _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
             self.cache.begin_again()
         self.link = DataLink(upstream, config, self.level)
-        self.last_records = LastRecords(self.map, self.link.publish_map)
-        self.freshness = Freshness(self.link.queues_end, lambda: self.cache.next_offset)
+        self.last_records = MapRecordGuard(self.map, self.link.publish_map)
+        self.freshness = CatalogueBarrier(self.link.queues_end, lambda: self.cache.next_offset)
         self.shards.settle = self.freshness.settle
-        self.aftermath = Aftermath(
+        self.aftermath = RemoteQueueCleanup(
             config.shards, self.shards.all, self.cache, self.freshness.settle
         )
         self.cache.gone = self.aftermath.queue_gone
         self.cache.reconfigured = self.aftermath.settings_changed
-        self.decisions: Decisions
+        self.decisions: CommandRouter
         self.me: Broker | None = None
         self.failed = anyio.Event()
         self.reason = ""
         self._map_changed = anyio.Event()
-        self._follower = Follower(
+        self._follower = TopicTailer(
             upstream,
             {upstream.partitions: 0, upstream.queues: self.cache.next_offset},
             self._take,
             lambda topic: self.cache.begin_again(),
             self.fail,
         )
-        self.rereading = Rereading(
+        self.rereading = CatalogueReload(
             self.cache,
             partial(self._follower.again, upstream.queues),
             self.freshness.settle,
@@ -228,8 +228,8 @@ class Member:
             await pulse(_SAY_AGAIN_S)
             self.last_records.say_again(self.me)
 
-    def voice(self, tasks: TaskGroup) -> Voice:
-        return Voice(
+    def voice(self, tasks: TaskGroup) -> ClusterContext:
+        return ClusterContext(
             link=self.link,
             shards=self.config.shards,
             cache=self.cache,
@@ -297,7 +297,7 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
             f"--kafka-config {config.kafka_config}: {error.args[0].str()}"
         ) from None
     topics = await _prepared(config, upstream, admin)
-    member = Member(config, upstream, address, topics.tombstones_kept_ms)
+    member = ClusterNode(config, upstream, address, topics.tombstones_kept_ms)
     try:
         async with anyio.create_task_group() as tasks:
             yield await _served(member, tasks)
@@ -307,9 +307,9 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
             await member.close()
 
 
-async def _served(member: Member, tasks: TaskGroup) -> Worker:
+async def _served(member: ClusterNode, tasks: TaskGroup) -> Worker:
     shards = member.shards
-    member.decisions = Decisions(member.voice(tasks), wall_clock_ms)
+    member.decisions = CommandRouter(member.voice(tasks), wall_clock_ms)
     member.link.unfollowed = member.decisions.unfollowed
     shards.decide = member.decisions.decide
     await member.start()
@@ -319,7 +319,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     )
     worker = Worker(
         config=member.config,
-        cluster=Mapped(member.me, member.map),
+        cluster=ClusterMapView(member.me, member.map),
         routes=shards,
         lookup=member.cache,
         level=member.level,
@@ -331,7 +331,7 @@ async def _served(member: Member, tasks: TaskGroup) -> Worker:
     return worker
 
 
-def _start_tasks(member: Member, tasks: TaskGroup, upgrades: ClusterUpgrades) -> None:
+def _start_tasks(member: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades) -> None:
     assert member.me is not None
     shards = member.shards
     membership = Membership(
@@ -341,7 +341,7 @@ def _start_tasks(member: Member, tasks: TaskGroup, upgrades: ClusterUpgrades) ->
         shards.assigned,
         member.fail,
     )
-    away = AwayNodes(
+    away = DepartedNodes(
         member.map,
         upgrades.live,
         member.link.publish_map,
@@ -360,8 +360,8 @@ def _start_tasks(member: Member, tasks: TaskGroup, upgrades: ClusterUpgrades) ->
     tasks.start_soon(away.run)
 
 
-def _site(member: Member) -> Site:
-    return Site(
+def _site(member: ClusterNode) -> ShardServices:
+    return ShardServices(
         config=member.config,
         upstream=member.upstream,
         link=member.link,
@@ -384,6 +384,6 @@ async def _until_cancelled(membership: Membership) -> None:
             await to_thread.run_sync(membership.close)
 
 
-async def _watch_failure(member: Member) -> None:
+async def _watch_failure(member: ClusterNode) -> None:
     await member.failed.wait()
     raise ClusterRefused(member.reason)

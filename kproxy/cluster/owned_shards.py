@@ -7,8 +7,8 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kproxy.cluster.services import Site
-from kproxy.cluster.shard_owner import Holder
+from kproxy.cluster.services import ShardServices
+from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.log.base import Ticket
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope
@@ -17,14 +17,14 @@ from kproxy.virtual.partitioner import shard_of
 _log = structlog.get_logger()
 
 
-class Shards:
+class OwnedShards:
     """`Routes` of one worker among many."""
 
     def __init__(self, shards: int, directory: Path) -> None:
         self.shards = shards
         self._directory = directory
         self._wanted: frozenset[int] = frozenset()
-        self._holders: dict[int, Holder] = {}
+        self._holders: dict[int, ShardOwner] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._changed = anyio.Event()
         self.decide: Callable[[str, Envelope], Ticket]
@@ -53,7 +53,7 @@ class Shards:
         self._wanted = wanted
         self._changed.set()
 
-    async def run(self, site: Site) -> None:
+    async def run(self, site: ShardServices) -> None:
         """Hold what is assigned, let go of what is not, until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
@@ -65,8 +65,8 @@ class Shards:
                     self._start(index, site, tasks)
                 await self._changed.wait()
 
-    def _start(self, index: int, site: Site, tasks: TaskGroup) -> None:
-        holder = Holder(index, self.shards, self._directory / f"shard-{index}", site)
+    def _start(self, index: int, site: ShardServices, tasks: TaskGroup) -> None:
+        holder = ShardOwner(index, self.shards, self._directory / f"shard-{index}", site)
         scope = self._scopes[index] = anyio.CancelScope()
         self._holders[index] = holder
 

@@ -17,7 +17,7 @@ from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Upstream
 from kproxy.upstream.topics import row_bytes_max
 from kproxy.virtual import rows
-from kproxy.virtual.snapshot import Anchors, Capture
+from kproxy.virtual.snapshot import Anchors, RowCapture
 
 _log = structlog.get_logger()
 
@@ -102,7 +102,7 @@ class Publisher:
 
     async def _captured(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
         """These rows as they are now, whatever happens while they are taken."""
-        capture = self._shard.capture = Capture(self._shard.kv, set(keys), self._anchors)
+        capture = self._shard.capture = RowCapture(self._shard.kv, set(keys), self._anchors)
         try:
             while capture.take_some(_SLICE):
                 await checkpoint()

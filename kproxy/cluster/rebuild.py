@@ -9,12 +9,12 @@ import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.cluster.services import Site
+from kproxy.cluster.services import ShardServices
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace, slices
 from kproxy.shard.shard import Shard
-from kproxy.upstream.link import Onlooker
+from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_whole
 from kproxy.virtual import snapshot
@@ -43,7 +43,7 @@ def _flush_due(shard: Shard, config: Config) -> bool:
     return shard.kv.unflushed_bytes() > config.rows_flush_bytes // _REBUILDING
 
 
-class _Below(Onlooker):
+class _Below(LogListenerBase):
     """Follows the log from its start to before X, where the published rows stand."""
 
     def __init__(self, shard: Shard, start: int, as_of: int, config: Config, now_ms: int) -> None:
@@ -115,7 +115,7 @@ class _Below(Onlooker):
         self._finish(KafkaError(Code.NOT_LEADER_OR_FOLLOWER, reason))
 
 
-async def rebuild(shard: Shard, site: Site) -> None:
+async def rebuild(shard: Shard, site: ShardServices) -> None:
     """Fill an empty shard up to the log offset that the published rows stand for.
 
     Rows go to disk as they come, for memory to be bounded; those without a checkpoint are no copy.
@@ -153,7 +153,7 @@ async def rebuild(shard: Shard, site: Site) -> None:
     _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
 
 
-async def _read_rows(shard: Shard, site: Site) -> int:
+async def _read_rows(shard: Shard, site: ShardServices) -> int:
     """Put the published rows in place; the log offset they stand for."""
     as_of = 0
 

@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 _PERIOD_S = 1.0
 
 
-class Aftermath:
+class RemoteQueueCleanup:
     """Told of announcements; works through them once a second, in each shard among its tasks."""
 
     def __init__(

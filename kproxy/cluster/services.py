@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import anyio
 
-from kproxy.cluster.command_router import Decisions
+from kproxy.cluster.command_router import CommandRouter
 from kproxy.config import Config
-from kproxy.log.disk_space import DiskRoom
+from kproxy.log.disk_space import DiskSpace
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
@@ -16,16 +16,16 @@ from kproxy.upstream.settings import Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class ShardServices:
     """One worker's means."""
 
     config: Config
     upstream: Upstream
     link: DataLink
-    decisions: Decisions
+    decisions: CommandRouter
     announce: Callable[[int, int], None]
     """Tell the map who serves a shard: (shard, claim's log offset)."""
-    room: DiskRoom
+    room: DiskSpace
     opening: anyio.Semaphore  # how many local copies are opened at a time
     progress: Progress
     lookup: Lookup

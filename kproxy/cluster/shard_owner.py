@@ -10,18 +10,18 @@ from anyio import to_thread
 
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import NotRebuilt, rebuild, wipe
-from kproxy.cluster.services import Site
+from kproxy.cluster.services import ShardServices
 from kproxy.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.loop.garbage import left_behind
-from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
-from kproxy.upstream.link import Onlooker
+from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
@@ -35,7 +35,7 @@ _CLAIM_AGAIN_S = 0.5
 _PERIOD_S = 1.0
 
 
-class _LastRecord(Onlooker):
+class _LastRecord(LogListenerBase):
     """Reads one record, to hold it against the local copy."""
 
     def __init__(self, offset: int) -> None:
@@ -52,10 +52,10 @@ class _LastRecord(Onlooker):
         self.done.set()
 
 
-class Holder:
+class ShardOwner:
     """Holds one shard until cancelled."""
 
-    def __init__(self, index: int, shards: int, directory: Path, site: Site) -> None:
+    def __init__(self, index: int, shards: int, directory: Path, site: ShardServices) -> None:
         self._index = index
         self._shards = shards
         self._directory = directory
@@ -215,7 +215,7 @@ class Holder:
             shard.tasks = tasks
             tasks.start_soon(log.run)
             await self._catch_up(log)
-            tasks.start_soon(Keeper(shard, self._site.config, shards=self._shards).run)
+            tasks.start_soon(Housekeeper(shard, self._site.config, shards=self._shards).run)
             publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
             tasks.start_soon(publisher.run)
             site = self._site

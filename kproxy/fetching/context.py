@@ -17,7 +17,7 @@ Ident = tuple[str | bytes, int]
 """A partition as the client names it: topic name or id, and index."""
 
 
-class Followed:
+class FetchPartition:
     """One partition that a consumer follows, and what it was last told of it."""
 
     __slots__ = ("epoch", "ident", "key", "max_bytes", "offset", "shard", "told")
@@ -32,17 +32,17 @@ class Followed:
         self.told: tuple[int, int] | None = None  # high watermark, log start
 
 
-class Interest:
+class FetchContext:
     """Followed partitions by ident. `dirty`, in order of turn: those to be looked at."""
 
     def __init__(self) -> None:
-        self.partitions: dict[Ident, Followed] = {}
-        self.dirty: dict[Followed, None] = {}
-        self._by_key: dict[PartitionKey, Followed] = {}
+        self.partitions: dict[Ident, FetchPartition] = {}
+        self.dirty: dict[FetchPartition, None] = {}
+        self._by_key: dict[PartitionKey, FetchPartition] = {}
         self._event: anyio.Event | None = None
         self._watching = self._ended = False
 
-    def follow(self, followed: Followed) -> None:
+    def follow(self, followed: FetchPartition) -> None:
         self.partitions[followed.ident] = followed
         self.dirty[followed] = None
 
@@ -52,7 +52,9 @@ class Interest:
             self.dirty.pop(followed, None)
             self.locate(followed, None, None)
 
-    def locate(self, followed: Followed, key: PartitionKey | None, shard: Shard | None) -> None:
+    def locate(
+        self, followed: FetchPartition, key: PartitionKey | None, shard: Shard | None
+    ) -> None:
         """Note which queue partition an ident means now; None: there is none."""
         if followed.key == key:
             return

@@ -8,7 +8,7 @@ import time
 from collections import deque
 
 from kproxy.errors import Code, KafkaError
-from kproxy.fetching.context import Interest
+from kproxy.fetching.context import FetchContext
 from kproxy.loop.pace import Pace
 
 EPOCH_MAX = 0x7FFFFFFF
@@ -19,7 +19,7 @@ Owner = tuple[str, str | None]
 Kafka, and nobody else can, who would have to guess the session's id as well."""
 
 
-class Session(Interest):
+class Session(FetchContext):
     """An incremental fetch session."""
 
     def __init__(self, session_id: int, owner: Owner, by_id: bool) -> None:
@@ -40,7 +40,7 @@ class FetchSessions:
         self._sessions: dict[int, Session] = {}
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
-        self._ended: deque[Interest] = deque()  # and not let go of yet
+        self._ended: deque[FetchContext] = deque()  # and not let go of yet
 
     def open(self, owner: Owner, by_id: bool, partitions: int) -> Session | None:
         """A new session, or None where there is no room for one: the client goes on without."""
@@ -85,7 +85,7 @@ class FetchSessions:
 
     # -- letting go
 
-    def end(self, interest: Interest) -> bool:
+    def end(self, interest: FetchContext) -> bool:
         """Let go of what was followed; whether that is done: else `tidy` does the rest."""
         done = interest.let_go()
         if not done:

@@ -9,8 +9,8 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code
-from kproxy.fetching.context import Followed
-from kproxy.memory_budget import Memory
+from kproxy.fetching.context import FetchPartition
+from kproxy.memory_budget import MemoryBudget
 from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import Batch
@@ -26,10 +26,10 @@ _GAP = memoryview(bytearray(_GAP_MAX))  # where they go
 LEADER_EPOCH = 0  # constant while embedded: there is never another leader
 
 
-class Found(NamedTuple):
+class PartitionRead(NamedTuple):
     """One partition's part of an answer. `batches`: (base offset, where it lies)."""
 
-    followed: Followed
+    followed: FetchPartition
     code: Code
     high_watermark: int
     log_start: int
@@ -57,19 +57,19 @@ class Budget:
     first: bool = True
 
 
-def look(followed: Followed, budget: Budget) -> Found:
+def look(followed: FetchPartition, budget: Budget) -> PartitionRead:
     """What the partition has for this consumer now, within the budget (KIP-74)."""
     assert followed.key is not None
     assert followed.shard is not None
     state = followed.shard.state
     row = state.partition(followed.key)
     if row is None:
-        return Found(followed, Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, (), 0)
+        return PartitionRead(followed, Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, (), 0)
     if followed.epoch > LEADER_EPOCH:
-        return Found(followed, Code.UNKNOWN_LEADER_EPOCH, -1, -1, (), 0)
+        return PartitionRead(followed, Code.UNKNOWN_LEADER_EPOCH, -1, -1, (), 0)
     high_watermark, log_start = row.next_offset, row.log_start
     if not log_start <= followed.offset <= high_watermark:
-        return Found(followed, Code.OFFSET_OUT_OF_RANGE, -1, -1, (), 0)
+        return PartitionRead(followed, Code.OFFSET_OUT_OF_RANGE, -1, -1, (), 0)
     batches: list[tuple[int, Batch]] = []
     size = 0
     if followed.offset < high_watermark and (budget.bytes_left > 0 or budget.first):
@@ -90,7 +90,7 @@ def look(followed: Followed, budget: Budget) -> Found:
         elif not budget.first and budget.bytes_left <= followed.max_bytes:
             budget.bytes_left = 0  # full, but for less than one batch
     segments = followed.shard.segments
-    return Found(followed, Code.NONE, high_watermark, log_start, batches, size, segments)
+    return PartitionRead(followed, Code.NONE, high_watermark, log_start, batches, size, segments)
 
 
 class Stored(NamedTuple):
@@ -121,7 +121,7 @@ class Pins:
         self._held.clear()
 
 
-class Answer:
+class StreamedResponse:
     """A response frame that is read in chunks, for what is in memory to be bounded.
 
     Nothing may be awaited between finding what is stored, where no `pins` hold it, and `kept` or
@@ -132,7 +132,7 @@ class Answer:
         self,
         pieces: Sequence[bytes | Stored],
         pins: Pins | None = None,
-        memory: Memory | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self._stored = [piece for piece in pieces if isinstance(piece, Stored)]
         self._pins = pins or Pins()

@@ -12,24 +12,26 @@ from typing import NamedTuple
 from kproxy.loop.steps import EVERY, Steps, spent
 from kproxy.virtual.types import PartitionKey, QueueId
 
-Parts = frozenset[PartitionKey]
-Target = dict[str, Parts]
+PartitionSet = frozenset[PartitionKey]
+Target = dict[str, PartitionSet]
 """Partitions by member id."""
 
 
-class Wish(NamedTuple):
+class MemberSubscription(NamedTuple):
     """A member's subscribed queues, and the partitions it was to have before."""
 
     queues: frozenset[QueueId]
-    before: Parts
+    before: PartitionSet
     order: str  # what members are sorted by: the instance id where there is one
 
 
-Assignor = Callable[[Mapping[str, Wish], Mapping[QueueId, int]], Steps[Target]]
+Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[QueueId, int]], Steps[Target]]
 """assign(wishes by member id, partition counts), in steps."""
 
 
-def uniform(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> Steps[Target]:
+def uniform(
+    wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]
+) -> Steps[Target]:
     """As evenly as can be, moving as little as can be."""
     subscriptions = {wish.queues for wish in wishes.values()}
     if len(subscriptions) == 1:
@@ -68,7 +70,9 @@ def _all_parts(
 
 
 def _same_for_all(
-    wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int], queues: frozenset[QueueId]
+    wishes: Mapping[str, MemberSubscription],
+    sizes: Mapping[QueueId, int],
+    queues: frozenset[QueueId],
 ) -> Steps[Target]:
     parts = yield from _all_parts(queues, sizes)
     members = sorted(wishes)
@@ -113,7 +117,7 @@ def _frozen(has: Iterable[tuple[str, list[PartitionKey]]]) -> Steps[Target]:
 
 
 def _owners(
-    members: list[str], wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]
+    members: list[str], wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]
 ) -> Steps[dict[PartitionKey, str]]:
     """Who had a partition before and may have it still; the first one, where several say so."""
     owners: dict[PartitionKey, str] = {}
@@ -162,7 +166,9 @@ class _Loads:
 class _EachItsOwn:
     """Uniform where subscriptions differ: queues with the same readers are dealt with together."""
 
-    def __init__(self, wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> None:
+    def __init__(
+        self, wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]
+    ) -> None:
         self._wishes = wishes
         self._sizes = sizes
         self._members = sorted(wishes)
@@ -237,7 +243,9 @@ class _EachItsOwn:
         return (yield from _frozen(zip(self._members, has, strict=True)))
 
 
-def _readers(members: list[str], wishes: Mapping[str, Wish]) -> Steps[dict[QueueId, int]]:
+def _readers(
+    members: list[str], wishes: Mapping[str, MemberSubscription]
+) -> Steps[dict[QueueId, int]]:
     """Who reads each queue: a bit for each member by its place."""
     subscribed: dict[frozenset[QueueId], int] = {}
     for place, member in enumerate(members):
@@ -259,7 +267,7 @@ def _places(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def range_(wishes: Mapping[str, Wish], sizes: Mapping[QueueId, int]) -> Steps[Target]:
+def range_(wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]) -> Steps[Target]:
     """Each queue's partitions in a row, the first members one more where they do not divide."""
     members = sorted(wishes, key=lambda m: (wishes[m].order, m))
     has: list[list[PartitionKey]] = [[] for _ in members]

@@ -8,8 +8,8 @@ import uuid
 from typing import Any
 
 from kproxy.errors import Code
-from kproxy.groups.classic_member import Member, Promise, restored
-from kproxy.groups.classic_rebalance import Rebalancing
+from kproxy.groups.classic_member import ClassicMember, Promise, restored
+from kproxy.groups.classic_rebalance import ClassicRebalance
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, topics_of
 from kproxy.loop.steps import Steps, spent
@@ -18,7 +18,7 @@ from kproxy.virtual.group_rows import Change, Head, Row, Rows
 _NEW_MEMBER_S = 300.0  # as Kafka's group.new.member.join.timeout
 
 
-class ClassicGroup(Rebalancing):
+class ClassicGroup(ClassicRebalance):
     """A group as its coordinator has it. `version`: of the rows that this stands for."""
 
     # -- rows
@@ -157,7 +157,7 @@ class ClassicGroup(Rebalancing):
     def _expire_pending(self, member_id: str) -> None:
         self.drop_reserved(member_id)
 
-    def join(self, member: Member, protocol_type: str) -> Promise[dict[str, Any]]:
+    def join(self, member: ClassicMember, protocol_type: str) -> Promise[dict[str, Any]]:
         """Take a new member in and rebalance; the promise is its JoinGroup answer."""
         if not self.members:
             self.protocol_type = protocol_type
@@ -174,7 +174,7 @@ class ClassicGroup(Rebalancing):
         return waiting
 
     def rejoin(
-        self, member: Member, protocols: tuple[tuple[str, bytes], ...], session_s: float,
+        self, member: ClassicMember, protocols: tuple[tuple[str, bytes], ...], session_s: float,
         rebalance_s: float,
     ) -> Promise[dict[str, Any]]:  # fmt: skip
         """A known member joins with what it supports now, and all rebalance."""
@@ -187,7 +187,7 @@ class ClassicGroup(Rebalancing):
         return waiting
 
     def update(
-        self, member: Member, protocols: tuple[tuple[str, bytes], ...], session_s: float,
+        self, member: ClassicMember, protocols: tuple[tuple[str, bytes], ...], session_s: float,
         rebalance_s: float,
     ) -> None:  # fmt: skip
         if protocols != member.protocols:
@@ -199,7 +199,7 @@ class ClassicGroup(Rebalancing):
         if not member.new:
             self.heard(member)
 
-    def replace_static(self, instance: str, new_id: str) -> Member:
+    def replace_static(self, instance: str, new_id: str) -> ClassicMember:
         """The same static member under a new id; who still waits under the old one is fenced."""
         old_id = self._instances[instance]
         member = self.members.pop(old_id)
@@ -219,7 +219,7 @@ class ClassicGroup(Rebalancing):
         self.heard(member)
         return member
 
-    def take_in(self, member: Member) -> None:
+    def take_in(self, member: ClassicMember) -> None:
         """A member that is there from now on, without a rebalance."""
         self.members[member.id] = member
         self._count_protocols(member.protocols, 1)
@@ -230,7 +230,7 @@ class ClassicGroup(Rebalancing):
 
     # -- syncing
 
-    def wait_for_sync(self, member: Member) -> Promise[dict[str, Any]]:
+    def wait_for_sync(self, member: ClassicMember) -> Promise[dict[str, Any]]:
         member.answer_sync(sync_answer(Code.UNKNOWN_MEMBER_ID))  # an earlier try
         waiting: Promise[dict[str, Any]] = Promise()
         member.synced = waiting
@@ -260,7 +260,7 @@ class ClassicGroup(Rebalancing):
                 member.synced = None
         self._answer_some(iter(answers))
 
-    def assignment_of(self, member: Member) -> dict[str, Any]:
+    def assignment_of(self, member: ClassicMember) -> dict[str, Any]:
         return sync_answer(Code.NONE) | {
             "protocol_type": self.protocol_type,
             "protocol_name": self.protocol,

@@ -4,22 +4,22 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-Answer = TypeVar("Answer")
+StreamedResponse = TypeVar("StreamedResponse")
 
 
-class Promise(Generic[Answer]):
+class Promise(Generic[StreamedResponse]):
     """One answer that is not there yet; the first `set` counts."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._value: Answer | None = None
+        self._value: StreamedResponse | None = None
 
-    def set(self, value: Answer) -> None:
+    def set(self, value: StreamedResponse) -> None:
         if not self._event.is_set():
             self._value = value
             self._event.set()
 
-    async def wait(self) -> Answer:
+    async def wait(self) -> StreamedResponse:
         await self._event.wait()
         assert self._value is not None
         return self._value
@@ -29,7 +29,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 """(name, metadata) as a member prefers them."""
 
 
-class Member:
+class ClassicMember:
     """Times are seconds; `deadline` is when it is gone unless it is heard of."""
 
     __slots__ = (
@@ -86,9 +86,9 @@ class Member:
         }
 
 
-def restored(member_id: str, row: dict[str, Any]) -> Member:
+def restored(member_id: str, row: dict[str, Any]) -> ClassicMember:
     """A member as its row has it."""
-    member = Member(
+    member = ClassicMember(
         member_id,
         row["instance"],
         row["client_id"],

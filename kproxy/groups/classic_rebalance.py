@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from anyio import Lock
 
 from kproxy.errors import Code
-from kproxy.groups.classic_member import Member, Promise, Protocols
+from kproxy.groups.classic_member import ClassicMember, Promise, Protocols
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.timers import Alarms, Timers
 from kproxy.virtual.group_rows import NO_VERSION
@@ -18,7 +18,7 @@ _ROUND = "round"
 _ANSWERS_AT_ONCE = 100
 
 Answers = Iterator[tuple[Promise[dict[str, Any]], dict[str, Any]]]
-Heard = tuple[Member, Promise[dict[str, Any]] | None, bool]
+Heard = tuple[ClassicMember, Promise[dict[str, Any]] | None, bool]
 """A member, its promise where it waits, and whether its deadline has come closer."""
 
 
@@ -40,7 +40,7 @@ class Home(Protocol):
     def initial_delay_s(self) -> float: ...
 
 
-class Rebalancing:
+class ClassicRebalance:
     """The members of a group and where their rebalance stands."""
 
     kind = "classic"
@@ -50,7 +50,7 @@ class Rebalancing:
         self._home = home
         self.alarms = Alarms(home.timers)
         self.state = State.EMPTY
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self._instances: dict[str, str] = {}
         self._pending: set[str] = set()  # ids given out and not joined with
         self._supported: Counter[str] = Counter()  # members by protocol
@@ -66,20 +66,20 @@ class Rebalancing:
         self._initial = False
         self._newly_joined = False
 
-    def heard(self, member: Member) -> None:
+    def heard(self, member: ClassicMember) -> None:
         """It has a whole session again; the shorter one of two deadlines is watched anew."""
         self._heard_at(self._home.now(), member)
 
-    def _heard_at(self, now: float, member: Member) -> None:
+    def _heard_at(self, now: float, member: ClassicMember) -> None:
         before = member.deadline
         member.deadline = now + member.session_s
         if member.deadline < before:
             self._watch(member)
 
-    def _watch(self, member: Member) -> None:
+    def _watch(self, member: ClassicMember) -> None:
         self.alarms.set(member, member.deadline, lambda now: self._expire(member, now))
 
-    def _expire(self, member: Member, now: float) -> float | None:
+    def _expire(self, member: ClassicMember, now: float) -> float | None:
         if self.members.get(member.id) is not member or self.state == State.DEAD:
             return None
         if (member.joined is not None and not member.new) or member.synced is not None:
@@ -273,7 +273,7 @@ class Rebalancing:
         return [_listed(member, self.protocol) for member in self.members.values()]
 
 
-def _listed(member: Member, protocol: str | None) -> dict[str, Any]:
+def _listed(member: ClassicMember, protocol: str | None) -> dict[str, Any]:
     return {
         "member_id": member.id,
         "group_instance_id": member.instance,

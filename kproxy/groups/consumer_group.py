@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 from anyio import Lock
 
 from kproxy.errors import Code
-from kproxy.groups.assignors import Parts, Target, queues_in_order
-from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress, restored
+from kproxy.groups.assignors import PartitionSet, Target, queues_in_order
+from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, Progress, restored
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL
-from kproxy.groups.counters import Holders, Subscribed
+from kproxy.groups.counters import AssignmentCounts, SubscriptionCounts
 from kproxy.groups.reconciliation import reconcile
 from kproxy.groups.timers import Alarms, Timers
 from kproxy.loop.steps import EVERY, Steps, at_once, spent
@@ -28,14 +28,14 @@ _FENCED_WITHIN_S = 1.0
 _LOGGED_BYTES = 4 << 20  # of one command, about
 _SESSION, _REVOKE = "session", "revoke"
 _ROWS = 32  # take as long as `EVERY` partitions
-NO_PARTS: Parts = frozenset()
+NO_PARTS: PartitionSet = frozenset()
 
 Still = Callable[[], bool]
 """Whether a member's time is over still."""
 Fenced = list[tuple[ConsumerMember, Still]]
 
 
-class Made(NamedTuple):
+class AssignmentResult(NamedTuple):
     """A target as an assignor made it, for the members that there were."""
 
     epoch: int
@@ -94,8 +94,8 @@ class ConsumerGroup:
         self.look_again_at = self.resolve_again_at = 0.0
         self.looking = self.assigning = False  # beside what members ask for
         self._instances: dict[str, ConsumerMember] = {}
-        self._holders = Holders()
-        self.reading = Subscribed()
+        self._holders = AssignmentCounts()
+        self.reading = SubscriptionCounts()
         self._logged: dict[str, Any] | None = None  # the head's values
 
     # -- rows
@@ -164,7 +164,8 @@ class ConsumerGroup:
         if self.epoch > self.target_epoch:
             return State.ASSIGNING
         there = all(
-            member.epoch in (self.target_epoch, LEFT_FOR_NOW) and member.progress == Progress.STABLE
+            member.epoch in (self.target_epoch, STATIC_LEAVE_EPOCH)
+            and member.progress == Progress.STABLE
             for member in self.members.values()
         )
         return State.STABLE if there else State.RECONCILING
@@ -217,7 +218,7 @@ class ConsumerGroup:
 
     def leave_for_now(self, member: ConsumerMember) -> None:
         """A static member goes and may be back; what it had is kept for it."""
-        member.move_to(LEFT_FOR_NOW)
+        member.move_to(STATIC_LEAVE_EPOCH)
         at_once(self._holders.count(member.revoking - member.assigned, -1))
         member.revoking = NO_PARTS
         member.progress = Progress.STABLE
@@ -307,7 +308,7 @@ class ConsumerGroup:
         due = self.target_epoch < self.epoch and not self.assigning
         return due and self._home.now() >= self.assign_again_at
 
-    def take_target(self, made: Made, took_s: float = 0.0) -> None:
+    def take_target(self, made: AssignmentResult, took_s: float = 0.0) -> None:
         """Members that came since it was begun have theirs from the next one."""
         self.assignor = made.assignor
         for member_id, parts in made.target.items():
@@ -320,7 +321,7 @@ class ConsumerGroup:
         self.target_epoch = made.epoch
         self.assign_again_at = self._home.now() + max(self._home.assignment_interval_s, took_s)
 
-    def reconcile(self, member: ConsumerMember, owned: Parts | None) -> Steps[None]:
+    def reconcile(self, member: ConsumerMember, owned: PartitionSet | None) -> Steps[None]:
         """Take a member a step towards its target."""
         before = (member.epoch, member.progress)
         if before == (self.target_epoch, Progress.STABLE):
@@ -349,7 +350,7 @@ class ConsumerGroup:
         self.alarms.end()
 
 
-def _union(one: Parts, other: Parts) -> Parts:
+def _union(one: PartitionSet, other: PartitionSet) -> PartitionSet:
     return one | other if other else one
 
 

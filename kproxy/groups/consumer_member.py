@@ -6,14 +6,14 @@ from enum import StrEnum
 from itertools import islice, starmap
 from typing import Any
 
-from kproxy.groups.assignors import Parts
+from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.classic_member import Protocols
 from kproxy.groups.timers import Timer
 from kproxy.loop.steps import EVERY, Steps, spent
 
-LEFT_FOR_NOW = -2
+STATIC_LEAVE_EPOCH = -2
 """Epoch of a static member that has left and may be back."""
-NONE: Parts = frozenset()
+NONE: PartitionSet = frozenset()
 _PART = struct.Struct(">16sI")
 _NAME_BYTES = 30
 
@@ -42,9 +42,9 @@ class ConsumerMember:
         self.epoch = 0
         self.previous_epoch = 0
         self.progress = Progress.STABLE
-        self.assigned: Parts = NONE
-        self.revoking: Parts = NONE
-        self.target: Parts = NONE
+        self.assigned: PartitionSet = NONE
+        self.revoking: PartitionSet = NONE
+        self.target: PartitionSet = NONE
         self.protocols: Protocols = ()  # of one that still speaks the classic protocol
         self.session_s = 0.0  # likewise
         self.deadline = 0.0
@@ -119,7 +119,7 @@ def restored(member_id: str, row: dict[str, Any]) -> ConsumerMember:
     return member
 
 
-def pack_parts(parts: Parts) -> Steps[bytes]:
+def pack_parts(parts: PartitionSet) -> Steps[bytes]:
     """20 bytes a partition: for groups over thousands of queues."""
     packed, left = [], iter(parts)
     while piece := b"".join(starmap(_PART.pack, islice(left, EVERY))):
@@ -128,5 +128,5 @@ def pack_parts(parts: Parts) -> Steps[bytes]:
     return b"".join(packed)
 
 
-def unpack_parts(data: bytes) -> Parts:
+def unpack_parts(data: bytes) -> PartitionSet:
     return frozenset(_PART.iter_unpack(data))

@@ -16,10 +16,10 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.consumer_group import ConsumerGroup, Fenced, Still
 from kproxy.groups.consumer_member import ConsumerMember
-from kproxy.groups.group_deletion import Deletions
+from kproxy.groups.group_deletion import GroupDeletions
 from kproxy.groups.migration import downgraded, upgraded
-from kproxy.groups.offset_expiry import Expiry
-from kproxy.groups.subscriptions import Looking
+from kproxy.groups.offset_expiry import OffsetExpiry
+from kproxy.groups.subscriptions import SubscriptionResolver
 from kproxy.groups.timers import Timers
 from kproxy.loop.pace import Pace, lots
 from kproxy.loop.steps import Steps, at_once, done, spent
@@ -62,8 +62,8 @@ class Coordinator:
         self._to_log: deque[Group] = deque()
         self._to_fence: dict[ConsumerGroup, Fenced] = {}
         self._more = anyio.Event()
-        self.deletions = Deletions(shard, self.head, now_ms)
-        self.looking = Looking(lookup, self.now, self.has, self.log_changes)
+        self.deletions = GroupDeletions(shard, self.head, now_ms)
+        self.looking = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
@@ -309,7 +309,7 @@ class Coordinator:
         """Find the groups with members, then log what nobody waits for, until cancelled."""
         await self._take_up()
         async with anyio.create_task_group() as tasks:
-            expiry = Expiry(
+            expiry = OffsetExpiry(
                 self.shard, self.config, self.lookup, self.now_ms, self.load, self.going
             )
             tasks.start_soon(expiry.run)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.assignors import Parts
+from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.loop.steps import EVERY, Steps
 from kproxy.virtual.types import PartitionKey
@@ -15,7 +15,7 @@ Subscription = tuple[tuple[str, ...], str]
 Subscriptions = list[Subscription]
 
 
-class Subscribed:
+class SubscriptionCounts:
     """The different subscriptions of a group, with the number of members that have each."""
 
     def __init__(self) -> None:
@@ -61,13 +61,13 @@ class Subscribed:
         return names
 
 
-class Holders:
+class AssignmentCounts:
     """How many members have a partition, or have yet to give it up."""
 
     def __init__(self) -> None:
         self._count: dict[PartitionKey, int] = {}
 
-    def count(self, parts: Parts, by: int) -> Steps[None]:
+    def count(self, parts: PartitionSet, by: int) -> Steps[None]:
         held = self._count
         for number, part in enumerate(parts, 1):
             if number % EVERY == 0:
@@ -78,7 +78,7 @@ class Holders:
             else:
                 del held[part]
 
-    def others(self, member: ConsumerMember) -> Steps[Parts]:
+    def others(self, member: ConsumerMember) -> Steps[PartitionSet]:
         """What a member is to get and another one holds."""
         held, own, found = self._count, member.revoking, set()
         for number, part in enumerate(member.target - member.assigned, 1):

@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 _OFFSETS_AT_ONCE = 500
 
 
-class Deletions:
+class GroupDeletions:
     """Of one coordinator; `run` until cancelled. `head`: of a group as its rows are."""
 
     def __init__(

@@ -6,9 +6,9 @@ are left are a classic group again.
 """
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.assignors import Parts
+from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.classic_group import ClassicGroup
-from kproxy.groups.classic_member import Member
+from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.classic_rebalance import Home as ClassicHome
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
@@ -59,7 +59,9 @@ def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> Steps
     return group
 
 
-def _upgraded(member: Member, classic: ClassicGroup, lookup: Lookup) -> Steps[ConsumerMember]:
+def _upgraded(
+    member: ClassicMember, classic: ClassicGroup, lookup: Lookup
+) -> Steps[ConsumerMember]:
     made = ConsumerMember(member.id)
     made.instance = member.instance
     made.client_id, made.host = member.client_id, member.host
@@ -74,7 +76,7 @@ def _upgraded(member: Member, classic: ClassicGroup, lookup: Lookup) -> Steps[Co
     return made
 
 
-def parts_named(named: Named, lookup: Lookup) -> Steps[Parts]:
+def parts_named(named: Named, lookup: Lookup) -> Steps[PartitionSet]:
     """The partitions that are there of those named."""
     found: list[PartitionKey] = []
     for number, (name, indices) in enumerate(named, 1):
@@ -111,7 +113,7 @@ def downgraded(group: ConsumerGroup, home: ClassicHome, lookup: Lookup) -> Steps
     classic.protocol_type = CONSUMER_PROTOCOL
     classic.logged = set(group.members) | group.gone
     for one in group.members.values():
-        member = Member(
+        member = ClassicMember(
             one.id, one.instance, one.client_id, one.host, one.session_s, one.rebalance_s,
             one.protocols,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.queue_settings import LOOK_AGAIN_MS
 from kproxy.shard.appends import append_all
-from kproxy.shard.due_index import Looks
+from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.bodies import Expire
@@ -37,7 +37,7 @@ _PAUSE = 500
 Load = Callable[[str], Awaitable[ClassicGroup | ConsumerGroup | None]]
 
 
-class Expiry(Looks):
+class OffsetExpiry(DueIndexScanner):
     """Looks for what has run out in one shard; `run` until cancelled."""
 
     def __init__(

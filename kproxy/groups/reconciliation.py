@@ -4,13 +4,13 @@ It gives up what it is not to keep, then moves to the target's epoch, then gets 
 given up.
 """
 
-from kproxy.groups.assignors import Parts
+from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.consumer_member import NONE, ConsumerMember, Progress
 from kproxy.loop.steps import Steps, spent
 
 
 def reconcile(
-    member: ConsumerMember, target_epoch: int, owned: Parts | None, others: Parts
+    member: ConsumerMember, target_epoch: int, owned: PartitionSet | None, others: PartitionSet
 ) -> Steps[None]:
     """One step where one is due. `owned`: what it says it has; `others`: what others hold."""
     if member.progress == Progress.STABLE and member.epoch == target_epoch:
@@ -37,6 +37,6 @@ def reconcile(
     member.progress = Progress.UNRELEASED if len(free) < len(wanted) else Progress.STABLE
 
 
-def _still_owned(owned: Parts | None, parts: Parts) -> bool:
+def _still_owned(owned: PartitionSet | None, parts: PartitionSet) -> bool:
     """Whether it may still have some of these; a heartbeat that does not say leaves it open."""
     return owned is None or bool(owned & parts)

@@ -16,8 +16,8 @@ import structlog
 from crc32c import crc32c
 
 from kproxy.errors import Code
-from kproxy.groups.assignors import ASSIGNORS, Target, Wish
-from kproxy.groups.consumer_group import ConsumerGroup, Made
+from kproxy.groups.assignors import ASSIGNORS, MemberSubscription, Target
+from kproxy.groups.consumer_group import AssignmentResult, ConsumerGroup
 from kproxy.groups.counters import Subscriptions
 from kproxy.groups.regex import compiled
 from kproxy.loop.steps import EVERY, Result, Steps, Work, finish, in_order
@@ -38,7 +38,7 @@ Resolved = dict[str, frozenset[str]]
 """Names by regular expression."""
 
 
-class Seen(NamedTuple):
+class ResolvedPattern(NamedTuple):
     """What a group was found to read, as of so many `changes` of the catalogue."""
 
     changes: int
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
     topology: Topology
 
 
-class Looking:
+class SubscriptionResolver:
     """Of one coordinator's groups; `run` until cancelled."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Looking:
             return True
         return self._lookup.changes != group.seen_changes and now >= group.look_again_at
 
-    def _take_seen(self, group: ConsumerGroup, seen: Seen, started: float) -> bool:
+    def _take_seen(self, group: ConsumerGroup, seen: ResolvedPattern, started: float) -> bool:
         # Looking at a million names may take seconds.
         now = self._now()
         took = now - started
@@ -94,7 +94,9 @@ class Looking:
         group.topology = seen.topology
         return changed
 
-    async def _look_on(self, group: ConsumerGroup, work: Work[Seen], started: float) -> None:
+    async def _look_on(
+        self, group: ConsumerGroup, work: Work[ResolvedPattern], started: float
+    ) -> None:
         if not await self._finished(group, work):
             return
         async with group.lock:
@@ -107,7 +109,7 @@ class Looking:
                     self.assign(group)
                 await self._logged(group)
 
-    def _seen(self, group: ConsumerGroup) -> Steps[Seen]:
+    def _seen(self, group: ConsumerGroup) -> Steps[ResolvedPattern]:
         changes, regexes = self._lookup.changes, set(group.reading.regexes)
         known = group.resolved if changes == group.seen_changes else {}
         resolved = {regex: names for regex, names in known.items() if regex in regexes}
@@ -120,7 +122,7 @@ class Looking:
             parts.append(queue.queue_id + b"%d" % queue.partitions)
             if number % EVERY == 0:
                 yield
-        return Seen(changes, resolved, crc32c(b"".join(parts)))
+        return ResolvedPattern(changes, resolved, crc32c(b"".join(parts)))
 
     def _resolved(self, regexes: set[str]) -> Steps[Resolved]:
         """The queues whose names a regular expression matches as a whole."""
@@ -170,7 +172,9 @@ class Looking:
         group.assigning = True
         self._later(lambda: self._assign_on(group, work, started))
 
-    async def _assign_on(self, group: ConsumerGroup, work: Work[Made], started: float) -> None:
+    async def _assign_on(
+        self, group: ConsumerGroup, work: Work[AssignmentResult], started: float
+    ) -> None:
         if not await self._finished(group, work):
             return
         async with group.lock:
@@ -179,7 +183,7 @@ class Looking:
                 group.take_target(work.result, self._now() - started)
                 await self._logged(group)
 
-    def _made(self, group: ConsumerGroup) -> Steps[Made]:
+    def _made(self, group: ConsumerGroup) -> Steps[AssignmentResult]:
         """A target for the members as they are when it is begun."""
         epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
         members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]
@@ -191,12 +195,12 @@ class Looking:
             shared = (id(topics), regex)
             if shared not in ids_of:
                 ids_of[shared] = yield from _ids(_names([(topics, regex)], resolved), queues)
-            wishes[member_id] = Wish(ids_of[shared], before, instance or member_id)
+            wishes[member_id] = MemberSubscription(ids_of[shared], before, instance or member_id)
             if number % EVERY == 0:
                 yield
         target: Target = yield from ASSIGNORS[assignor](wishes, sizes)
         instances = {one[0]: one[1] for one in members if one[1] is not None}
-        return Made(epoch, assignor, target, instances)
+        return AssignmentResult(epoch, assignor, target, instances)
 
     # -- going on
 

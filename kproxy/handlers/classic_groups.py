@@ -11,7 +11,7 @@ from anyio import CancelScope
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic_group import ClassicGroup
-from kproxy.groups.classic_member import Member, Promise
+from kproxy.groups.classic_member import ClassicMember, Promise
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.coordinator import Coordinator
@@ -111,8 +111,8 @@ class _Join:
             return group.join(self._member(self.member_id), self.protocol_type)
         return self._known()
 
-    def _member(self, member_id: str) -> Member:
-        return Member(
+    def _member(self, member_id: str) -> ClassicMember:
+        return ClassicMember(
             member_id, self.instance, self.client_id, self.host, self.session_s, self.rebalance_s,
             self.protocols,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.assignors import Parts
+from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.handlers.classic_groups import coordinator_of
@@ -89,7 +89,7 @@ def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str,
     }
 
 
-def _named(worker: Worker, parts: Parts) -> Steps[list[dict[str, Any]]]:
+def _named(worker: Worker, parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     in_queues = yield from steps_by_queue(parts)
     for number, (queue_id, indices) in enumerate(in_queues.items(), 1):

@@ -10,9 +10,9 @@ from uuid import UUID
 from anyio import CancelScope
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.assignors import ASSIGNORS, Parts
+from kproxy.groups.assignors import ASSIGNORS, PartitionSet
 from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
-from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember
+from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
 from kproxy.groups.regex import compiled
 from kproxy.handlers.classic_groups import coordinator_of, storage_code
 from kproxy.loop.steps import EVERY, Steps, done, in_order, spent
@@ -46,7 +46,7 @@ class _Heartbeat:
         self.config = worker.config
         _check(body, request.version)
         self.coordinator = coordinator_of(worker, body.group_id)
-        self.owned: Parts | None = None
+        self.owned: PartitionSet | None = None
 
     async def answer(self) -> dict[str, Any]:
         body, coordinator = self.body, self.coordinator
@@ -63,7 +63,7 @@ class _Heartbeat:
         async with group.lock:
             if group.ended:
                 raise KafkaError(Code.NOT_COORDINATOR)
-            if body.member_epoch in (_LEAVE, LEFT_FOR_NOW):
+            if body.member_epoch in (_LEAVE, STATIC_LEAVE_EPOCH):
                 answer = await self._leave(group)
             else:
                 try:
@@ -87,7 +87,7 @@ class _Heartbeat:
                 raise _unknown(body)
         else:
             member = self._static(group)
-        if body.member_epoch == LEFT_FOR_NOW:
+        if body.member_epoch == STATIC_LEAVE_EPOCH:
             group.leave_for_now(member)
         else:
             group.take_out(member.id)
@@ -158,7 +158,7 @@ class _Heartbeat:
             return self._new(group), True
         if known.id == body.member_id:
             return known, False
-        if known.epoch != LEFT_FOR_NOW:
+        if known.epoch != STATIC_LEAVE_EPOCH:
             raise KafkaError(
                 Code.UNRELEASED_INSTANCE_ID,
                 f"Static member {body.member_id} with instance id {body.instance_id} cannot join"
@@ -234,7 +234,9 @@ class _Heartbeat:
             changed = True
         return changed
 
-    async def _answer(self, member_id: str, epoch: int, assigned: Parts | None) -> dict[str, Any]:
+    async def _answer(
+        self, member_id: str, epoch: int, assigned: PartitionSet | None
+    ) -> dict[str, Any]:
         assignment = None
         if assigned is not None:
             told = await done(_topic_partitions(assigned))
@@ -249,7 +251,7 @@ class _Heartbeat:
         }
 
 
-def _topic_partitions(parts: Parts) -> Steps[list[dict[str, Any]]]:
+def _topic_partitions(parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     for queue_id, indices in (yield from steps_by_queue(parts)).items():
         found.append({"topic_id": UUID(bytes=bytes(queue_id)), "partitions": indices})
@@ -258,7 +260,7 @@ def _topic_partitions(parts: Parts) -> Steps[list[dict[str, Any]]]:
     return found
 
 
-def _owned(given: Any) -> Steps[Parts]:
+def _owned(given: Any) -> Steps[PartitionSet]:
     found: list[PartitionKey] = []
     for number, topic in enumerate(given, 1):
         if topic.topic_id is not None:
@@ -285,8 +287,8 @@ def _check(body: Any, version: int) -> None:
         (body.instance_id is not None and not body.instance_id.strip(),
          "InstanceId can't be empty."),
         (body.rack_id is not None and not body.rack_id.strip(), "RackId can't be empty."),
-        (body.member_epoch < LEFT_FOR_NOW, "MemberEpoch is invalid."),
-        (body.member_epoch == LEFT_FOR_NOW and body.instance_id is None,
+        (body.member_epoch < STATIC_LEAVE_EPOCH, "MemberEpoch is invalid."),
+        (body.member_epoch == STATIC_LEAVE_EPOCH and body.instance_id is None,
          "InstanceId can't be null."),
     ]  # fmt: skip
     if body.member_epoch == _JOIN:

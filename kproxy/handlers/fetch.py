@@ -9,9 +9,16 @@ from typing import Any
 import anyio
 
 from kproxy.errors import Code, KafkaError
-from kproxy.fetching.context import AT_ONCE, Followed, Ident, Interest
+from kproxy.fetching.context import AT_ONCE, FetchContext, FetchPartition, Ident
 from kproxy.fetching.sessions import Session
-from kproxy.fetching.streamed_response import Answer, Budget, Found, Pins, Stored, look
+from kproxy.fetching.streamed_response import (
+    Budget,
+    PartitionRead,
+    Pins,
+    Stored,
+    StreamedResponse,
+    look,
+)
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.protocol import responses
 from kproxy.protocol.codec import response_prefix
@@ -26,7 +33,7 @@ _TEXTS_MAX = 10_000  # that wait to be joined
 _PART_BYTES = 600  # about what a part of an answer takes
 
 
-async def handle(worker: Worker, request: Request) -> Answer:
+async def handle(worker: Worker, request: Request) -> StreamedResponse:
     """A whole response frame."""
     by_id = request.version >= FETCH_TOPIC_IDS
     try:
@@ -47,7 +54,7 @@ async def handle(worker: Worker, request: Request) -> Answer:
             await request.making.let_go(found)
         if session is None and not worker.sessions.end(interest):
             await worker.sessions.tidy(request.making)  # they are many: what was found is pinned
-        return Answer(pieces, pins, worker.answer_memory)
+        return StreamedResponse(pieces, pins, worker.answer_memory)
     except BaseException:
         pins.release()
         if session is None:
@@ -58,11 +65,11 @@ async def handle(worker: Worker, request: Request) -> Answer:
             session.busy = False
 
 
-def _refusal(request: Request, code: Code) -> Answer:
+def _refusal(request: Request, code: Code) -> StreamedResponse:
     head = responses.fetch_head(request.version, code, 0, 0)
     body = head + responses.fetch_tail(request.version)
     prefix = response_prefix(_KEY, request.version, request.header.correlation_id, len(body))
-    return Answer([prefix, body])
+    return StreamedResponse([prefix, body])
 
 
 # -- what the client follows
@@ -70,7 +77,7 @@ def _refusal(request: Request, code: Code) -> Answer:
 
 def _interest(
     worker: Worker, request: Request, by_id: bool
-) -> tuple[Interest, Session | None, bool]:
+) -> tuple[FetchContext, Session | None, bool]:
     """(what to look at, its session if any, whether every partition must be answered)."""
     body, owner = request.body, (request.host, request.header.client_id)
     session_id = getattr(body, "session_id", 0)
@@ -87,7 +94,7 @@ def _interest(
         opened = worker.sessions.open(owner, by_id, wanted)
         if opened is not None:
             return opened, opened, True
-    return Interest(), None, True
+    return FetchContext(), None, True
 
 
 def _ident(topic: Any, by_id: bool) -> str | bytes:
@@ -96,7 +103,7 @@ def _ident(topic: Any, by_id: bool) -> str | bytes:
     return bytes(16) if topic.topic_id is None else topic.topic_id.bytes
 
 
-async def _update(interest: Interest, request: Request, by_id: bool) -> None:
+async def _update(interest: FetchContext, request: Request, by_id: bool) -> None:
     """Note what the request says of partitions."""
     body, making = request.body, request.making
     for topic in body.topics:
@@ -105,7 +112,7 @@ async def _update(interest: Interest, request: Request, by_id: bool) -> None:
             ident: Ident = (name, part.partition)
             followed = interest.partitions.get(ident)
             if followed is None:
-                followed = Followed(ident)
+                followed = FetchPartition(ident)
             followed.offset = part.fetch_offset
             followed.max_bytes = part.partition_max_bytes
             followed.epoch = getattr(part, "current_leader_epoch", -1)
@@ -120,7 +127,7 @@ async def _update(interest: Interest, request: Request, by_id: bool) -> None:
                 await making.rest()
 
 
-def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
+def _locate(worker: Worker, interest: FetchContext, followed: FetchPartition) -> Code:
     """Find the queue that an ident means now; a name may mean a new one since it was deleted."""
     if followed.key is not None and followed.shard is not None:
         if followed.shard.serving and followed.shard.state.partition(followed.key) is not None:
@@ -150,12 +157,12 @@ def _locate(worker: Worker, interest: Interest, followed: Followed) -> Code:
 class _Look:
     """What one look at all that is followed has found."""
 
-    found: list[Found] = field(default_factory=list)
+    found: list[PartitionRead] = field(default_factory=list)
     size: int = 0
     failed: bool = False  # something of it
     ahead: set[Shard] = field(default_factory=set)
 
-    def add(self, part: Found) -> None:
+    def add(self, part: PartitionRead) -> None:
         self.found.append(part)
         self.size += part.size
         if part.code:
@@ -165,8 +172,8 @@ class _Look:
 
 
 async def _wait(
-    worker: Worker, interest: Interest, request: Request, full: bool, pins: Pins
-) -> list[Found]:
+    worker: Worker, interest: FetchContext, request: Request, full: bool, pins: Pins
+) -> list[PartitionRead]:
     """Look until there are `min_bytes`, an error, more in line, or `max_wait` is over."""
     body, line = request.body, request.line
     deadline = anyio.current_time() + body.max_wait.total_seconds()
@@ -190,7 +197,7 @@ async def _wait(
         await worker.long_poll(changed, left)
 
 
-def _ahead(part: Found) -> Shard | None:
+def _ahead(part: PartitionRead) -> Shard | None:
     """The shard of a consumer that has read further than this worker knows: another one served it.
 
     Before that is an OFFSET_OUT_OF_RANGE, the log is asked where it really ends.
@@ -211,7 +218,7 @@ async def _catch_up(shards: set[Shard]) -> None:
 
 
 async def _look_at_all(
-    worker: Worker, interest: Interest, request: Request, full: bool, pins: Pins
+    worker: Worker, interest: FetchContext, request: Request, full: bool, pins: Pins
 ) -> _Look:
     making, dirty = request.making, interest.dirty
     budget = Budget(min(request.body.max_bytes, worker.config.fetch_bytes_max))
@@ -222,7 +229,7 @@ async def _look_at_all(
         if not full and budget.bytes_left <= 0:
             break
         code = _locate(worker, interest, followed)
-        part = Found(followed, code, -1, -1, (), 0) if code else look(followed, budget)
+        part = PartitionRead(followed, code, -1, -1, (), 0) if code else look(followed, budget)
         news = part.code or part.size or followed.told != (part.high_watermark, part.log_start)
         if news or full:
             seen.add(part)
@@ -241,7 +248,7 @@ async def _look_at_all(
 
 
 async def _pieces(
-    request: Request, found: list[Found], session_id: int, pins: Pins
+    request: Request, found: list[PartitionRead], session_id: int, pins: Pins
 ) -> list[bytes | Stored]:
     """The response frame, whose records are read when it is sent."""
     version, making = request.version, request.making
@@ -249,7 +256,7 @@ async def _pieces(
     if many:
         pins.hold(part.stored for part in found if part.size)
     read_committed = request.body.isolation_level == _READ_COMMITTED
-    by_topic: dict[str | bytes, list[Found]] = {}
+    by_topic: dict[str | bytes, list[PartitionRead]] = {}
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.told = (part.high_watermark, part.log_start)
@@ -283,7 +290,7 @@ async def _pieces(
     return [prefix, *pieces]
 
 
-def _fetched(part: Found) -> Fetched:
+def _fetched(part: PartitionRead) -> Fetched:
     watermark = part.high_watermark
     index = part.followed.ident[1]
     return Fetched(index, part.code, watermark, watermark, part.log_start, part.size)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.classic_member import Member
+from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.classic_states import join_answer, sync_answer
 from kproxy.groups.consumer_group import ConsumerGroup
-from kproxy.groups.consumer_member import LEFT_FOR_NOW, ConsumerMember, Progress
+from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, Progress
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.migration import assignment_of, parts_named
@@ -23,7 +23,7 @@ from kproxy.loop.steps import done, in_order
 async def join(
     coordinator: Coordinator,
     group: ConsumerGroup,
-    asked: Member,
+    asked: ClassicMember,
     protocol_type: str,
     known_id_required: bool,
 ) -> dict[str, Any]:
@@ -66,7 +66,7 @@ async def join(
         }
 
 
-def _member(group: ConsumerGroup, asked: Member) -> ConsumerMember:
+def _member(group: ConsumerGroup, asked: ClassicMember) -> ConsumerMember:
     if asked.instance is not None:
         known = group.of_instance(asked.instance)
         if known is not None:
@@ -76,7 +76,7 @@ def _member(group: ConsumerGroup, asked: Member) -> ConsumerMember:
                 raise KafkaError(Code.FENCED_INSTANCE_ID)
             group.take_out(known.id)
             member = known.copy(f"{asked.instance}-{uuid.uuid4()}")
-            if member.epoch == LEFT_FOR_NOW:
+            if member.epoch == STATIC_LEAVE_EPOCH:
                 member.epoch = 0
             return member
     known = group.members.get(asked.id)

@@ -14,7 +14,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.loop.pace import Row, scanned, slices
-from kproxy.memory_budget import Making
+from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append
 from kproxy.virtual import rows
@@ -218,7 +218,9 @@ async def _known(worker: Worker, group: Any) -> None:
         await worker.routes.settled(topic.name for topic in group.topics)
 
 
-async def _fetched(worker: Worker, making: Making, group: Any, by_id: bool) -> dict[str, Any]:
+async def _fetched(
+    worker: Worker, making: ResponseBudget, group: Any, by_id: bool
+) -> dict[str, Any]:
     await making.step(_PART_BYTES)
     fault, topics = Code.NONE, []
     try:
@@ -250,7 +252,7 @@ async def _reader_fault(worker: Worker, asked: Any) -> Code:
 
 
 async def _committed(
-    worker: Worker, making: Making, group: Any, by_id: bool
+    worker: Worker, making: ResponseBudget, group: Any, by_id: bool
 ) -> list[dict[str, Any]]:
     group_id: str = group.group_id
     answer = []
@@ -279,7 +281,9 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> d
     }
 
 
-async def _all_committed(worker: Worker, making: Making, group: str) -> list[dict[str, Any]]:
+async def _all_committed(
+    worker: Worker, making: ResponseBudget, group: str
+) -> list[dict[str, Any]]:
     by_queue: dict[QueueId, list[dict[str, Any]]] = {}
 
     def scan(start: bytes, end: bytes) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.memory_budget import Making
+from kproxy.memory_budget import ResponseBudget
 from kproxy.metadata.queue_settings import BROKER, TOPIC
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
@@ -66,7 +66,7 @@ async def _all(worker: Worker) -> AsyncIterator[_Found]:
                     yield queue.name, partition[1], shard, partition
 
 
-async def _named(worker: Worker, making: Making, topics: Any) -> AsyncIterator[_Found]:
+async def _named(worker: Worker, making: ResponseBudget, topics: Any) -> AsyncIterator[_Found]:
     """Each once, however often it is named."""
     seen = set()
     for topic in topics:

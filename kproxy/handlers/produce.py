@@ -19,7 +19,7 @@ from kproxy.protocol.varint import Malformed
 from kproxy.shard.appends import TICKET_MAX, Appends
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.producer_rows import Sent
+from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.producers import judge
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
@@ -43,7 +43,7 @@ def is_long(request: ProduceRequest) -> bool:
     return sum(len(topic.partitions) for topic in topics) > BATCHES_AT_ONCE
 
 
-class Appending:
+class ProduceCall:
     """One Produce request on its way: what was refused at once, and what waits for the log.
 
     Of a long one nothing is taken yet.
@@ -119,7 +119,7 @@ class Appending:
             return
         key, state = (queue.queue_id, index), shard.state
         row = state.partition(key) if header.producer_id >= 0 else None
-        if row is not None and isinstance(sent := judge(state, key, row, header), Sent):
+        if row is not None and isinstance(sent := judge(state, key, row, header), BatchMetadata):
             # A repetition of what is applied, and so durable: nothing to append.
             answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
             return
@@ -186,7 +186,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
     Raises Malformed where acks=0 hides a failure. One of a few, each named very often, is short.
     """
     making, body = request.making, request.body
-    appending = Appending(worker, request.version, body)
+    appending = ProduceCall(worker, request.version, body)
     taken = 0
     for topic in body.topics if is_long(body) else ():
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):

@@ -8,9 +8,9 @@ import anyio
 from kproxy.errors import KafkaError
 from kproxy.log.weight import TURN, weight
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.outcome import LogLocation, Outcome
 
-Deliver = Callable[[int, list[Envelope], list[Place], tuple[int, int]], list[Outcome]]
+Deliver = Callable[[int, list[Envelope], list[LogLocation], tuple[int, int]], list[Outcome]]
 """deliver(first log offset, envelopes, places, (segment, position) behind them) -> outcomes.
 
 Called once for each envelope, in log order, only with what is durable.

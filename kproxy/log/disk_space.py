@@ -26,7 +26,7 @@ _MODEST = _FREEING | {Kind.COMMIT, Kind.GROUP, Kind.CONFIGURE, Kind.COPY}
 ALL = frozenset(Kind)
 
 
-class DiskRoom:
+class DiskSpace:
     """The disk under one directory."""
 
     def __init__(self, directory: Path, free_bytes_min: int) -> None:

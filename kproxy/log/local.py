@@ -19,12 +19,12 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket, cut
-from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskRoom
+from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.outcome import Place
+from kproxy.virtual.outcome import LogLocation
 
 _log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class LocalLog(Log):
         sync: Sync,
         segment_bytes: int,
         commit_bytes_max: int,
-        room: DiskRoom,
+        room: DiskSpace,
     ) -> None:
         self._segments = segments
         self._deliver = deliver
@@ -233,7 +233,7 @@ class LocalLog(Log):
             self._written += len(batch)
             self._apply(tickets, batch, places)
 
-    def _frame(self, batch: list[Envelope]) -> tuple[list[bytes], list[Place], int]:
+    def _frame(self, batch: list[Envelope]) -> tuple[list[bytes], list[LogLocation], int]:
         synced = self._written if self._sync.always else self._synced_through
         return self._segments.frame(self._written, batch, synced)
 
@@ -244,7 +244,9 @@ class LocalLog(Log):
         for ticket in tickets:
             ticket.fail(refusal)
 
-    def _apply(self, tickets: list[Ticket], batch: list[Envelope], places: list[Place]) -> None:
+    def _apply(
+        self, tickets: list[Ticket], batch: list[Envelope], places: list[LogLocation]
+    ) -> None:
         first, last = self._applied, places[-1]
         end = (last.segment, last.position + last.length)  # a body ends its frame
         self._applied += len(batch)
@@ -291,7 +293,7 @@ class LocalLog(Log):
             self._rolled.set()
 
     def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
-        """Refuse what the disk has no room for; see `DiskRoom`."""
+        """Refuse what the disk has no room for; see `DiskSpace`."""
         wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
         allowed = self._room.allowed(wanted)
         if allowed is ALL:

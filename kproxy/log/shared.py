@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
-from kproxy.log.disk_space import FRAME_BYTES, FULL, DiskRoom
+from kproxy.log.disk_space import FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.log.weight import weight
 from kproxy.loop.pace import Pace
@@ -58,7 +58,7 @@ class Link(Protocol):
         ...
 
 
-class Shares(Ticket):
+class PartialTicket(Ticket):
     """A ticket whose envelopes land one by one."""
 
     __slots__ = ("_left", "_parts")
@@ -86,7 +86,7 @@ class SharedLog(Log):
         link: Link,
         *,
         segment_bytes: int,
-        room: DiskRoom,
+        room: DiskSpace,
     ) -> None:
         self._partition = partition
         self._segments = segments
@@ -96,7 +96,7 @@ class SharedLog(Log):
         self._room = room
         self._sequencer = Sequencer(link.writer, 0)
         self._applied = 0
-        self._tickets: dict[int, tuple[Shares, int]] = {}  # by counter
+        self._tickets: dict[int, tuple[PartialTicket, int]] = {}  # by counter
         self._ready: deque[Applied] = deque()
         self._work = anyio.Event()
         self._drained = anyio.Event()
@@ -122,7 +122,7 @@ class SharedLog(Log):
     # -- appending
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
-        ticket = Shares(list(envelopes))
+        ticket = PartialTicket(list(envelopes))
         refusal = self._refusal(ticket)
         if refusal is not None:
             ticket.fail(refusal)
@@ -136,7 +136,7 @@ class SharedLog(Log):
                     full = refused  # what comes behind it must not overtake it
         return ticket
 
-    def _send(self, ticket: Shares, slot: int, envelope: Envelope) -> KafkaError | None:
+    def _send(self, ticket: PartialTicket, slot: int, envelope: Envelope) -> KafkaError | None:
         envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
         self._sequencer.sent(envelope)
         self._tickets[envelope.counter] = (ticket, slot)

@@ -40,7 +40,7 @@ class Cluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class SingleNode:
     """Embedded: one node that leads everything and is the controller."""
 
     cluster_id: str
@@ -61,7 +61,7 @@ class Alone:
         return self.me
 
 
-class Mapped:
+class ClusterMapView:
     """One of many: what the map says."""
 
     def __init__(self, me: Broker, map_: ClusterMap) -> None:

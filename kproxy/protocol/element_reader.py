@@ -15,17 +15,17 @@ from kio.serial._parse import get_field_reader
 from kproxy.protocol.guard import array_type, length_reader
 from kproxy.protocol.varint import read_uvarint
 
-Reader = Callable[[bytes, int], tuple[Any, int]]
+LogReader = Callable[[bytes, int], tuple[Any, int]]
 """reader(data, position) -> (value, bytes read), of what the guard has admitted."""
 
 
 @cache
-def sliced_reader(schema: Any) -> Reader:
+def sliced_reader(schema: Any) -> LogReader:
     """As kio's `entity_reader`."""
     if not any(_elements(field) for field in fields(schema)):
         return entity_reader(schema)
-    plain: list[tuple[str, Reader]] = []
-    tagged: dict[int, tuple[str, Reader]] = {}
+    plain: list[tuple[str, LogReader]] = []
+    tagged: dict[int, tuple[str, LogReader]] = {}
     absent: dict[str, Any] = {}
     for field in fields(schema):
         tag = field.metadata.get("tag")
@@ -62,7 +62,7 @@ def _elements(field: Field[Any]) -> Any:
     return inner if is_dataclass(inner) else None
 
 
-def _array_reader(inner: Any, flexible: bool) -> Reader:
+def _array_reader(inner: Any, flexible: bool) -> LogReader:
     read_count, element = length_reader(0 if flexible else 4), sliced_reader(inner)
 
     def read(data: bytes, start: int) -> tuple[Any, int]:

@@ -23,7 +23,7 @@ class TooMany(Malformed):
         super().__init__("the request has more elements than request_elements_max")
 
 
-class Walk:
+class GuardWalk:
     """One walk: (start, end, replacement) of what is cut out, and how many elements may follow."""
 
     __slots__ = ("cuts", "elements_left")
@@ -39,7 +39,7 @@ class Walk:
             raise TooMany
 
 
-Walker = Callable[[bytes, int, int, Walk], int]
+Walker = Callable[[bytes, int, int, GuardWalk], int]
 """walker(data, position, end, walk) -> next position. Raises Malformed."""
 
 _FIXED_BYTES = {
@@ -60,7 +60,7 @@ class Admitted(NamedTuple):
 
 def admit(schema: Any, data: bytes, position: int, elements_max: int) -> Admitted:
     """Walk over a body that is to be decoded as `schema`. Raises Malformed."""
-    walk = Walk(elements_max)
+    walk = GuardWalk(elements_max)
     end = _struct_walker(schema)(data, position, len(data), walk)
     elements = elements_max - walk.elements_left
     if not walk.cuts:
@@ -82,7 +82,7 @@ def skip_tags(data: bytes, position: int, end: int, elements_max: int) -> tuple[
     """
     if position < end and data[position] == 0:
         return position + 1, elements_max
-    walk = Walk(elements_max)
+    walk = GuardWalk(elements_max)
     return _tags_walker({})(data, position, end, walk), walk.elements_left
 
 
@@ -108,7 +108,7 @@ def _struct_walker(schema: Any) -> Walker:
     if schema.__flexible__:
         steps.append(_tags_walker(tagged))
 
-    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
+    def step(data: bytes, position: int, end: int, walk: GuardWalk) -> int:
         for part in steps:
             position = part(data, position, end, walk)
         return position
@@ -136,7 +136,7 @@ def _fixed_size(field: Field[Any]) -> int | None:
 
 
 def _fixed_walker(size: int) -> Walker:
-    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
+    def step(data: bytes, position: int, end: int, walk: GuardWalk) -> int:
         position += size
         if position > end:
             raise Malformed("the request ends inside a field")
@@ -162,7 +162,7 @@ def _nested_walker(schema: Any, nullable: bool) -> Walker:
     if not nullable:
         return inner
 
-    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
+    def step(data: bytes, position: int, end: int, walk: GuardWalk) -> int:
         if position >= end:
             raise Malformed("the request ends inside a structure")
         if data[position] == 0xFF:
@@ -196,7 +196,7 @@ def length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
 def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
     read_length = length_reader(0 if flexible else 2 if kind == "string" else 4)
 
-    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
+    def step(data: bytes, position: int, end: int, walk: GuardWalk) -> int:
         length, position = read_length(data, position, end)
         if length < 0:
             if length == -1 and nullable:
@@ -223,7 +223,7 @@ def _array_walker(field: Field[Any], flexible: bool) -> Walker:
     least = fixed or 1
     nullable = _is_nullable(field.type) or _is_nullable(inner_type)
 
-    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
+    def step(data: bytes, position: int, end: int, walk: GuardWalk) -> int:
         count, position = read_count(data, position, end)
         if count < 0:
             if count == -1 and nullable:
@@ -242,7 +242,7 @@ def _array_walker(field: Field[Any], flexible: bool) -> Walker:
 
 
 def _tags_walker(known: dict[int, Walker]) -> Walker:
-    def step(data: bytes, position: int, end: int, walk: Walk) -> int:
+    def step(data: bytes, position: int, end: int, walk: GuardWalk) -> int:
         if position < end and data[position] == 0:
             return position + 1
         start = position
@@ -258,7 +258,7 @@ def _tags_walker(known: dict[int, Walker]) -> Walker:
             if size > end - position:
                 raise Malformed("a tagged field is longer than the request")
             if (walker := known.get(tag)) is not None:
-                nested = Walk(walk.elements_left)
+                nested = GuardWalk(walk.elements_left)
                 # kio goes by the value and never by the size: where they differ it would read
                 # on from another byte than this walk.
                 if walker(data, position, position + size, nested) != position + size:

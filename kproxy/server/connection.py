@@ -16,12 +16,12 @@ from typing import Protocol, cast
 import anyio
 import structlog
 
-from kproxy.fetching.streamed_response import Answer
+from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.protocol.varint import Malformed
 from kproxy.server.descriptors import unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer, produced
-from kproxy.worker.worker import Line, Worker
+from kproxy.worker.worker import NextRequestSignal, Worker
 
 _log = structlog.get_logger()
 
@@ -30,7 +30,7 @@ _TAKEN_BYTES_MIN = 64 << 10
 """What a client takes of its answers in `send_stalled_ms_max`, or it is one that does not read."""
 
 
-class House(Protocol):
+class ConnectionLimiter(Protocol):
     """Who counts connections."""
 
     def admit(self, connection: "Connection") -> bool:
@@ -44,7 +44,7 @@ class _Left(Exception):
     """The client has gone: nobody waits for the answer."""
 
 
-class Waiting:
+class PendingRequest:
     """A request in line."""
 
     __slots__ = ("accepted", "begun", "done", "size")
@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
     nothing, which `run` does.
     """
 
-    def __init__(self, worker: Worker, house: House) -> None:
+    def __init__(self, worker: Worker, house: ConnectionLimiter) -> None:
         self._worker = worker
         self._config = worker.config
         self._house = house
@@ -71,9 +71,9 @@ class Connection(asyncio.Protocol):
         self._assembler = FrameAssembler(worker.config.frame_bytes_max)
         self._unfinished = 0  # bytes of a request that is not whole yet
         self._frames: deque[bytes] = deque()  # whole, not in line yet
-        self._line: deque[Waiting] = deque()
+        self._line: deque[PendingRequest] = deque()
         self._serial = 0  # of the line, those that do not overlap
-        self._behind = Line()
+        self._behind = NextRequestSignal()
         self._turn = asyncio.Event()  # the first in line is for `run`
         self._scope = anyio.CancelScope()
         self._reading = True
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
             self._memory.give_back(size)
             self._fail(error)
             return False
-        waiting = Waiting(accepted, size)
+        waiting = PendingRequest(accepted, size)
         self._line.append(waiting)
         if accepted.appending is None:
             self._serial += 1
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
 
     # -- out
 
-    def _settled(self, waiting: Waiting) -> None:
+    def _settled(self, waiting: PendingRequest) -> None:
         """What is done in one turn of the loop is answered in one write."""
         waiting.done = True
         if not self._soon:
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
     async def _answer_first(self) -> None:
         self._check_here()
         frame = await answer(self._worker, self._line[0].accepted)
-        if isinstance(frame, Answer):
+        if isinstance(frame, StreamedResponse):
             await self._send_read(frame)
         elif frame:
             await self._send(frame)
@@ -342,7 +342,7 @@ class Connection(asyncio.Protocol):
         finally:
             memory.give_back(len(frame))
 
-    async def _send_read(self, frame: Answer) -> None:
+    async def _send_read(self, frame: StreamedResponse) -> None:
         with frame.pinned():
             while (chunk := await frame.read()) is not None:
                 await self._send(chunk)

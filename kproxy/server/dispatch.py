@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from anyio import move_on_after
 
 from kproxy.errors import Code, KafkaError
-from kproxy.fetching.streamed_response import Answer
+from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import (
     alter_configs,
     api_versions,
@@ -33,7 +33,7 @@ from kproxy.handlers import (
     topics,
 )
 from kproxy.loop.pace import FREED_AT_ONCE
-from kproxy.memory_budget import Making
+from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.codec import (
     RequestHeader,
     admit_body,
@@ -46,14 +46,14 @@ from kproxy.protocol.guard import TooMany
 from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each_once
 from kproxy.protocol.varint import Malformed
 from kproxy.server import large_requests
-from kproxy.worker.worker import Line, Request, Worker
+from kproxy.worker.worker import NextRequestSignal, Request, Worker
 
-Body = Mapping[str, Any] | bytes | bytearray | Answer
+Body = Mapping[str, Any] | bytes | bytearray | StreamedResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One API: `handle` gives a dict for kio, an encoded body, or a whole frame: an `Answer`."""
+    """One API: `handle` gives a dict for kio, an encoded body, or a `StreamedResponse`."""
 
     key: int
     low: int
@@ -119,11 +119,11 @@ class Accepted(NamedTuple):
     api: Api | None = None  # None: ApiVersions in a version too new
     frame: bytes = b""
     host: str = ""
-    line: Line | None = None
-    appending: produce.Appending | None = None
+    line: NextRequestSignal | None = None
+    appending: produce.ProduceCall | None = None
 
 
-def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
+def accept(worker: Worker, frame: bytes, host: str, line: NextRequestSignal) -> Accepted:
     """Take in a request of the client at `host` and, if it is a Produce, append it.
 
     A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
@@ -145,7 +145,7 @@ def accept(worker: Worker, frame: bytes, host: str, line: Line) -> Accepted:
                 raise
         else:
             if not produce.is_long(body):
-                appending = produce.Appending(worker, header.api_version, body)
+                appending = produce.ProduceCall(worker, header.api_version, body)
                 return Accepted(header, appending=appending)
     return Accepted(header, api, frame, host, line)
 
@@ -174,7 +174,7 @@ def produced(accepted: Accepted) -> bytes | None:
     return None if body is None else _framed(accepted.header, body)
 
 
-async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answer:
+async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | StreamedResponse:
     """The response frame of any other request, whose turn it is; empty where none is due.
 
     Raises Malformed: close the connection.
@@ -182,7 +182,7 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
     header, api = accepted.header, accepted.api
     if api is None:
         return _too_new(header)
-    with Making(worker.answer_memory) as making:
+    with ResponseBudget(worker.answer_memory) as making:
         body = await _handled(worker, api, accepted, making)
         if isinstance(body, Mapping):
             await _weigh(worker, making, body)
@@ -193,16 +193,16 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Answ
             if making.large:
                 await making.let_go(held)
             return encoded
-        if isinstance(body, Answer):
+        if isinstance(body, StreamedResponse):
             return body
         return _framed(header, body) if body else b""  # a Produce with acks=0
 
 
-async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making) -> Body:
+async def _handled(worker: Worker, api: Api, accepted: Accepted, making: ResponseBudget) -> Body:
     """What the API makes of a request."""
     header, frame = accepted.header, accepted.frame
     check = (frame, header, worker.config.request_elements_max)
-    line = accepted.line or Line()
+    line = accepted.line or NextRequestSignal()
     if api.key != PRODUCE_KEY and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
         request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
@@ -229,7 +229,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Making)
         answer = await api.handle(worker, request)
         del request
         if elements > FREED_AT_ONCE:
-            with answer.kept() if isinstance(answer, Answer) else nullcontext():
+            with answer.kept() if isinstance(answer, StreamedResponse) else nullcontext():
                 await making.let_go(held)
         return answer
     finally:
@@ -245,7 +245,7 @@ async def _wait_for_room(worker: Worker) -> None:
         raise Malformed("large requests take more memory than request_bytes_buffered_max")
 
 
-async def _weigh(worker: Worker, making: Making, values: Mapping[str, Any]) -> None:
+async def _weigh(worker: Worker, making: ResponseBudget, values: Mapping[str, Any]) -> None:
     """Count an answer that was not counted while it was made. Raises Malformed: it is too much."""
     if making.long:
         return

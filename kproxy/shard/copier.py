@@ -17,7 +17,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import copied_place
-from kproxy.virtual.outcome import Place
+from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
@@ -88,7 +88,7 @@ class Live:
             cursor.log_offset = _NEVER
 
     def copy_of(
-        self, key: PartitionKey, envelope: Envelope, log_offset: int, place: Place
+        self, key: PartitionKey, envelope: Envelope, log_offset: int, place: LogLocation
     ) -> Envelope | None:
         """A COPY of the batch at this place, or None where it is dead or lies elsewhere by now."""
         row = self._state.partition(key)

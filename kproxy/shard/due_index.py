@@ -22,7 +22,7 @@ class _Bounds(NamedTuple):
         return _Bounds(min(self.low, low), max(self.high, high + b"\0"), late, self.cursor)
 
 
-class Looks:
+class DueIndexScanner:
     """Slices of one shard's index; `run` until cancelled. A subclass says what is due, and acts.
 
     Where anything can be filed is remembered: what was deleted lies outside, and RocksDB would

@@ -69,7 +69,7 @@ def _tracked(queue_id: QueueId) -> tuple[bytes, bytes]:
     return b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
 
 
-class Keeper:
+class Housekeeper:
     """Keeps one shard's disk in order; `run` until cancelled."""
 
     def __init__(self, shard: Shard, config: Config, *, shards: int = 0) -> None:

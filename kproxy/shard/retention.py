@@ -16,7 +16,7 @@ from kproxy.config import Config
 from kproxy.errors import KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import Lookup
-from kproxy.shard.due_index import Looks
+from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
@@ -30,7 +30,7 @@ _SLICE = 200
 _PAUSE = 50  # partitions looked at in one turn of the loop: a binary search each
 
 
-class Retention(Looks):
+class Retention(DueIndexScanner):
     """Keeps one shard's partitions to their queues' settings; `run` until cancelled."""
 
     def __init__(

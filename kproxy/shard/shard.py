@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from kproxy.config import Config
 from kproxy.log.base import Deliver, Log, Ticket
-from kproxy.log.disk_space import DiskRoom
+from kproxy.log.disk_space import DiskSpace
 from kproxy.log.local import LocalLog
 from kproxy.metadata.levels import Level
 from kproxy.shard.watchers import Watchers
@@ -18,9 +18,9 @@ from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoin
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
-from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import CHECKPOINT_KEY
-from kproxy.virtual.snapshot import Capture
+from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
 
@@ -41,7 +41,7 @@ class Shard:
         shards: int,
         kv: RocksKv,
         segments: Segments,
-        room: DiskRoom,
+        room: DiskSpace,
         config: Config,
         log: Callable[[Deliver], Log],
         shared: bool,
@@ -66,7 +66,7 @@ class Shard:
         self.serving = True
         self._failed: Exception | None = None
         self.term = 0  # log offset of the claim it is served by
-        self.capture: Capture | None = None
+        self.capture: RowCapture | None = None
         self.tasks: TaskGroup | None = None
         """What works on a shard that may be given up runs here, and ends before it is closed."""
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
@@ -76,7 +76,7 @@ class Shard:
         return self.log.append(envelopes)
 
     def _deliver(
-        self, first: int, batch: list[Envelope], places: list[Place], end: tuple[int, int]
+        self, first: int, batch: list[Envelope], places: list[LogLocation], end: tuple[int, int]
     ) -> list[Outcome]:
         """Apply a batch and write what it changes, in several pieces where that is much."""
         self.refuse_failed()
@@ -89,7 +89,7 @@ class Shard:
         self.watchers.wake(self.state.take_touched())
         return outcomes
 
-    def _apply(self, first: int, batch: list[Envelope], places: list[Place]) -> list[Outcome]:
+    def _apply(self, first: int, batch: list[Envelope], places: list[LogLocation]) -> list[Outcome]:
         apply, state = self.fold.apply, self.state
         outcomes = []
         for log_offset, envelope, place in zip(
@@ -284,7 +284,7 @@ class Shard:
             _log.error("rows_not_flushed", reason=str(error))
 
 
-def _behind(place: Place) -> tuple[int, int]:
+def _behind(place: LogLocation) -> tuple[int, int]:
     """Where the next frame begins: a body ends its frame."""
     return place.segment, place.position + place.length
 
@@ -317,7 +317,7 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
 
     directory.mkdir(parents=True, exist_ok=True)
     segments = Segments(directory / "log", marked=True)
-    room = DiskRoom(directory, config.disk_free_bytes_min)
+    room = DiskSpace(directory, config.disk_free_bytes_min)
     room.tend()  # opening writes, too
     shard = Shard(
         shard=ShardId(0),

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.outcome import Place
+from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _START = struct.Struct(">IIQ")
@@ -20,7 +20,7 @@ _HEAD = struct.Struct(">IIQBB16si")  # and of the envelope: kind, form, queue, p
 CRC_FROM = 8
 BODY_AT = _START.size + envelopes.HEAD_BYTES
 
-Frame = tuple[int, Envelope, Place, int]
+Frame = tuple[int, Envelope, LogLocation, int]
 """(log offset, envelope, place, position behind it)"""
 
 
@@ -63,7 +63,7 @@ class FrameReader:
         if crc32c(content) != crc:
             return None
         envelope = envelopes.decode(content, 8)
-        place = Place(self._segment, position + BODY_AT, len(envelope.body))
+        place = LogLocation(self._segment, position + BODY_AT, len(envelope.body))
         return log_offset, envelope, place, after
 
     def frames(self, position: int) -> Iterator[Frame]:

@@ -20,7 +20,7 @@ from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.outcome import Place
+from kproxy.virtual.outcome import LogLocation
 
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
 _LENGTH_CRC = struct.Struct(">II")
@@ -102,13 +102,13 @@ class Segments:
 
     def frame(
         self, first_log_offset: int, batch: list[Envelope], synced: int | None = None
-    ) -> tuple[list[bytes], list[Place], int]:
+    ) -> tuple[list[bytes], list[LogLocation], int]:
         """(buffers to write, a place for each envelope, bytes in all) at the current end.
 
         `synced`: the log offset before which all is on disk, where nobody counts envelopes.
         """
         buffers: list[bytes] = []
-        places: list[Place] = []
+        places: list[LogLocation] = []
         position, segment = self.end, self.active
         log_offset = first_log_offset
         pack = _HEAD.pack
@@ -127,7 +127,7 @@ class Segments:
             )
             crc = crc32c(body, crc32c(head))
             buffers.append(_LENGTH_CRC.pack(len(head) + len(body), crc) + head)
-            places.append(Place(segment, position + BODY_AT, len(body)))
+            places.append(LogLocation(segment, position + BODY_AT, len(body)))
             if body:
                 buffers.append(body)
             position += BODY_AT + len(body)
@@ -136,7 +136,7 @@ class Segments:
 
     def append(
         self, first_log_offset: int, batch: list[Envelope], segment_bytes: int
-    ) -> list[Place]:
+    ) -> list[LogLocation]:
         """Write a batch, unsynced; behind `segment_bytes` in a new segment. Raises as `write`."""
         if self.end >= segment_bytes:
             full = self.active

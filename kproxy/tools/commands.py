@@ -18,7 +18,7 @@ from rich.text import Text
 from kproxy.errors import CannotStart
 from kproxy.printable import printable
 from kproxy.tools.client import Client, Refused
-from kproxy.tools.views import Described, QueueLine, Wanted, describe, groups, queues, top
+from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
 
 _LIMIT = 100
 
@@ -47,7 +47,7 @@ _limit = click.option(
 _match = click.option("--match", metavar="REGEX", help="only names that this matches as a whole")
 
 
-def _wanted(match: str | None) -> Wanted:
+def _wanted(match: str | None) -> TopicSpec:
     if match is None:
         return lambda name: True
     try:
@@ -165,7 +165,7 @@ def groups_command(
 @server_option
 def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int]) -> None:
     """Show a queue's partitions, settings and groups."""
-    found: Described = asked(bootstrap_server, lambda client: describe(client, queue))
+    found: GroupDescription = asked(bootstrap_server, lambda client: describe(client, queue))
     if as_json:
         _print_json([found.plain()])
         return

@@ -14,7 +14,7 @@ _API_VERSIONS, _UPDATE_FEATURES = 18, 57
 _UPGRADE = 1
 
 
-class Known(NamedTuple):
+class NodeLevel(NamedTuple):
     """What one worker says: the level in force, and the newest that it knows."""
 
     node: int
@@ -23,14 +23,16 @@ class Known(NamedTuple):
     newest: int
 
 
-def known(client: Client, node: int) -> Known:
+def known(client: Client, node: int) -> NodeLevel:
     """Workers from before levels say nothing of them."""
     values = {"client_software_name": "kproxy", "client_software_version": __version__}
     answer = client.call(_API_VERSIONS, 3, values, node)
     newest = {f.name: f.max_version for f in answer.supported_features}
     in_force = {f.name: f.max_version_level for f in answer.finalized_features}
     host, port = client.nodes()[node]
-    return Known(node, f"{host}:{port}", in_force.get(FEATURE, OLDEST), newest.get(FEATURE, OLDEST))
+    return NodeLevel(
+        node, f"{host}:{port}", in_force.get(FEATURE, OLDEST), newest.get(FEATURE, OLDEST)
+    )
 
 
 def update(client: Client, *, validate_only: bool) -> None:
@@ -52,7 +54,7 @@ def upgrade_command(action: str, bootstrap_server: tuple[str, int]) -> None:
     It cannot be taken back: workers of older releases refuse to start from then on.
     """
 
-    def ask(client: Client) -> list[Known]:
+    def ask(client: Client) -> list[NodeLevel]:
         return [known(client, node) for node in client.nodes()]
 
     workers = asked(bootstrap_server, ask)

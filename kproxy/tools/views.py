@@ -33,11 +33,11 @@ class GroupLine:
     lag: int
 
 
-Wanted = Callable[[str], bool]
+TopicSpec = Callable[[str], bool]
 
 
 def queues(
-    client: Client, wanted: Wanted, *, first: str = "", group: str | None = None
+    client: Client, wanted: TopicSpec, *, first: str = "", group: str | None = None
 ) -> Iterator[QueueLine]:
     """Queues by name, those wanted, a page at a time."""
     offsets = client.committed([group])[group] if group is not None else None
@@ -82,7 +82,9 @@ def top(lines: Iterator[QueueLine], by: str, limit: int) -> list[QueueLine]:
     return heapq.nlargest(limit, lines, key=lambda line: getattr(line, by) or 0)
 
 
-def groups(client: Client, wanted: Wanted, *, first: str = "", limit: int = 0) -> list[GroupLine]:
+def groups(
+    client: Client, wanted: TopicSpec, *, first: str = "", limit: int = 0
+) -> list[GroupLine]:
     """Groups by name, with how far behind they are."""
     listed = [g for g in client.groups() if g.group_id >= first and wanted(g.group_id)]
     listed = listed[:limit] if limit else listed
@@ -126,7 +128,7 @@ class PartitionLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class GroupDescription:
     """All about one queue. `groups`: name, committed offsets by partition, lag."""
 
     name: str
@@ -139,7 +141,7 @@ class Described:
         return asdict(self)
 
 
-def describe(client: Client, name: str) -> Described:
+def describe(client: Client, name: str) -> GroupDescription:
     """Raises Refused where there is no such queue."""
     topic = client.queue(name)
     leaders = {(name, p.partition_index): p.leader_id for p in topic.partitions}
@@ -155,7 +157,7 @@ def describe(client: Client, name: str) -> Described:
         )
         for _, index in sorted(leaders)
     ]
-    return Described(
+    return GroupDescription(
         name=name,
         id=base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("="),
         partitions=lines,

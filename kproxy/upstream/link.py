@@ -20,9 +20,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.log.shared import UNKNOWN_FATE, Shares
+from kproxy.log.shared import UNKNOWN_FATE, PartialTicket
 from kproxy.metadata.levels import CALLS_FROM, Level
-from kproxy.upstream.log_reader import Reader, Records
+from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.producer import Appender, Report
 from kproxy.upstream.settings import Upstream
@@ -40,7 +40,7 @@ _ASK_S = 10
 _AWAY_S = 0.5
 
 
-class Following(Protocol):
+class LogListener(Protocol):
     """What follows one shard's log here: a served shard's log, or a rebuild."""
 
     def reported(self, reports: list[tuple[int, int | None]]) -> None: ...
@@ -52,7 +52,7 @@ class Following(Protocol):
     def next_offset(self) -> int: ...
 
 
-class Onlooker:
+class LogListenerBase:
     """What reads a part of a log and neither appends to it nor follows its end."""
 
     next_offset = 0
@@ -73,10 +73,10 @@ class DataLink:
     def __init__(self, upstream: Upstream, config: Config, level: Level) -> None:
         self._upstream = upstream
         self._level = level
-        self._landing: dict[int, tuple[Shares, int]] = {}  # by counter
+        self._landing: dict[int, tuple[PartialTicket, int]] = {}  # by counter
         self._uneasy: dict[int, float] = {}  # until when, by partition
         self._anxious = anyio.Event()
-        self._following: dict[int, Following] = {}
+        self._following: dict[int, LogListener] = {}
         self._appender = Appender(
             upstream,
             self._reported,
@@ -84,7 +84,7 @@ class DataLink:
             buffered_bytes_max=2 * config.request_bytes_buffered_max,
             delivery_ms_max=config.delivery_ms_max,
         )
-        self._reader = Reader(upstream, self._was_read, self._lost)
+        self._reader = LogReader(upstream, self._was_read, self._lost)
         self._admin = AdminClient(upstream.settings())
         self.writer = self._appender.writer
         self.next_counter: Callable[[], int] = self._appender.next_counter
@@ -107,7 +107,7 @@ class DataLink:
         """Bring records to who follows this log now, and to nobody who follows it later."""
         self._reader.read(partition, start, end, self._following.get(partition))
 
-    def follow(self, partition: int, following: Following) -> None:
+    def follow(self, partition: int, following: LogListener) -> None:
         self._following[partition] = following
         self._watch_often(partition)
 
@@ -150,7 +150,7 @@ class DataLink:
 
         An outcome has the log offset as its number; REQUEST_TIMED_OUT: its fate is not known.
         """
-        landing = Shares(list(envelopes))
+        landing = PartialTicket(list(envelopes))
         for slot, envelope in enumerate(landing.envelopes):
             envelope.writer, envelope.counter = self.writer, self.next_counter()
             self._landing[envelope.counter] = (landing, slot)

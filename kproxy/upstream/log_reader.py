@@ -34,7 +34,7 @@ _PATIENCE_S = 0.1  # for a reader, before the others go on without it
 _LOOK_S = 0.02
 
 
-class Reader:
+class LogReader:
     """One consumer on a thread of its own; `deliver` is awaited before more is read."""
 
     def __init__(

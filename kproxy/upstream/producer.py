@@ -28,7 +28,7 @@ _RECORDS_MAX = 2_000_000
 _KBYTES_MAX = 2_147_483_647  # as librdkafka takes it
 
 
-class Sending(Protocol):
+class ProducerBackend(Protocol):
     """What takes records to the cluster and tells what became of each."""
 
     def put(
@@ -44,7 +44,7 @@ class Sending(Protocol):
 
 
 class PlainProducer:
-    """As `Sending`, of what confluent-kafka offers: a thread polls for the reports."""
+    """As `ProducerBackend`, of what confluent-kafka offers: a thread polls for the reports."""
 
     def __init__(self, settings: dict[str, Any], reported: Reported) -> None:
         self._producer = Producer(settings)
@@ -89,7 +89,7 @@ class PlainProducer:
         self._hand_over()
 
 
-def sending(settings: dict[str, Any], reported: Reported) -> Sending:
+def sending(settings: dict[str, Any], reported: Reported) -> ProducerBackend:
     """The way there is here. Raises KafkaException: settings that librdkafka refuses.
 
     Tokens that a callback of the application's fetches are confluent-kafka's own business.
@@ -134,7 +134,7 @@ class Appender:
         self._ending: set[asyncio.Task[None]] = set()
         self._sending = self._new()
 
-    def _new(self) -> Sending:
+    def _new(self) -> ProducerBackend:
         return sending(self._settings, self._reported)
 
     def _on_error(self, error: UpstreamError) -> None:

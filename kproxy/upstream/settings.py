@@ -26,7 +26,7 @@ class BadKafkaConfig(CannotStart):
     """The file of client settings is not sound; the message is one line for a person."""
 
 
-class Reach:
+class Connectivity:
     """Whether the cluster answers, as all clients of this worker find: one log line a change."""
 
     def __init__(self, servers: str) -> None:
@@ -55,7 +55,7 @@ class Upstream:
     servers: str
     prefix: str
     client: dict[str, str] = field(repr=False)  # may hold passwords
-    reach: Reach
+    reach: Connectivity
 
     @property
     def data(self) -> str:
@@ -110,7 +110,7 @@ def upstream_of(config: Config) -> Upstream:
         servers=config.bootstrap_servers,
         prefix=config.topic_prefix,
         client=read_client_settings(config.kafka_config),
-        reach=Reach(config.bootstrap_servers),
+        reach=Connectivity(config.bootstrap_servers),
     )
 
 

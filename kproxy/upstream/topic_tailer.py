@@ -36,7 +36,7 @@ class Record(NamedTuple):
     """What a tombstone says of what it ends, in its header."""
 
 
-class Follower:
+class TopicTailer:
     """Reads partition 0 of topics from given offsets on, for ever, on a thread of its own."""
 
     def __init__(

@@ -38,7 +38,7 @@ class ClusterRefused(CannotStart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TopicSpec:
     """A topic as kproxy makes it."""
 
     name: str
@@ -51,13 +51,13 @@ def row_bytes_max(message_bytes_max: int) -> int:
     return message_bytes_max + _OVERHEAD_BYTES
 
 
-def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[Wanted]:
+def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[TopicSpec]:
     """What the four topics are made with."""
     compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2"}
     largest = str(row_bytes_max(message_bytes_max))
     rows = {**compacted, "segment.bytes": str(32 << 20), "max.message.bytes": largest}
     return [
-        Wanted(
+        TopicSpec(
             name=upstream.data,
             partitions=shards,
             configs={
@@ -68,9 +68,9 @@ def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[Want
                 "max.message.bytes": str(message_bytes_max),
             },
         ),
-        Wanted(name=upstream.offset, partitions=shards, configs=rows),
-        Wanted(name=upstream.partitions, partitions=1, configs=compacted),
-        Wanted(name=upstream.queues, partitions=1, configs=rows),
+        TopicSpec(name=upstream.offset, partitions=shards, configs=rows),
+        TopicSpec(name=upstream.partitions, partitions=1, configs=compacted),
+        TopicSpec(name=upstream.queues, partitions=1, configs=rows),
     ]
 
 
@@ -120,18 +120,18 @@ class Topics:
                 " brokers, or for development accept it with --allow-single-replica"
             )
 
-    def _configs(self, topic: Wanted, replicas: int) -> dict[str, str]:
+    def _configs(self, topic: TopicSpec, replicas: int) -> dict[str, str]:
         in_sync = {"min.insync.replicas": "2" if replicas > 1 else "1"}
         return {**topic.configs, **in_sync, "unclean.leader.election.enable": "false"}
 
-    def _command(self, topic: Wanted, replicas: int) -> str:
+    def _command(self, topic: TopicSpec, replicas: int) -> str:
         configs = " ".join(f"--config {k}={v}" for k, v in self._configs(topic, replicas).items())
         return (
             f"{_TOOL} {self._upstream.servers} --create --topic {topic.name}"
             f" --partitions {topic.partitions} --replication-factor {replicas} {configs}"
         )
 
-    def _make(self, missing: list[Wanted], replicas: int) -> None:
+    def _make(self, missing: list[TopicSpec], replicas: int) -> None:
         new = [
             NewTopic(
                 topic.name,
@@ -181,7 +181,7 @@ class Topics:
                 raise ClusterRefused(f"topic {absent[0]} was made, but is not to be seen")
             time.sleep(0.1)
 
-    def _wrong_count(self, topic: Wanted, found: int) -> str:
+    def _wrong_count(self, topic: TopicSpec, found: int) -> str:
         text = f"topic {topic.name} has {found} partitions, not {topic.partitions}"
         if topic.name in (self._upstream.data, self._upstream.offset):
             return (
@@ -198,7 +198,7 @@ class Topics:
             found[resource.name] = {k: str(entry.value) for k, entry in future.result().items()}
         return found
 
-    def _too_small(self, topic: Wanted, configs: Mapping[str, str]) -> int:
+    def _too_small(self, topic: TopicSpec, configs: Mapping[str, str]) -> int:
         """The size of record that a topic of rows should take, where it takes less; else 0."""
         largest = int(topic.configs.get("max.message.bytes", "0"))
         return largest if int(configs.get("max.message.bytes", "0")) < largest else 0
@@ -228,7 +228,7 @@ class Topics:
         return bool(resources)
 
     def _faults(
-        self, topic: Wanted, configs: Mapping[str, str], replicas: int
+        self, topic: TopicSpec, configs: Mapping[str, str], replicas: int
     ) -> Iterator[tuple[str, str]]:
         """(what is wrong, what mends it)."""
 

@@ -13,7 +13,7 @@ from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.virtual import producers, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
-from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Batch, Queue, Term
 from kproxy.virtual.state import State
@@ -25,9 +25,9 @@ def copied_header(envelope: Envelope) -> BatchHeader:
     return read_header(envelope.body, COPIED.size)
 
 
-def copied_place(place: Place) -> Place:
+def copied_place(place: LogLocation) -> LogLocation:
     """Where the batch itself lies in a COPY's body."""
-    return Place(place.segment, place.position + COPIED.size, place.length - COPIED.size)
+    return LogLocation(place.segment, place.position + COPIED.size, place.length - COPIED.size)
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
@@ -43,7 +43,7 @@ class Fold:
         self._shard = shard
         self._shards = shards
         groups = GroupFold(state, alone=shards == 1)
-        self._by_kind: dict[int, Callable[[int, Envelope, Place], Outcome]] = {
+        self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
             Kind.APPEND: self._append,
             Kind.CREATE: self._create,
             Kind.GROW: self._grow,
@@ -64,7 +64,7 @@ class Fold:
             Kind.LANDED: self._landed,
         }
 
-    def apply(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def apply(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """Change the state by one envelope. Raises ValueError for a kind of a later kproxy."""
         try:
             step = self._by_kind[envelope.kind]
@@ -77,7 +77,7 @@ class Fold:
 
     # -- records
 
-    def _append(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _append(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         key = (envelope.queue_id, envelope.partition)
         row = self.state.partition(key)
         if row is None:
@@ -119,7 +119,7 @@ class Fold:
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
 
-    def _copy(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _copy(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """A live batch was written again further on, so that the old place can be freed."""
         key = (envelope.queue_id, envelope.partition)
         place = copied_place(place)
@@ -135,7 +135,7 @@ class Fold:
         self.state.put_partition(key, row)  # what is published with it has changed
         return Outcome(Code.NONE, envelope.number)
 
-    def _trim(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _trim(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         key = (envelope.queue_id, envelope.partition)
         row = self.state.partition(key)
         if row is None:
@@ -185,7 +185,7 @@ class Fold:
         }
         self.state.put(rows.work_key(queue.queue_id), json.dumps(work).encode())
 
-    def _create(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _create(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         values = envelope.values()
         name: str = values["name"]
         existing = self.state.queue(name)
@@ -205,7 +205,7 @@ class Fold:
         )
         return self._put_queue(log_offset, queue)
 
-    def _grow(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _grow(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         queue = self.state.queue_by_id(envelope.queue_id)
         if queue is None:
             return _NO_QUEUE
@@ -227,7 +227,7 @@ class Fold:
         )
         return self._put_queue(log_offset, grown)
 
-    def _configure(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _configure(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """Settings changed: `all` says that those not set are dropped."""
         queue = self.state.queue_by_id(envelope.queue_id)
         if queue is None:
@@ -241,7 +241,7 @@ class Fold:
         changed = replace(queue, configs=kept | values["set"], changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, changed)
 
-    def _landed(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _landed(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """All other shards have been told what this home shard decided at `number`."""
         work = self.state.get(rows.work_key(envelope.queue_id))
         if work is None or json.loads(work)["as_of"] != envelope.number:
@@ -253,7 +253,7 @@ class Fold:
         usable = replace(queue, partitions=queue.wanted, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, usable)
 
-    def _delete(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _delete(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         queue = self.state.queue_by_id(envelope.queue_id)
         if queue is None:
             return _NO_QUEUE
@@ -267,7 +267,7 @@ class Fold:
             self._spread_later(log_offset, queue, 0)
         return Outcome(Code.NONE, queue=queue)
 
-    def _spread(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _spread(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """Another home shard's queue has so many partitions, or 0: it is gone."""
         key, queue_id = rows.spread_key(envelope.queue_id), envelope.queue_id
         data = self.state.get(key)
@@ -288,7 +288,7 @@ class Fold:
         self.state.put(key, rows.encode_spread(envelope.number, partitions))
         return Outcome(Code.NONE)
 
-    def _forget_spread(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _forget_spread(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """No late command can bring the deleted queue back any more."""
         key = rows.spread_key(envelope.queue_id)
         data = self.state.get(key)
@@ -298,13 +298,13 @@ class Fold:
 
     # -- the shard
 
-    def _void(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _void(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         return Outcome(Code.INVALID_RECORD)
 
-    def _claim(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _claim(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         self.state.put(rows.TERM_KEY, Term(log_offset, envelope.writer).encode())
         return Outcome(Code.NONE, log_offset)
 
-    def _producer_id(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def _producer_id(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """Unique for ever: no two allocations share shard and log offset."""
         return Outcome(Code.NONE, log_offset * self._shards + self._shard)

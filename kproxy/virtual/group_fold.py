@@ -12,7 +12,7 @@ from kproxy.virtual import group_rows, rows
 from kproxy.virtual.bodies import OffsetCommit, decode_commit, decode_expire, decode_forget
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import NO_VERSION, Head
-from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
@@ -46,7 +46,7 @@ class GroupFold:
 
     # -- members
 
-    def change(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def change(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """GROUP: a group's new head and the members that changed."""
         values, changed = group_rows.decode_change(envelope.body)
         group: str = values["group"]
@@ -70,7 +70,7 @@ class GroupFold:
 
     # -- offsets
 
-    def commit(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def commit(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         group, member, epoch, offsets = decode_commit(envelope.body)
         head = self.head(group)
         fault = self._member_fault(group, head, member, epoch)
@@ -112,7 +112,7 @@ class GroupFold:
         self._state.put(rows.tracked_key(*key, group), b"")
         return Code.NONE
 
-    def forget(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def forget(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         group, partitions = decode_forget(envelope.body)
         for key in partitions:
             self._drop_offset(group, key)
@@ -126,7 +126,7 @@ class GroupFold:
         found = self._state.scan(*rows.offset_range(group))
         return [rows.partition_of_offset(key) for key, _ in found]
 
-    def expire(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def expire(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """EXPIRE: offsets that were old when looked at, if they still are what was looked at.
 
         Whether any are left is not looked at here: earlier kproxies swept those of dead queues
@@ -149,7 +149,7 @@ class GroupFold:
             self._put_head(group, head, replace(head, look_ms=envelope.number, spent=nothing_left))
         return Outcome(Code.NONE)
 
-    def delete(self, log_offset: int, envelope: Envelope, place: Place) -> Outcome:
+    def delete(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """DELETE_GROUP: an empty group with all its offsets."""
         group: str = envelope.values()["group"]
         head = self.head(group)

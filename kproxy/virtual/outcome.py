@@ -6,7 +6,7 @@ from kproxy.errors import Code
 from kproxy.virtual.rows import Queue
 
 
-class Place(NamedTuple):
+class LogLocation(NamedTuple):
     """Where the local copy keeps an envelope's body: segment, byte position, length."""
 
     segment: int

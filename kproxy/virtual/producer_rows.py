@@ -13,7 +13,7 @@ _PRODUCER_ID_BYTES = 8
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 
 
-class Sent(NamedTuple):
+class BatchMetadata(NamedTuple):
     """A batch that a producer is remembered for."""
 
     last_sequence: int
@@ -22,31 +22,33 @@ class Sent(NamedTuple):
     time_ms: int  # its largest timestamp: what Kafka answers a repetition with
 
 
-_NO_BATCH = Sent(-1, -1, -1, -1)
+_NO_BATCH = BatchMetadata(-1, -1, -1, -1)
 
 
-class Producer(NamedTuple):
+class ProducerState(NamedTuple):
     """What one partition remembers of one idempotent producer, newest batch last.
 
     Without batches only its epoch is known: its next sequence is 0.
     """
 
     epoch: int
-    batches: tuple[Sent, ...]
+    batches: tuple[BatchMetadata, ...]
 
     @property
-    def newest(self) -> Sent:
+    def newest(self) -> BatchMetadata:
         """All -1 where it has no batch, as Kafka shows such a producer."""
         return self.batches[-1] if self.batches else _NO_BATCH
 
 
-def decode_producer(data: bytes) -> Producer:
+def decode_producer(data: bytes) -> ProducerState:
     form = data[_PRODUCER.size - 1] >> 4
     if form:
         raise later_form("a row of kind k", form)
     _, epoch, count = _PRODUCER.unpack_from(data)
     starts = range(_PRODUCER.size, _PRODUCER.size + count * _SENT.size, _SENT.size)
-    return Producer(epoch, tuple(Sent._make(_SENT.unpack_from(data, at)) for at in starts))
+    return ProducerState(
+        epoch, tuple(BatchMetadata._make(_SENT.unpack_from(data, at)) for at in starts)
+    )
 
 
 def producer_end(data: bytes, start: int) -> int:
@@ -81,7 +83,7 @@ def producer_cleared(producer_id: int, epoch: int) -> bytes:
     return _PRODUCER.pack(producer_id, epoch, 0)
 
 
-def producer_with(data: bytes | None, producer_id: int, epoch: int, sent: Sent) -> bytes:
+def producer_with(data: bytes | None, producer_id: int, epoch: int, sent: BatchMetadata) -> bytes:
     """The row of a producer, None where it is new, with one batch more and no more than five."""
     kept = b""
     if data is not None and producer_newest(data)[0] == epoch:

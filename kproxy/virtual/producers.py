@@ -13,8 +13,8 @@ from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual import rows
 from kproxy.virtual.producer_rows import (
-    Producer,
-    Sent,
+    BatchMetadata,
+    ProducerState,
     decode_producer,
     producer_id_of,
     producer_newest,
@@ -38,7 +38,7 @@ def last_sequence(header: BatchHeader) -> int:
 
 def judge(
     state: State, key: PartitionKey, row: Partition, header: BatchHeader
-) -> Code | Sent | None:
+) -> Code | BatchMetadata | None:
     """An error code, the batch that this one repeats, or None where it is next in sequence."""
     data = _find(state, key, row, header.producer_id)
     if data is None:
@@ -80,7 +80,9 @@ def remember(
     elif known is not None:
         state.put(rows.producer_key(*key, producer_id), None)
         row.spilled -= 1
-    sent = Sent(last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp)
+    sent = BatchMetadata(
+        last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
+    )
     while len(others) >= PRODUCERS_INLINE:  # more than once: the row is of an earlier kproxy
         state.put(rows.producer_key(*key, producer_id_of(others[0])), others[0])
         row.spilled += 1
@@ -102,7 +104,9 @@ def _forget(state: State, key: PartitionKey, row: Partition) -> None:
     row.spilled -= len(idle)
 
 
-def remembered(state: State, key: PartitionKey, row: Partition) -> Iterator[tuple[int, Producer]]:
+def remembered(
+    state: State, key: PartitionKey, row: Partition
+) -> Iterator[tuple[int, ProducerState]]:
     """(producer id, producer) of all that a partition remembers. For readers between two writes."""
     spilled = state.kv.scan(*rows.producers_range(*key)) if row.spilled else ()
     for data in (*row.producers, *(data for _, data in spilled)):

@@ -17,7 +17,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import copied_header, copied_place
-from kproxy.virtual.outcome import Place
+from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.state import Kv, State
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -169,7 +169,7 @@ def _counter_key(partition_key: bytes) -> bytes:
     return b"t" + partition_key[1:]
 
 
-class Capture:
+class RowCapture:
     """Published forms of many rows as of one moment, taken little by little while the fold goes on.
 
     A row that is about to change is taken first. (RocksDB's snapshots would do, but `rocksdict`
@@ -216,7 +216,7 @@ class Reindex:
         self._look_within_ms = look_within_ms
         self._any_void = next(state.kv.scan(b"v", b"w"), None) is not None
 
-    def apply(self, log_offset: int, envelope: Envelope, place: Place) -> None:
+    def apply(self, log_offset: int, envelope: Envelope, place: LogLocation) -> None:
         """Note where a live batch lies; of anything else nothing is needed."""
         key = (envelope.queue_id, envelope.partition)
         if envelope.kind == Kind.APPEND:
@@ -224,7 +224,9 @@ class Reindex:
         elif envelope.kind == Kind.COPY:
             self._copy(key, envelope, place)
 
-    def _append(self, key: PartitionKey, log_offset: int, envelope: Envelope, place: Place) -> None:
+    def _append(
+        self, key: PartitionKey, log_offset: int, envelope: Envelope, place: LogLocation
+    ) -> None:
         counter_key = _counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
         if data is None:
@@ -246,7 +248,7 @@ class Reindex:
     def _void(self, log_offset: int) -> bool:
         return self._any_void and self._state.get(rows.void_key(log_offset)) is not None
 
-    def _copy(self, key: PartitionKey, envelope: Envelope, place: Place) -> None:
+    def _copy(self, key: PartitionKey, envelope: Envelope, place: LogLocation) -> None:
         header = copied_header(envelope)
         last_offset = envelope.number + header.last_offset_delta
         row = self._state.partition(key)

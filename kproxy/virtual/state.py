@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPY_BYTES
-from kproxy.virtual.outcome import Place
+from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import Batch, Committed, Partition, Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -168,11 +168,11 @@ class State:
         data = self.get(rows.offset_key(group, *key))
         return None if data is None else rows.decode_committed(data)
 
-    def count_live(self, place: Place | Batch) -> None:
+    def count_live(self, place: LogLocation | Batch) -> None:
         """A batch lies here from now on."""
         self._count(place.segment, place.length + COPY_BYTES)
 
-    def count_dead(self, place: Place | Batch) -> None:
+    def count_dead(self, place: LogLocation | Batch) -> None:
         """A batch that lies here is not needed here any more."""
         self._count(place.segment, -place.length - COPY_BYTES)
 

@@ -9,9 +9,9 @@ from anyio import to_thread
 from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.cluster_view import Alone, DirectoryUpgrades, open_identity
+from kproxy.metadata.cluster_view import DirectoryUpgrades, SingleNode, open_identity
 from kproxy.protocol.responses import Broker
-from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import open_local
 from kproxy.store.rocks import RowsFailed
@@ -36,11 +36,11 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shard.log.run)
             async with anyio.create_task_group() as house:
-                house.start_soon(Keeper(shard, config).run)
+                house.start_soon(Housekeeper(shard, config).run)
                 lookup = StateLookup(shard.state)
                 worker = Worker(
                     config=config,
-                    cluster=Alone(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
+                    cluster=SingleNode(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
                     routes=OneShard(shard),
                     lookup=lookup,
                     level=level,

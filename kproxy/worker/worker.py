@@ -14,7 +14,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
-from kproxy.memory_budget import Making, Memory
+from kproxy.memory_budget import MemoryBudget, ResponseBudget
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import Catalogue, Lookup
 from kproxy.metadata.cluster_view import Cluster
@@ -33,11 +33,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _uncounted() -> Making:
-    return Making(Memory(sys.maxsize))
+def _uncounted() -> ResponseBudget:
+    return ResponseBudget(MemoryBudget(sys.maxsize))
 
 
-class Line:
+class NextRequestSignal:
     """Whether the client has sent more that waits behind the request being answered."""
 
     __slots__ = ("_wake", "pressed")
@@ -66,15 +66,15 @@ class Request:
     header: RequestHeader
     body: Any
     host: str = ""  # of the client, as Kafka shows it: with a slash before it
-    line: Line = field(default_factory=Line)
-    making: Making = field(default_factory=_uncounted)  # its answer
+    line: NextRequestSignal = field(default_factory=NextRequestSignal)
+    making: ResponseBudget = field(default_factory=_uncounted)  # its answer
 
     @property
     def version(self) -> int:
         return self.header.api_version
 
 
-class Routes(Protocol):
+class ShardRouter(Protocol):
     """The shards that this worker serves, and the way to those it does not."""
 
     shards: int
@@ -125,7 +125,7 @@ class Worker:
         *,
         config: Config,
         cluster: Cluster,
-        routes: Routes,
+        routes: ShardRouter,
         lookup: Lookup,
         level: Level | None = None,
         upgrades: Upgrades | None = None,
@@ -142,9 +142,9 @@ class Worker:
         self.sessions = FetchSessions(
             config.fetch_sessions_max, config.fetch_session_partitions_max
         )
-        self.request_memory = Memory(config.request_bytes_buffered_max)
-        self.decoded_memory = Memory(config.request_bytes_buffered_max)  # of large requests
-        self.answer_memory = Memory(config.answer_bytes_buffered_max)
+        self.request_memory = MemoryBudget(config.request_bytes_buffered_max)
+        self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests
+        self.answer_memory = MemoryBudget(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.now_ms = now_ms
@@ -169,7 +169,7 @@ class Worker:
             self._long_polls.discard(event)
 
     async def encoded(
-        self, making: Making, encode: Callable[[*Args], Encoded], *args: *Args
+        self, making: ResponseBudget, encode: Callable[[*Args], Encoded], *args: *Args
     ) -> Encoded:
         """What `encode` makes of an answer: if that is long, on another thread."""
         if making.long:

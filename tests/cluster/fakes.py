@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kproxy.cluster.announcer import Voice
-from kproxy.cluster.catalogue_cache import QueueCache
-from kproxy.cluster.command_router import Decisions
-from kproxy.cluster.shard_owner import Holder
+from kproxy.cluster.announcer import ClusterContext
+from kproxy.cluster.catalogue_cache import CatalogueCache
+from kproxy.cluster.command_router import CommandRouter
+from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.metadata.levels import Level
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.envelope import Envelope
@@ -80,13 +80,13 @@ class Member:
         self.topic = topic
         self.tasks: Any = Tasks()
         self.link: Any = Link(topic, writer)
-        self.holders: dict[int, Holder] = {}
-        self.cache = QueueCache(DictKv(), SHARDS, self.serving)
-        voice = Voice(
+        self.holders: dict[int, ShardOwner] = {}
+        self.cache = CatalogueCache(DictKv(), SHARDS, self.serving)
+        voice = ClusterContext(
             link=self.link, shards=SHARDS, cache=self.cache, serving=self.serving,
             settle=self.settle, tasks=self.tasks,
         )  # fmt: skip
-        self.decisions = Decisions(voice, now_ms)
+        self.decisions = CommandRouter(voice, now_ms)
         self.site: Any = SimpleNamespace(
             link=self.link, decisions=self.decisions, announce=lambda shard, claim: None,
             level=Level(),
@@ -102,15 +102,15 @@ class Member:
     def all(self) -> list[Any]:
         return [holder.shard for holder in self.holders.values() if holder.shard is not None]
 
-    def hold(self, index: int) -> tuple[Holder, Any]:
+    def hold(self, index: int) -> tuple[ShardOwner, Any]:
         """A shard with an empty local copy, followed and not served yet."""
         shard: Any = MemoryShard(index, SHARDS, shared=True)
         shard.serving = False
         shard.tasks = self.tasks
-        holder = self.holders[index] = Holder(index, SHARDS, Path("-"), self.site)
+        holder = self.holders[index] = ShardOwner(index, SHARDS, Path("-"), self.site)
         return holder, shard
 
-    def fold(self, holder: Holder, shard: Any, *envelopes: Envelope) -> None:
+    def fold(self, holder: ShardOwner, shard: Any, *envelopes: Envelope) -> None:
         """Each from this worker, unless it says otherwise."""
         for envelope in envelopes:
             envelope.writer = envelope.writer or self.link.writer

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from kproxy.cluster import announcer
-from kproxy.cluster.catalogue_cache import Gone, QueueCache, announcement
-from kproxy.cluster.remote_cleanup import Aftermath
+from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
+from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import new_queue_id
 from kproxy.virtual.envelope import Envelope, Kind, command
@@ -86,7 +86,7 @@ def test_old_deletions_are_not_announced_again() -> None:
         async def settle() -> None:
             await listener.hear(heard)
 
-        aftermath = Aftermath(SHARDS, listener.all, listener.cache, settle)
+        aftermath = RemoteQueueCleanup(SHARDS, listener.all, listener.cache, settle)
         listener.cache.gone = aftermath.queue_gone
         heard = before = len(story.topic.records)
         await story.taken_over(Member(story.topic, 3))
@@ -126,7 +126,7 @@ def test_what_an_earlier_owner_did_not_get_to_say_is_said(gone: bool) -> None:
         await story.taken_over(Member(story.topic, 3))
         await story.listener.hear()
         assert (story.listener.cache.find(NAME) is None) == gone
-        fresh = QueueCache(DictKv(), SHARDS, lambda index: None)
+        fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
         fresh.apply(story.topic.compacted())
         assert (fresh.find(NAME) is None) == gone
 
@@ -138,7 +138,7 @@ def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now() -> None:
         story = Story()
         await story.served()
         known = story.listener.cache.find(NAME)
-        late = Gone(2, story.old.queue_id)
+        late = Tombstone(2, story.old.queue_id)
         story.first.link.publish_queue(b"q" + NAME.encode(), None, None, late.header())
         swept: list[QueueId] = []
         story.listener.cache.gone = swept.append
@@ -146,7 +146,7 @@ def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now() -> None:
         assert story.listener.cache.find(NAME) == known
         assert not swept
         await story.first.hear()  # its owner hears it too, and says what is
-        fresh = QueueCache(DictKv(), SHARDS, lambda index: None)
+        fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
         fresh.apply(story.topic.compacted())
         assert fresh.find(NAME) == known
 
@@ -160,11 +160,11 @@ def test_a_late_tombstone_that_no_owner_heard_is_answered_by_the_next() -> None:
         known = story.listener.cache.find(NAME)
         later = Member(story.topic, 3)
         await later.hear()
-        late = Gone(2, story.old.queue_id)
+        late = Tombstone(2, story.old.queue_id)
         story.first.link.publish_queue(b"q" + NAME.encode(), None, None, late.header())
         await later.hear()
         await story.taken_over(later)
-        fresh = QueueCache(DictKv(), SHARDS, lambda index: None)
+        fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
         fresh.apply(story.topic.compacted())
         assert fresh.find(NAME) == known
 
@@ -201,7 +201,7 @@ def test_a_tombstone_alone_ends_every_queue_before_it() -> None:
         assert found.queue_id == story.old.queue_id
         swept: list[QueueId] = []
         away.cache.gone = swept.append
-        gone = Gone(9, story.new.queue_id)
+        gone = Tombstone(9, story.new.queue_id)
         story.first.link.publish_queue(b"q" + NAME.encode(), None, None, gone.header())
         away.cache.apply(story.topic.compacted())
         assert away.cache.find(NAME) is None
@@ -304,7 +304,7 @@ def test_what_was_noted_and_never_said_does_not_hold_once_another_serves(
         await story.first.tasks.run()
         assert [queue.name for queue in story.first.cache.all()] == sorted([NAME, name])
         story.first.fold(holder, shard, claim(9), delete(made))
-        began_again = QueueCache(DictKv(story.first.cache.kv.rows), SHARDS, lambda index: None)
+        began_again = CatalogueCache(DictKv(story.first.cache.kv.rows), SHARDS, lambda index: None)
         story.first.decisions.announcer.say_lost()
         for cache in (story.first.cache, began_again):
             assert [queue.name for queue in cache.all()] == [NAME]
@@ -381,7 +381,7 @@ def test_a_creation_that_was_overtaken_is_answered_all_the_same() -> None:
 
 def test_a_catalogue_older_than_tombstones_are_kept_is_read_again() -> None:
     day = 24 * 3600 * 1000
-    cache = QueueCache(DictKv(), SHARDS, lambda index: None)
+    cache = CatalogueCache(DictKv(), SHARDS, lambda index: None)
     assert not cache.has_missed(day, day)  # it holds nothing
     story_queue = MemberQueue()
     cache.apply(story_queue.records)

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from kproxy.cluster.catalogue_cache import Gone, QueueCache, announced, announcement, outcome_key
+from kproxy.cluster.catalogue_cache import (
+    CatalogueCache,
+    Tombstone,
+    announced,
+    announcement,
+    outcome_key,
+)
 from kproxy.metadata.catalogue import new_queue_id
 from kproxy.store.rocks import RocksKv
 from kproxy.upstream.topic_tailer import Record
@@ -32,15 +38,15 @@ def served() -> dict[int, Any]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, served: dict[int, Any]) -> QueueCache:
-    return QueueCache(RocksKv(tmp_path / "queues", 1 << 20), SHARDS, served.get)
+def cache(tmp_path: Path, served: dict[int, Any]) -> CatalogueCache:
+    return CatalogueCache(RocksKv(tmp_path / "queues", 1 << 20), SHARDS, served.get)
 
 
-def record(offset: int, key: bytes, value: bytes | None, gone: Gone | None = None) -> Record:
+def record(offset: int, key: bytes, value: bytes | None, gone: Tombstone | None = None) -> Record:
     return Record("queues", offset, key, value, gone and gone.header()[1])
 
 
-def test_announced_queues_are_found_by_name_and_id(cache: QueueCache) -> None:
+def test_announced_queues_are_found_by_name_and_id(cache: CatalogueCache) -> None:
     one = queue("one")
     assert announced("one", announcement(one)) == one
     others = [record(1, b"junk", b"x"), record(2, b"qbad", b"nonsense")]
@@ -55,20 +61,22 @@ def test_announced_queues_are_found_by_name_and_id(cache: QueueCache) -> None:
     assert cache.find_id(one.queue_id) is None
 
 
-def test_a_late_announcement_is_passed_over(cache: QueueCache) -> None:
+def test_a_late_announcement_is_passed_over(cache: CatalogueCache) -> None:
     new, old = queue("one", 3, changed_at=9), queue("one", 1, changed_at=6)
     cache.apply([record(0, b"qone", announcement(new)), record(1, b"qone", announcement(old))])
     assert cache.find("one") == new
 
 
-def test_a_recreated_queues_old_id_is_nobodys(cache: QueueCache) -> None:
+def test_a_recreated_queues_old_id_is_nobodys(cache: CatalogueCache) -> None:
     old, new = queue("one", changed_at=6), queue("one", changed_at=9)
     cache.apply([record(0, b"qone", announcement(old)), record(1, b"qone", announcement(new))])
     assert cache.find_id(old.queue_id) is None
     assert cache.find_id(new.queue_id) == new
 
 
-def test_the_home_shards_state_is_believed_first(cache: QueueCache, served: dict[int, Any]) -> None:
+def test_the_home_shards_state_is_believed_first(
+    cache: CatalogueCache, served: dict[int, Any]
+) -> None:
     home = shard_of("one", SHARDS)
     shard = served[home] = MemoryShard(home, SHARDS)
     values = {"name": "one", "partitions": 1, "configs": {}}
@@ -85,7 +93,7 @@ def test_the_home_shards_state_is_believed_first(cache: QueueCache, served: dict
 
 
 def test_a_queue_that_others_are_still_told_of_is_not_there(
-    cache: QueueCache, served: dict[int, Any]
+    cache: CatalogueCache, served: dict[int, Any]
 ) -> None:
     home = shard_of("wide", SHARDS)
     shard = served[home] = MemoryShard(home, SHARDS)
@@ -105,7 +113,7 @@ def test_a_queue_that_others_are_still_told_of_is_not_there(
     assert getattr(cache.find("wide"), "partitions", 0) == 4
 
 
-def test_outcomes_are_for_who_asked(cache: QueueCache) -> None:
+def test_outcomes_are_for_who_asked(cache: CatalogueCache) -> None:
     mine = outcome_key(7, 3)
     other = outcome_key(8, 3)
     said = b'{"code": 0}'
@@ -113,7 +121,7 @@ def test_outcomes_are_for_who_asked(cache: QueueCache) -> None:
     assert list(cache.outcomes(records, 7)) == [(3, {"code": 0})]
 
 
-def test_a_topic_that_begins_again_is_read_anew(cache: QueueCache) -> None:
+def test_a_topic_that_begins_again_is_read_anew(cache: CatalogueCache) -> None:
     cache.apply([record(8, b"qone", announcement(queue("one")))])
     cache.begin_again()
     assert cache.next_offset == 0

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from kproxy.cluster.catalogue_cache import Gone, QueueCache, announcement
-from kproxy.cluster.catalogue_reload import Rereading
+from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
+from kproxy.cluster.catalogue_reload import CatalogueReload
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.catalogue import new_queue_id
 from kproxy.upstream.topic_tailer import Record
@@ -35,11 +35,13 @@ class Site:
         self.away = False
         self.gone: list[QueueId] = []
         self.reads = 0
-        self.cache = QueueCache(DictKv(), SHARDS, lambda index: None)
+        self.cache = CatalogueCache(DictKv(), SHARDS, lambda index: None)
         self.cache.gone = self.gone.append
-        self.rereading = Rereading(self.cache, self.again, self.settle, DAY_MS, lambda: self.now_ms)
+        self.rereading = CatalogueReload(
+            self.cache, self.again, self.settle, DAY_MS, lambda: self.now_ms
+        )
 
-    def say(self, name: str, word: Queue | Gone) -> None:
+    def say(self, name: str, word: Queue | Tombstone) -> None:
         key = b"q" + name.encode()
         value = announcement(word) if isinstance(word, Queue) else None
         note = None if isinstance(word, Queue) else word.header()[1]
@@ -75,7 +77,7 @@ def long_still() -> tuple[Site, Queue]:
     site.say("doomed", doomed)
     site.round()
     assert site.names() == ["doomed", "kept"]
-    site.say("doomed", Gone(9, doomed.queue_id))
+    site.say("doomed", Tombstone(9, doomed.queue_id))
     site.say("new", queue("new", 11))
     site.compact()
     site.now_ms += 2 * DAY_MS

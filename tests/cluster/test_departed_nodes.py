@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from kproxy.cluster import departed_nodes
-from kproxy.cluster.departed_nodes import AwayNodes
+from kproxy.cluster.departed_nodes import DepartedNodes
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.cluster_map import ClusterMap, Owner, gone_records, node_record, shard_record
 from kproxy.protocol.responses import Broker
@@ -34,7 +34,7 @@ def test_who_is_away_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def test() -> None:
         nonlocal away_from_kafka
-        away = AwayNodes(map_, who_lives, publish, lambda: True)
+        away = DepartedNodes(map_, who_lives, publish, lambda: True)
         await away.look()
         live.add("host:9002")  # back again
         await away.look()

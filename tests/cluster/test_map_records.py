@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kproxy.cluster.map_records import LastRecords
+from kproxy.cluster.map_records import MapRecordGuard
 from kproxy.metadata.cluster_map import (
     ClusterMap,
     Owner,
@@ -24,7 +24,7 @@ class Topic:
 
     def __init__(self, *records: Record) -> None:
         self.map, self.said = ClusterMap(2), list[Record]()
-        self.last = LastRecords(self.map, lambda key, value: self.said.append((key, value)))
+        self.last = MapRecordGuard(self.map, lambda key, value: self.said.append((key, value)))
         for record in records:
             self.hear(record)
 

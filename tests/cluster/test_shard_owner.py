@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.errors import Code
-from kproxy.groups.classic_member import Member
+from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.coordinators import Coordinators
 from kproxy.loop import garbage, pace
 from kproxy.loop.steps import at_once
@@ -49,7 +49,7 @@ async def fill(shard: Shard, queue_id: QueueId) -> None:
     """Many groups, each with a member and offsets on one queue."""
     values: dict[str, Any] = {"name": "q", "partitions": OFFSETS, "configs": {}}
     commands = [command(Kind.CREATE, queue_id, values=values)]
-    member = Member("m", None, "client", "/here", 60.0, 60.0, ()).row(1)
+    member = ClassicMember("m", None, "client", "/here", 60.0, 60.0, ()).row(1)
     for number in range(GROUPS):
         group = f"g{number}"
         values = {"group": group, "after": -1, "kind": "classic", "members": 1, "values": {}}

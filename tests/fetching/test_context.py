@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from kproxy.fetching.context import Followed, Interest
+from kproxy.fetching.context import FetchContext, FetchPartition
 from kproxy.fetching.sessions import FetchSessions, Session
 from kproxy.loop.pace import Pace
 from kproxy.shard.watchers import Watchers
@@ -23,16 +23,16 @@ class Watched:
         self.watchers = Watchers()
 
 
-def follow(interest: Interest, shard: Any, count: int) -> None:
+def follow(interest: FetchContext, shard: Any, count: int) -> None:
     for index in range(count):
-        followed = Followed(("q", index))
+        followed = FetchPartition(("q", index))
         interest.follow(followed)
         interest.locate(followed, (QUEUE, index), shard)
 
 
 def test_very_many_are_watched_and_let_go_of_in_slices() -> None:
     async def test() -> None:
-        shard, interest, sessions = Watched(), Interest(), FetchSessions(1, 1)
+        shard, interest, sessions = Watched(), FetchContext(), FetchSessions(1, 1)
         follow(interest, shard, 300_000)
         seen_late, held = await held_by(interest.watch(Pace()))
         assert seen_late
@@ -52,7 +52,7 @@ def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
 
     async def test() -> None:
         for count, again in ((500, False), (501, True)):
-            interest = Interest()
+            interest = FetchContext()
             follow(interest, Watched(), count)
             assert await interest.watch(Pace()) is again
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproxy.fetching import streamed_response
-from kproxy.fetching.streamed_response import Answer, Stored
+from kproxy.fetching.streamed_response import Stored, StreamedResponse
 from kproxy.store import files
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import Batch
@@ -37,7 +37,9 @@ def batch(segment: int, position: int, length: int) -> Batch:
 
 def answered(segments: Segments, wanted: list[Batch]) -> bytes:
     """The answer, with what `place` writes (16 bytes of each) left out."""
-    chunks = anyio.run(chunks_of, Answer([Stored([(0, one) for one in wanted], segments)]))
+    chunks = anyio.run(
+        chunks_of, StreamedResponse([Stored([(0, one) for one in wanted], segments)])
+    )
     return without_heads(b"".join(chunks), wanted)
 
 
@@ -123,7 +125,7 @@ def test_chunks_are_bounded_and_in_order(
     wanted = [batch(number % 2, 300 * number, 250) for number in range(60)]
     stored = [Stored([(7, one) for one in wanted[at : at + 20]], segments) for at in (0, 20, 40)]
     pieces = [b"head" * 100, stored[0], b"between", stored[1], stored[2], b"tail"]
-    chunks = anyio.run(chunks_of, Answer(pieces))
+    chunks = anyio.run(chunks_of, StreamedResponse(pieces))
     assert max(map(len, chunks)) < 1000 + 250 + len(b"between")
     data = b"".join(chunks)
     assert data.startswith(b"head" * 100 + bytes(7) + b"\7")
@@ -142,7 +144,7 @@ def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
     wanted = [batch(segment, 100, 2000) for segment in range(2)]
 
     async def send() -> bytes:
-        answer = Answer([Stored([(0, one) for one in wanted], segments)])
+        answer = StreamedResponse([Stored([(0, one) for one in wanted], segments)])
         with answer.pinned():
             segments.drop(0)
             segments.close()

@@ -6,12 +6,12 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.groups.assignors import ASSIGNORS, Parts, Target, Wish
+from kproxy.groups.assignors import ASSIGNORS, MemberSubscription, PartitionSet, Target
 from kproxy.loop.steps import at_once
 from kproxy.virtual.types import QueueId
 
 QUEUES = [QueueId(bytes([i] * 16)) for i in range(1, 6)]
-NONE: Parts = frozenset()
+NONE: PartitionSet = frozenset()
 
 sizes = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 7), min_size=1)
 members = st.dictionaries(
@@ -19,12 +19,12 @@ members = st.dictionaries(
 )
 
 
-def wishes(wanted: dict[str, frozenset[QueueId]], before: dict[str, Parts] | None = None):
+def wishes(wanted: dict[str, frozenset[QueueId]], before: dict[str, PartitionSet] | None = None):
     before = before or {}
-    return {m: Wish(queues, before.get(m, NONE), m) for m, queues in wanted.items()}
+    return {m: MemberSubscription(queues, before.get(m, NONE), m) for m, queues in wanted.items()}
 
 
-def assigned(name: str, wishes: dict[str, Wish], sizes: dict[QueueId, int]) -> Target:
+def assigned(name: str, wishes: dict[str, MemberSubscription], sizes: dict[QueueId, int]) -> Target:
     return at_once(ASSIGNORS[name](wishes, sizes))
 
 
@@ -100,7 +100,9 @@ def test_who_comes_takes_and_nobody_else_does(wanted, counts) -> None:
     assert all(len(then[member]) <= len(parts) for member, parts in has.items())
 
 
-def calls(name: str, wanted: dict[str, Wish], counts: dict[QueueId, int]) -> tuple[int, Target]:
+def calls(
+    name: str, wanted: dict[str, MemberSubscription], counts: dict[QueueId, int]
+) -> tuple[int, Target]:
     """How many functions are called in making a target: what it costs on any machine."""
     made = 0
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kproxy.groups.offset_expiry import _OFFSETS_MAX, Expiry
+from kproxy.groups.offset_expiry import _OFFSETS_MAX, OffsetExpiry
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.shard.retention import _SLICE, Retention
 from kproxy.virtual import rows
@@ -77,7 +77,7 @@ class Stage:
                 await checkpoint()
 
         async def look() -> None:
-            expiry = Expiry(
+            expiry = OffsetExpiry(
                 self.shard, self.worker.config, self.lookup, lambda: self.now, load, lambda g: False
             )
             async with anyio.create_task_group() as tasks:
@@ -169,7 +169,7 @@ def test_a_group_that_commits_again_before_it_goes_stays() -> None:
     stage.commit("g", 1)
     stage.now += WEEK + 1
     looked: list[Envelope] = []
-    expiry = Expiry(
+    expiry = OffsetExpiry(
         stage.shard, stage.worker.config, stage.lookup, lambda: stage.now, nobody, lambda g: False
     )
 

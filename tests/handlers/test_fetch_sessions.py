@@ -6,13 +6,13 @@ import anyio
 import pytest
 
 from kproxy.fetching import streamed_response
-from kproxy.fetching.streamed_response import Answer
+from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import fetch
 from kproxy.loop.pace import Pace
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.worker.worker import Line, Worker
+from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.wire import batch, fetch_values, produce_values
 
@@ -24,14 +24,19 @@ async def fetched(
 ) -> Any:
     frame = encode_request(1, 12, 1, fetch_values(offsets or {}, **more))[4:]
     frame = frame.replace(b"kproxy", client_id, 1)
-    answer = await respond(worker, accept(worker, frame, host, Line()))
-    assert isinstance(answer, Answer)
+    answer = await respond(worker, accept(worker, frame, host, NextRequestSignal()))
+    assert isinstance(answer, StreamedResponse)
     return decode_response(1, 12, b"".join(await chunks_of(answer))[4:])[1]
 
 
 def produce(worker: Worker, *values: bytes) -> None:
     for value in values:
-        accept(worker, encode_request(0, 9, 1, produce_values("q", batch(value)))[4:], "", Line())
+        accept(
+            worker,
+            encode_request(0, 9, 1, produce_values("q", batch(value)))[4:],
+            "",
+            NextRequestSignal(),
+        )
 
 
 def test_a_session_is_its_clients() -> None:
@@ -61,8 +66,8 @@ def test_what_was_found_counts_until_it_is_sent() -> None:
         worker = memory_worker()
         produce(worker, *(b"v" for _ in range(100)))
         frame = encode_request(1, 12, 1, fetch_values({("q", 0): 0}))[4:]
-        answer = await respond(worker, accept(worker, frame, "", Line()))
-        assert isinstance(answer, Answer)
+        answer = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
+        assert isinstance(answer, StreamedResponse)
         with answer.pinned():
             assert worker.answer_memory.used > 100 * 100
             while await answer.read() is not None:
@@ -82,7 +87,7 @@ def test_what_was_found_stays_readable_while_others_have_their_turn(
         worker.catalogue.create("q", 3)
         for index in range(3):
             frame = encode_request(0, 9, 1, produce_values("q", batch(b"v"), index))[4:]
-            accept(worker, frame, "", Line())
+            accept(worker, frame, "", NextRequestSignal())
         held: list[int] = []
         monkeypatch.setattr(Pace, "due", True)
         original = streamed_response.Pins.hold

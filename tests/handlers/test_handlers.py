@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.fetching.streamed_response import Answer
+from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import fetch as fetch_handler
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import RANGES, accept, produced
 from kproxy.server.dispatch import answer as respond
-from kproxy.worker.worker import Line, Worker
+from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.wire import batch, batches, fetch_values, produce_values
 
@@ -29,7 +29,7 @@ class Client:
     async def call(self, key: int, version: int, values: dict[str, Any]) -> Any:
         self.correlation += 1
         frame = encode_request(key, version, self.correlation, values)[4:]
-        accepted = accept(self.worker, frame, "", Line())
+        accepted = accept(self.worker, frame, "", NextRequestSignal())
         if accepted.appending is None:
             answer = await respond(self.worker, accepted)
         else:
@@ -38,7 +38,7 @@ class Client:
             await done.wait()
             answer = produced(accepted)
         assert answer is not None
-        if isinstance(answer, Answer):
+        if isinstance(answer, StreamedResponse):
             answer = b"".join(await chunks_of(answer))
         assert int.from_bytes(answer[:4], "big") == len(answer) - 4
         correlation, body = decode_response(key, version, bytes(answer[4:]))

@@ -16,7 +16,7 @@ from kproxy.protocol.varint import uvarint
 from kproxy.server.dispatch import accept, produced
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual import rows
-from kproxy.worker.worker import Line, Worker
+from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values, record
 
@@ -35,7 +35,9 @@ def varlong(value: int) -> bytes:
 
 
 def produce(worker: Worker, data: bytes) -> int:
-    accepted = accept(worker, encode_request(0, 9, 1, produce_values("q", data))[4:], "", Line())
+    accepted = accept(
+        worker, encode_request(0, 9, 1, produce_values("q", data))[4:], "", NextRequestSignal()
+    )
     frame = produced(accepted)
     assert frame is not None
     answer = decode_response(0, 9, frame[4:])[1]
@@ -47,7 +49,7 @@ async def offset_at(worker: Worker, timestamp: int) -> tuple[int, int]:
     topics = [{"name": "q", "partitions": [part]}]
     values = {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": topics}
     frame = encode_request(2, 10, 1, values)[4:]
-    answer: Any = await respond(worker, accept(worker, frame, "", Line()))
+    answer: Any = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
     found = decode_response(2, 10, bytes(answer[4:]))[1].topics[0].partitions[0]
     return found.offset, found.timestamp
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kproxy.errors import Code
-from kproxy.fetching.streamed_response import Answer
+from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import offsets
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
@@ -18,7 +18,7 @@ from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.bodies import decode_commit
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.worker.worker import Line, Worker
+from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
 from tests.held import HELD_S, held_by, slowness
 from tests.wire import batch, batches, fetch_values
@@ -35,12 +35,16 @@ def shard_of(worker: Worker) -> MemoryShard:
 async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Any:
     """The answer to a request for which the loop was never held long."""
     frame = encode_request(key, version, 1, values)[4:]
-    accepted = accept(worker, frame, "", Line())
+    accepted = accept(worker, frame, "", NextRequestSignal())
     assert accepted.appending is None
 
     async def answered() -> bytes | bytearray:
         answer = await respond(worker, accepted)
-        return b"".join(await chunks_of(answer)) if isinstance(answer, Answer) else answer or b""
+        return (
+            b"".join(await chunks_of(answer))
+            if isinstance(answer, StreamedResponse)
+            else answer or b""
+        )
 
     answer, held = await held_by(answered())
     assert held < HELD_S * slowness()
@@ -131,7 +135,7 @@ def test_many_producers_described_many_times() -> None:
             data = batch(b"v", producer_id=producer, epoch=0, sequence=0)
             topics = [{"name": "q", "partition_data": [{"index": 0, "records": data}]}]
             values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-            accept(worker, encode_request(0, 9, 1, values)[4:], "", Line())
+            accept(worker, encode_request(0, 9, 1, values)[4:], "", NextRequestSignal())
         topics = [{"name": "q", "partition_indexes": [0] * 200}]
         answer = await call(worker, 61, 0, {"topics": topics})
         counts = [len(part.active_producers) for part in answer.topics[0].partitions]

@@ -6,7 +6,7 @@ import anyio
 
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import accept, answer
-from kproxy.worker.worker import Line
+from kproxy.worker.worker import NextRequestSignal
 from tests.fakes import memory_worker
 
 
@@ -18,7 +18,7 @@ def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
     async def ask() -> bytes:
         worker = memory_worker(data_dir=directory)
         frame = encode_request(35, 4, 1, {"topics": None})[4:]
-        return bytes(await answer(worker, accept(worker, frame, "", Line())))  # type: ignore[arg-type]
+        return bytes(await answer(worker, accept(worker, frame, "", NextRequestSignal())))  # type: ignore[arg-type]
 
     _, body = decode_response(35, 4, anyio.run(ask)[4:])
     assert [result.log_dir for result in body.results] == ["worker-3"]

@@ -9,7 +9,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.weight import TURN, weight
-from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files, synced
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
@@ -199,7 +199,7 @@ def test_after_a_failed_fsync_rows_do_not_run_ahead_of_the_log(tmp_path: Path) -
             async def work() -> None:
                 await create(shard, QUEUES[0])
                 await put(shard, QUEUES[0], b"on disk")
-                await Keeper(shard, config()).flush()
+                await Housekeeper(shard, config()).flush()
                 disk.broken = True
                 for i in range(20):
                     await put(shard, QUEUES[0], b"%d" % i)

@@ -10,13 +10,13 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code, KafkaError
-from kproxy.log.disk_space import DiskRoom
+from kproxy.log.disk_space import DiskSpace
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.loop import pace
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.outcome import LogLocation, Outcome
 
 
 class Link:
@@ -48,7 +48,7 @@ class Link:
 
 
 def deliver(
-    first: int, batch: list[Envelope], places: list[Place], end: tuple[int, int]
+    first: int, batch: list[Envelope], places: list[LogLocation], end: tuple[int, int]
 ) -> list[Outcome]:
     return [Outcome(number=first + i) for i in range(len(batch))]
 
@@ -57,7 +57,7 @@ def deliver(
 async def running(directory: Path) -> AsyncIterator[tuple[SharedLog, Link]]:
     link, segments = Link(), Segments(directory)
     segments.start(0)
-    log = SharedLog(0, segments, deliver, link, segment_bytes=1000, room=DiskRoom(directory, 1))
+    log = SharedLog(0, segments, deliver, link, segment_bytes=1000, room=DiskSpace(directory, 1))
     log.next_offset = 0
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(log.run)

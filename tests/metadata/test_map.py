@@ -12,7 +12,7 @@ from kproxy.metadata.cluster_map import (
     node_record,
     shard_record,
 )
-from kproxy.metadata.cluster_view import Mapped
+from kproxy.metadata.cluster_view import ClusterMapView
 from kproxy.protocol.responses import Broker
 from kproxy.virtual.partitioner import shard_of
 
@@ -75,7 +75,7 @@ def test_metadata_comes_from_the_map() -> None:
         map_.apply(*node_record(node))
     home = shard_of("q", 4)
     map_.apply(*shard_record(home, Owner(2, 1)))
-    cluster = Mapped(ONE, map_)
+    cluster = ClusterMapView(ONE, map_)
     assert cluster.leaders("q", 3) == (2, -1, -1)
     assert cluster.coordinator("q") == TWO
     assert cluster.brokers == (ONE, TWO)

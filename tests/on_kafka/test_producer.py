@@ -15,18 +15,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kproxy.upstream import producer
 from kproxy.upstream.native_producer import NativeProducer, Reported, Reports, library
-from kproxy.upstream.producer import Appender, PlainProducer, Report, Sending, sending
+from kproxy.upstream.producer import Appender, PlainProducer, ProducerBackend, Report, sending
 from kproxy.upstream.read_topic import read_whole
-from kproxy.upstream.settings import Reach, Upstream
+from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.virtual.envelope import Envelope, Kind
 from tests.harness import free_port
 from tests.real_kafka import Kafka
 
-Way = Callable[[dict[str, Any], Reported], Sending]
+Way = Callable[[dict[str, Any], Reported], ProducerBackend]
 BIG = 1_000_000
 
 
-def native(settings: dict[str, Any], reported: Reported) -> Sending:
+def native(settings: dict[str, Any], reported: Reported) -> ProducerBackend:
     lib = library()
     assert lib is not None
     return NativeProducer(lib, settings, reported)
@@ -36,7 +36,7 @@ WAYS = pytest.mark.parametrize("way", [native, PlainProducer])
 
 
 def upstream(servers: str) -> Upstream:
-    return Upstream(servers=servers, prefix="sent", client={}, reach=Reach(servers))
+    return Upstream(servers=servers, prefix="sent", client={}, reach=Connectivity(servers))
 
 
 def settings(servers: str, **more: Any) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def test_a_failed_producer_is_replaced(kafka: Kafka, monkeypatch: pytest.MonkeyP
     """A fatal error, set off as librdkafka lets its users do for tests."""
     made: list[NativeProducer] = []
 
-    def kept(settings: dict[str, Any], reported: Reported) -> Sending:
+    def kept(settings: dict[str, Any], reported: Reported) -> ProducerBackend:
         sender = native(settings, reported)
         assert isinstance(sender, NativeProducer)
         made.append(sender)

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kproxy.upstream.settings import Reach, Upstream
+from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import wanted
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import ROOT, Served, eventually, java
@@ -55,7 +55,9 @@ def refusal(data_dir: Path, *given: str) -> str:
 
 def make(kafka: Kafka, prefix: str, shards: int = 2) -> None:
     """The four topics as kproxy makes them."""
-    site = Upstream(servers=kafka.address, prefix=prefix, client={}, reach=Reach(kafka.address))
+    site = Upstream(
+        servers=kafka.address, prefix=prefix, client={}, reach=Connectivity(kafka.address)
+    )
     topics = wanted(site, shards, 10 << 20)
     client = admin(kafka)
     new = [NewTopic(t.name, t.partitions, 1, config=t.configs) for t in topics]

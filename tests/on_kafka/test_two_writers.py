@@ -18,7 +18,7 @@ from kproxy.cluster import rebuild as rebuilding
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver
-from kproxy.log.disk_space import DiskRoom
+from kproxy.log.disk_space import DiskSpace
 from kproxy.log.shared import SharedLog
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
@@ -28,7 +28,7 @@ from kproxy.store.segments import Segments
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.read_topic import read_whole
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
-from kproxy.upstream.settings import Reach, Upstream
+from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import Topics
 from kproxy.virtual.envelope import Envelope, Kind, command, record_key
 from kproxy.virtual.partitioner import shard_of
@@ -45,7 +45,7 @@ CONFIG = Config(disk_free_bytes_min=1, bootstrap_servers="-", segment_bytes=1 <<
 
 def upstream(kafka: Kafka, prefix: str, shards: int = 1) -> Upstream:
     made = Upstream(
-        servers=kafka.address, prefix=prefix, client={}, reach=Reach(kafka.address)
+        servers=kafka.address, prefix=prefix, client={}, reach=Connectivity(kafka.address)
     )  # fmt: skip
     Topics(
         AdminClient(made.settings()), made, shards=shards,
@@ -58,7 +58,7 @@ def upstream(kafka: Kafka, prefix: str, shards: int = 1) -> Upstream:
 def opened(directory: Path, link: DataLink, index: int = 0, shards: int = 1) -> Iterator[Shard]:
     """An empty shard on a partition of the data topic."""
     segments = Segments(directory / "log")
-    room = DiskRoom(directory, 1)
+    room = DiskSpace(directory, 1)
 
     def log(deliver: Deliver) -> SharedLog:
         return SharedLog(index, segments, deliver, link, segment_bytes=1 << 30, room=room)

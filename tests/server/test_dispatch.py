@@ -13,7 +13,7 @@ from kproxy.protocol.varint import Malformed
 from kproxy.server import dispatch, large_requests
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.virtual.envelope import Kind
-from kproxy.worker.worker import Line, Worker
+from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
 from tests.generator import Repeated, request
 from tests.wire import batch, fetch_values
@@ -26,7 +26,7 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def taken(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Accepted:
-    return accept(worker, encode_request(key, version, 1, values)[4:], "/here", Line())
+    return accept(worker, encode_request(key, version, 1, values)[4:], "/here", NextRequestSignal())
 
 
 def election_of(count: int) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def test_a_produce_of_very_many_parts_is_appended_in_parts(queues: int, partitio
 
     async def ask() -> Any:
         worker = memory_worker(partitions_default=partitions)
-        accepted = accept(worker, frame, "", Line())
+        accepted = accept(worker, frame, "", NextRequestSignal())
         assert accepted.appending is None
         before = worker.catalogue.find("q0")
         assert before is None
@@ -232,18 +232,22 @@ def test_a_produce_of_very_many_parts_is_appended_in_parts(queues: int, partitio
 def test_a_produce_of_very_many_parts_with_acks_0_is_not_answered() -> None:
     async def ask() -> Any:
         worker = memory_worker()
-        return await answer(worker, accept(worker, produce_many(3000, 1, acks=0), "", Line()))
+        return await answer(
+            worker, accept(worker, produce_many(3000, 1, acks=0), "", NextRequestSignal())
+        )
 
     assert run(ask) == b""
 
 
 def test_a_produce_of_more_parts_than_any_request_may_have_is_refused() -> None:
     with pytest.raises(Malformed, match="more elements"):
-        accept(memory_worker(request_elements_max=100), produce_many(101, 1), "", Line())
+        accept(
+            memory_worker(request_elements_max=100), produce_many(101, 1), "", NextRequestSignal()
+        )
 
     async def ask() -> Any:
         worker = memory_worker(request_elements_max=5000)
-        return await answer(worker, accept(worker, produce_many(3000, 1), "", Line()))
+        return await answer(worker, accept(worker, produce_many(3000, 1), "", NextRequestSignal()))
 
     with pytest.raises(Malformed, match="more elements"):
         run(ask)
@@ -257,7 +261,7 @@ def test_a_consumer_of_a_hundred_thousand_queues_names_them_in_one_fetch() -> No
 
     async def ask() -> Any:
         worker = memory_worker()
-        return await answer(worker, accept(worker, request(1, 12, values), "", Line()))
+        return await answer(worker, accept(worker, request(1, 12, values), "", NextRequestSignal()))
 
     assert run(ask) is not None
 

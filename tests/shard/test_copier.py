@@ -11,7 +11,7 @@ import pytest
 
 from kproxy.shard import copier
 from kproxy.shard.copier import Copier
-from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.state import State
@@ -76,7 +76,7 @@ def test_dead_batches_are_passed_over_without_a_search_and_in_slices(tmp_path: P
             await fill(shard, 20_000)
             await shard.append([command(Kind.TRIM, QUEUES[0], number=20_000)]).wait()
             await shard.log.roll()
-            await Keeper(shard, config())._sweep()
+            await Housekeeper(shard, config())._sweep()
             before = read(shard, QUEUES[1])
             with pytest.MonkeyPatch.context() as patch:
                 lookups = Lookups(patch)
@@ -152,7 +152,7 @@ def test_all_that_is_live_is_copied_whatever_goes_on_meanwhile(
                 for segment in sealed:
                     await Copier(shard, segment).run()
             assert gone
-            while await Keeper(shard, config())._sweep():
+            while await Housekeeper(shard, config())._sweep():
                 pass
             for queue in QUEUES[:3]:
                 found = read(shard, queue)
@@ -189,7 +189,7 @@ def test_a_sweep_flushes_before_its_rows_are_many(tmp_path: Path) -> None:
             await create(shard, QUEUES[1])
             await fill(shard, 60_000)
             await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
-            keeper = Keeper(shard, config(rows_flush_bytes=MIB + 1))
+            keeper = Housekeeper(shard, config(rows_flush_bytes=MIB + 1))
             await keeper.flush()
             assert shard.kv.unflushed_bytes() <= MIB
             most = 0
@@ -224,7 +224,7 @@ def test_a_whole_segment_of_one_record_batches(tmp_path: Path) -> None:
             assert row is not None
             end = row.next_offset
             await shard.append([command(Kind.TRIM, QUEUES[0], number=end)]).wait()
-            await Keeper(shard, config())._sweep()
+            await Housekeeper(shard, config())._sweep()
             copier = Copier(shard, 0)
             began = time.perf_counter()
             turns, longest = await turns_of(copier.run)

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from structlog.testing import capture_logs
 
 from kproxy.log.base import Deliver
-from kproxy.log.disk_space import DiskRoom
+from kproxy.log.disk_space import DiskSpace
 from kproxy.log.local import LocalLog
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files, synced, tail
@@ -40,7 +40,7 @@ def recovered(directory: Path) -> int:
     """Recover a log without rows; where it goes on. Raises DamagedLog."""
     settings = config()
     segments = Segments(directory / "log", marked=True)
-    room = DiskRoom(directory, 1)
+    room = DiskSpace(directory, 1)
 
     def log(deliver: Deliver) -> LocalLog:
         return LocalLog(

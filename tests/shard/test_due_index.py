@@ -7,7 +7,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from kproxy.shard.due_index import Looks
+from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
@@ -48,7 +48,7 @@ class Index:
         self.kv.write(self.state.drain())
 
 
-class Some(Looks):
+class Some(DueIndexScanner):
     """Deletes what it is given."""
 
     def __init__(self, index: Index) -> None:

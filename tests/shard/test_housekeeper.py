@@ -9,7 +9,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.loop import pace
-from kproxy.shard.housekeeper import Keeper, sweep_commits
+from kproxy.shard.housekeeper import Housekeeper, sweep_commits
 from kproxy.shard.shard import Shard, open_local
 from kproxy.virtual import rows
 from kproxy.virtual.bodies import decode_forget
@@ -46,7 +46,7 @@ def test_ten_thousand_segments_are_looked_at_in_slices(
                 segments.ids.append(segment)
             kept = segments.ids[-5:]
             shard.commit({rows.segment_key(segment): b"\0" * 7 + b"\1" for segment in kept})
-            keeper = Keeper(shard, config(), shards=shards)
+            keeper = Housekeeper(shard, config(), shards=shards)
             turns = Turns()
             sealed = set(segments.ids) - {segments.active}
             dead = await turns.during(keeper._dead())
@@ -93,7 +93,7 @@ def test_offsets_of_a_deleted_queue_are_forgotten_through_the_log(tmp_path: Path
                 await commit(shard, f"g{number}", 0, 2)
             await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
             appended = Appended(shard)
-            await Keeper(shard, config())._sweep()
+            await Housekeeper(shard, config())._sweep()
             assert left(shard) == []
             for slice_ in appended.slices:
                 assert {envelope.kind for envelope in slice_} == {Kind.FORGET}
@@ -113,7 +113,7 @@ def test_the_note_stays_until_all_are_forgotten(tmp_path: Path) -> None:
             await create(shard, QUEUES[0])
             await commit(shard, "g", 0)
             await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
-            keeper = Keeper(shard, config())
+            keeper = Housekeeper(shard, config())
             append = shard.append
 
             def refuse(envelopes: Any) -> Any:
@@ -157,7 +157,7 @@ def test_one_round_sweeps_all_that_was_deleted(tmp_path: Path) -> None:
                 shard.append([Envelope(Kind.APPEND, QUEUES[0], index, body=batch(b"v"))])
             trims = [command(Kind.TRIM, QUEUES[0], index, number=1) for index in range(2000)]
             await shard.append(trims).wait()
-            await Keeper(shard, config()).round()
+            await Housekeeper(shard, config()).round()
             assert not list(shard.kv.scan(b"y", b"z"))
             assert not list(shard.kv.scan(b"b", b"c"))
 
@@ -172,7 +172,7 @@ def test_a_partition_trimmed_again_is_swept_from_where_it_was(tmp_path: Path) ->
             await create(shard, QUEUES[0])
             for _ in range(30):
                 await shard.append([Envelope(Kind.APPEND, QUEUES[0], body=batch(b"v"))]).wait()
-            keeper, kv = Keeper(shard, config()), shard.kv
+            keeper, kv = Housekeeper(shard, config()), shard.kv
             begun, scan = [], kv.scan
 
             def noted(start: bytes, end: bytes) -> Any:
@@ -198,7 +198,7 @@ def test_an_idle_round_looks_for_no_notes(tmp_path: Path) -> None:
         async with running(tmp_path, sync="never") as shard:
             await create(shard, QUEUES[0])
             await put(shard, QUEUES[0], b"v")
-            keeper, kv = Keeper(shard, config()), shard.kv
+            keeper, kv = Housekeeper(shard, config()), shard.kv
             begun, scan = [], kv.scan
 
             def noted(start: bytes, end: bytes) -> Any:
@@ -233,14 +233,14 @@ def test_a_trim_that_comes_while_an_earlier_one_is_swept_is_swept_too(tmp_path: 
             appended = [Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))] * 1500
             await shard.append(appended).wait()
             await shard.append([command(Kind.TRIM, QUEUES[0], number=700)]).wait()
-            keeper, swept = Keeper(shard, config()), Keeper._sweep_batches
+            keeper, swept = Housekeeper(shard, config()), Housekeeper._sweep_batches
 
-            async def trimmed_meanwhile(self: Keeper, *where: bytes) -> None:
+            async def trimmed_meanwhile(self: Housekeeper, *where: bytes) -> None:
                 await swept(self, *where)
                 await shard.append([command(Kind.TRIM, QUEUES[0], number=1500)]).wait()
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Keeper, "_sweep_batches", trimmed_meanwhile)
+                patch.setattr(Housekeeper, "_sweep_batches", trimmed_meanwhile)
                 await keeper._sweep_notes(ord("y"), keeper._notes(ord("y")))
             await keeper.round()
             assert not list(shard.kv.scan(b"b", b"c"))

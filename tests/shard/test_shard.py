@@ -12,7 +12,7 @@ import pytest
 
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
-from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files
 from kproxy.store.rocks import Checkpoint, RowsFailed
@@ -122,7 +122,7 @@ def test_everything_is_there_after_reopening_without_a_close(tmp_path: Path, flu
                 for i in range(30):
                     await put(shard, QUEUES[0], b"%d" % i)
                 if flush:
-                    await Keeper(shard, config()).flush()
+                    await Housekeeper(shard, config()).flush()
                 for i in range(30, 40):
                     await put(shard, QUEUES[0], b"%d" % i)
                 expected = read(shard, QUEUES[0])
@@ -245,7 +245,7 @@ async def keep(shard: Shard, until: Callable[[], bool], **settings: Any) -> None
     """Run the keeper until something holds."""
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Keeper(shard, config(**settings)).run)
+            tasks.start_soon(Housekeeper(shard, config(**settings)).run)
             while not until():
                 await anyio.sleep(0.002)
             tasks.cancel_scope.cancel()
@@ -323,7 +323,7 @@ def test_what_recovery_folded_is_not_on_disk_yet(tmp_path: Path) -> None:
         async with running(tmp_path / "first", segment_bytes=2_000_000) as shard:
             assert shard.durable_through == Checkpoint()
             shard.room.fits = lambda wanted: False  # type: ignore[method-assign]
-            await Keeper(shard, config()).round()
+            await Housekeeper(shard, config()).round()
             shutil.copytree(tmp_path / "first", tmp_path / "second")
         again = open_local(tmp_path / "second", config())
         row = again.state.partition((QUEUES[0], 0))
@@ -342,7 +342,7 @@ def test_a_log_of_small_live_batches_is_left_alone(tmp_path: Path) -> None:
             for _ in range(30):
                 await shard.append([small] * 1000).wait()
             await shard.append([command(Kind.TRIM, QUEUES[0], number=20_000)]).wait()
-            keeper = Keeper(shard, config())
+            keeper = Housekeeper(shard, config())
             await keeper.round()
             live = shard.state.live_bytes(shard.segments.active)
             assert live == shard.segments.end == 10_000 * (len(small.body) + COPY_BYTES)

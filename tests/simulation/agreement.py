@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kproxy.cluster.catalogue_cache import QueueCache
+from kproxy.cluster.catalogue_cache import CatalogueCache
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
@@ -52,7 +52,7 @@ def _check_catalogues(world: World, lives: Mapping[str, Life]) -> None:
             there = plain.shards[shard_of(name, count, index)].ends
             assert (queue.queue_id, index) in there, f"{name} lacks partition {index}"
     world.compact()
-    fresh = QueueCache(DictKv(), count, lambda index: None)
+    fresh = CatalogueCache(DictKv(), count, lambda index: None)
     fresh.apply(world.queues_from(0, 10**6))
     caches = {name: life.cache for name, life in lives.items()} | {"fresh": fresh}
     for name, cache in caches.items():

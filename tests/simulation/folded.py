@@ -2,7 +2,7 @@
 
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.fold import Fold
-from kproxy.virtual.outcome import Outcome, Place
+from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
 from tests.fakes import DictKv
@@ -23,7 +23,7 @@ class Folded:
 
     def take(self, envelope: Envelope) -> Outcome:
         """The log's next envelope."""
-        place = Place(0, self.next_offset, len(envelope.body))
+        place = LogLocation(0, self.next_offset, len(envelope.body))
         outcome = self._fold.apply(self.next_offset, envelope, place)
         self.next_offset += 1
         self._kv.write(self._state.drain())

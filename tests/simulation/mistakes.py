@@ -8,11 +8,11 @@ import pytest
 
 from kproxy.cluster import catalogue_cache, remote_cleanup, shard_owner
 from kproxy.cluster.announcer import Announcer
-from kproxy.cluster.catalogue_barrier import Freshness
-from kproxy.cluster.catalogue_cache import Gone
-from kproxy.cluster.command_router import Decisions
+from kproxy.cluster.catalogue_barrier import CatalogueBarrier
+from kproxy.cluster.catalogue_cache import Tombstone
+from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.publisher import Publisher
-from kproxy.cluster.shard_owner import Holder
+from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.errors import Code
 from kproxy.log.shared import SharedLog
 from kproxy.shard.shard import Shard
@@ -21,9 +21,9 @@ from kproxy.virtual import fold, producers, rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.producer_rows import Sent
+from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.rows import Batch
-from kproxy.virtual.snapshot import Capture
+from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
 from tests.simulation.cluster import SimLink
 from tests.simulation.offset_topic import SimRowsWriter
@@ -32,11 +32,11 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 
 def tombstones_that_do_not_say_as_of_when(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(catalogue_cache, "_gone", lambda note: Gone(2**62))
+    patch.setattr(catalogue_cache, "_gone", lambda note: Tombstone(2**62))
 
 
 def who_catches_up_announces(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Decisions, "folded", Decisions.applied)
+    patch.setattr(CommandRouter, "folded", CommandRouter.applied)
 
 
 def a_sweep_beside_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -53,17 +53,17 @@ def a_log_trimmed_to_where_it_is_applied(patch: pytest.MonkeyPatch) -> None:
 
 
 def landed_before_all_were_told(patch: pytest.MonkeyPatch) -> None:
-    async def tell_all(self: Decisions, shard: Any, queue_id: bytes, work: Any) -> bool:
+    async def tell_all(self: CommandRouter, shard: Any, queue_id: bytes, work: Any) -> bool:
         return True
 
-    patch.setattr(Decisions, "_tell_all", tell_all)
+    patch.setattr(CommandRouter, "_tell_all", tell_all)
 
 
 def a_catalogue_that_is_believed_at_once(patch: pytest.MonkeyPatch) -> None:
-    async def settle(self: Freshness) -> None:
+    async def settle(self: CatalogueBarrier) -> None:
         pass
 
-    patch.setattr(Freshness, "settle", settle)
+    patch.setattr(CatalogueBarrier, "settle", settle)
 
 
 def a_rebuild_that_looks_one_way_only(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def a_failed_publication_forgets_its_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def rows_taken_after_they_were_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Capture, "before_write", lambda self, changes: None)
+    patch.setattr(RowCapture, "before_write", lambda self, changes: None)
 
 
 def a_publisher_that_does_not_catch_up_behind_its_fence(patch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def a_repeated_batch_is_appended_again(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(*asked: Any) -> Any:
         verdict = judge(*asked)
-        return None if isinstance(verdict, Sent) else verdict
+        return None if isinstance(verdict, BatchMetadata) else verdict
 
     patch.setattr(producers, "judge", forgetful)
 
@@ -215,8 +215,8 @@ def duplicates_that_leave_no_void(patch: pytest.MonkeyPatch) -> None:
 # -- holding a shard
 
 
-def _claims(patch: pytest.MonkeyPatch, may_serve: Callable[[Outcome, Holder], bool]) -> None:
-    async def claim_and_serve(self: Holder, shard: Shard) -> None:
+def _claims(patch: pytest.MonkeyPatch, may_serve: Callable[[Outcome, ShardOwner], bool]) -> None:
+    async def claim_and_serve(self: ShardOwner, shard: Shard) -> None:
         while True:
             self._claimed_by_other = anyio.Event()
             outcome = (await shard.append([Envelope(Kind.CLAIM)]).wait())[0]
@@ -225,7 +225,7 @@ def _claims(patch: pytest.MonkeyPatch, may_serve: Callable[[Outcome, Holder], bo
                 await self._claimed_by_other.wait()
             await anyio.sleep(shard_owner._CLAIM_AGAIN_S)
 
-    patch.setattr(Holder, "_claim_and_serve", claim_and_serve)
+    patch.setattr(ShardOwner, "_claim_and_serve", claim_and_serve)
 
 
 def a_claim_of_unknown_fate_serves(patch: pytest.MonkeyPatch) -> None:
@@ -245,14 +245,14 @@ def a_local_copy_that_is_not_held_against_the_log(patch: pytest.MonkeyPatch) -> 
 
 
 def who_serves_goes_on_behind_the_claim_of_another(patch: pytest.MonkeyPatch) -> None:
-    applied = Holder._applied
+    applied = ShardOwner._applied
 
-    def goes_on(self: Holder, shard: Shard, *more: Any) -> None:
+    def goes_on(self: ShardOwner, shard: Shard, *more: Any) -> None:
         with pytest.MonkeyPatch.context() as deaf:
             deaf.setattr(self, "_stop_serving", lambda shard: None)
             applied(self, shard, *more)
 
-    patch.setattr(Holder, "_applied", goes_on)
+    patch.setattr(ShardOwner, "_applied", goes_on)
 
 
 def copies_that_do_not_say_so(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual.producer_rows import Sent
+from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.producers import judge
 from kproxy.virtual.types import PartitionKey
 from tests.wire import batch
@@ -50,7 +50,7 @@ class Producer:
         if row is None:
             return None
         found = judge(shard.state, self._key, row, read_header(self._pending))
-        return found.base_offset if isinstance(found, Sent) else None
+        return found.base_offset if isinstance(found, BatchMetadata) else None
 
     def acknowledged(self) -> None:
         assert self._pending is not None

@@ -6,15 +6,15 @@ from typing import Any
 
 import anyio
 
-from kproxy.cluster.announcer import Voice
-from kproxy.cluster.catalogue_barrier import Freshness
-from kproxy.cluster.catalogue_cache import QueueCache
-from kproxy.cluster.command_router import Decisions
-from kproxy.cluster.owned_shards import Shards
-from kproxy.cluster.remote_cleanup import Aftermath
-from kproxy.cluster.services import Site
+from kproxy.cluster.announcer import ClusterContext
+from kproxy.cluster.catalogue_barrier import CatalogueBarrier
+from kproxy.cluster.catalogue_cache import CatalogueCache
+from kproxy.cluster.command_router import CommandRouter
+from kproxy.cluster.owned_shards import OwnedShards
+from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
+from kproxy.cluster.services import ShardServices
 from kproxy.config import Config
-from kproxy.log.disk_space import DiskRoom
+from kproxy.log.disk_space import DiskSpace
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
 from kproxy.shard.shard import Shard
@@ -48,16 +48,18 @@ class Life:
         self.config = config(directory, shards)
         self.count = shards
         self.writer = writer
-        self.shards = Shards(shards, directory)
+        self.shards = OwnedShards(shards, directory)
         self.kv = SimKv(world, directory / "queues")
-        self.cache = QueueCache(self.kv, shards, self.shards.serving)
+        self.cache = CatalogueCache(self.kv, shards, self.shards.serving)
         self.link: Any
-        self.freshness = Freshness(self._queues_end, lambda: self.cache.next_offset)
+        self.freshness = CatalogueBarrier(self._queues_end, lambda: self.cache.next_offset)
         self.shards.settle = self.freshness.settle
-        self.aftermath = Aftermath(shards, self.shards.all, self.cache, self.freshness.settle)
+        self.aftermath = RemoteQueueCleanup(
+            shards, self.shards.all, self.cache, self.freshness.settle
+        )
         self.cache.gone = self.aftermath.queue_gone
         self.cache.reconfigured = self.aftermath.settings_changed
-        self.decisions: Decisions
+        self.decisions: CommandRouter
         self._scope = anyio.CancelScope()
 
     async def _queues_end(self) -> int:
@@ -87,18 +89,18 @@ class Life:
     def _start(self, tasks: Any) -> None:
         self.link = SimLink(self.world, self, self.writer, tasks)
         link: Any = self.link
-        voice = Voice(
+        voice = ClusterContext(
             link=link, shards=self.count, cache=self.cache, serving=self.shards.serving,
             settle=self.freshness.settle, tasks=tasks,
         )  # fmt: skip
-        self.decisions = Decisions(voice, self.now_ms)
+        self.decisions = CommandRouter(voice, self.now_ms)
         self.link.unfollowed = self.decisions.unfollowed
         self.shards.decide = self.decisions.decide
         upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
-        site = Site(
+        site = ShardServices(
             config=self.config, upstream=upstream, link=self.link, decisions=self.decisions,
             announce=lambda shard, claim: None,
-            room=DiskRoom(self.config.data_dir, 1), opening=anyio.Semaphore(2),
+            room=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
             progress=Progress(), lookup=self.cache, now_ms=self.now_ms, level=Level(),
         )  # fmt: skip
         for task in (
@@ -108,7 +110,7 @@ class Life:
             tasks.start_soon(task)
         tasks.start_soon(self._serve, site)
 
-    async def _serve(self, site: Site) -> None:
+    async def _serve(self, site: ShardServices) -> None:
         await self.freshness.settle()  # as `Member.start` does
         await self.shards.run(site)
 

@@ -16,7 +16,7 @@ from kproxy.config import Config
 from kproxy.protocol.batch import read_header
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
-from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import rocks as rocks_module
 from kproxy.virtual.envelope import Envelope, Kind, command
@@ -53,7 +53,7 @@ class Simulation:
         before = set(shard.segments.ids)
         # Now and then the disk has no room for a flush.
         shard.room.fits = lambda wanted: self.rng.random() < 0.6  # type: ignore[method-assign]
-        keeper = Keeper(shard, self.config)
+        keeper = Housekeeper(shard, self.config)
         with anyio.CancelScope() as crash:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(shard.log.run)
@@ -73,7 +73,7 @@ class Simulation:
             with (survived / "log" / active).open("ab") as file:
                 file.write(self.rng.randbytes(self.rng.randrange(1, 80)))
 
-    async def step(self, shard: Shard, keeper: Keeper) -> None:
+    async def step(self, shard: Shard, keeper: Housekeeper) -> None:
         dice = self.rng.random()
         if dice < 0.08:
             await self.housekeep(keeper)
@@ -86,7 +86,7 @@ class Simulation:
             if number is not None and envelope.kind != Kind.PRODUCER_ID:
                 assert outcome.number == number, envelope
 
-    async def housekeep(self, keeper: Keeper) -> None:
+    async def housekeep(self, keeper: Housekeeper) -> None:
         match self.rng.randrange(4):
             case 0:
                 await keeper.flush()

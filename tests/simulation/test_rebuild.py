@@ -17,12 +17,12 @@ from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.metadata.levels import Level
 from kproxy.shard.copier import Live
-from kproxy.shard.housekeeper import Keeper
+from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import group_rows, rows, snapshot
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
-from kproxy.virtual.outcome import Outcome, Place
-from kproxy.virtual.snapshot import Anchors, Capture, Reindex
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv
@@ -42,9 +42,9 @@ def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_SLICE", 2)
 
 
-def place_of(log_offset: int, envelope: Envelope) -> Place:
+def place_of(log_offset: int, envelope: Envelope) -> LogLocation:
     """Where a body lies: in the log itself, so that the places of two workers can be compared."""
-    return Place(log_offset // SEGMENT, log_offset, len(envelope.body))
+    return LogLocation(log_offset // SEGMENT, log_offset, len(envelope.body))
 
 
 class Owner:
@@ -57,7 +57,7 @@ class Owner:
         self.fold = Fold(self.state, SHARD, SHARDS, shared=True)
         self.anchors = Anchors(self.kv)
         self.log: list[Envelope] = []
-        self.capture: Capture | None = None
+        self.capture: RowCapture | None = None
         self.serving = True
         self.level = Level()
 
@@ -86,7 +86,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.owner: Any = Owner()
-        self.keeper = Keeper(self.owner, Config())
+        self.keeper = Housekeeper(self.owner, Config())
         self.topic: list[tuple[bytes, bytes | None]] = []  # the offset topic
         self.as_of = 0
         self.log_start = self.may_trim_to = 0
@@ -124,7 +124,7 @@ class Simulation:
         anchors = self.owner.anchors
         if len(self.topic) % 2:
             assert all(step is None for step in anchors.look_ahead(keys))
-        capture = self.owner.capture = Capture(kv, set(keys), anchors)
+        capture = self.owner.capture = RowCapture(kv, set(keys), anchors)
         as_of, may_trim_to = len(self.owner.log), self.first_live(len(self.owner.log))
         while capture.take_some(self.rng.randrange(4)):  # and the work goes on
             if self.rng.random() < 0.5:

@@ -24,7 +24,7 @@ from kproxy.loop import pace
 from kproxy.metadata import catalogue
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
-from kproxy.virtual.snapshot import Capture
+from kproxy.virtual.snapshot import RowCapture
 from tests.simulation import virtual_time
 from tests.simulation.cluster import World
 from tests.simulation.disks import SimKv, Threads
@@ -78,7 +78,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
     monkeypatch.setattr(copier, "perf_counter", clock.monotonic)
     monkeypatch.setattr(publisher, "RowsWriter", SimRowsWriter)
     monkeypatch.setattr(
-        publisher, "Capture", lambda kv, keys, anchors: Capture(kv, _keys(keys), anchors)
+        publisher, "RowCapture", lambda kv, keys, anchors: RowCapture(kv, _keys(keys), anchors)
     )
 
     def run(seed: int, directory: Path) -> Simulation:

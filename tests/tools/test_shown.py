@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from kproxy import cli
 from kproxy.printable import printable
 from kproxy.tools import commands
-from kproxy.tools.views import Described, GroupLine, PartitionLine
+from kproxy.tools.views import GroupDescription, GroupLine, PartitionLine
 
 EVIL = "[red]x[/red][link=http://evil]y[/link]\x1b[2J\x1b]0;owned\x07\x9b1m\u202e:smile:\n"
 SHOWN = (
@@ -36,7 +36,7 @@ def test_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_describe(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Described(
+    found = GroupDescription(
         name=EVIL,
         id="id",
         partitions=[PartitionLine(partition=0, leader=1, start=0, end=1, bytes=5)],

@@ -7,11 +7,11 @@ import pytest
 from anyio import to_thread
 
 from kproxy.upstream import log_reader
-from kproxy.upstream.log_reader import Reader, Records
-from kproxy.upstream.settings import Reach, Upstream
+from kproxy.upstream.log_reader import LogReader, Records
+from kproxy.upstream.settings import Connectivity, Upstream
 from tests.upstream.consumers import FakeConsumer
 
-UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Reach("nowhere"))
+UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Connectivity("nowhere"))
 
 
 class Readers:
@@ -41,7 +41,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(test: Any) -> None:
     async def main() -> None:
         readers = Readers()
-        reader = Reader(UPSTREAM, readers.deliver, lambda *lost: pytest.fail(str(lost)))
+        reader = LogReader(UPSTREAM, readers.deliver, lambda *lost: pytest.fail(str(lost)))
         try:
             await test(reader, readers)
         finally:
@@ -51,7 +51,7 @@ def run(test: Any) -> None:
 
 
 def test_a_read_asked_for_twice_goes_on() -> None:
-    async def test(reader: Reader, readers: Readers) -> None:
+    async def test(reader: LogReader, readers: Readers) -> None:
         reader.read(0, 3, 5, "one")
         reader.read(0, 3, 8, "one")
         await readers.has("one", [3, 4, 5, 6, 7])
@@ -62,7 +62,7 @@ def test_a_read_asked_for_twice_goes_on() -> None:
 def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
     """FAULT S1: a shard lost and got back while it was read was made again from nothing."""
 
-    async def test(reader: Reader, readers: Readers) -> None:
+    async def test(reader: LogReader, readers: Readers) -> None:
         readers.held["before"] = anyio.Event()
         reader.read(0, 0, 20, "before")
         await readers.has("before", [0, 1])
@@ -77,7 +77,7 @@ def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
 def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
     """FAULT S8: one shard that could not write stopped what all others read."""
 
-    async def test(reader: Reader, readers: Readers) -> None:
+    async def test(reader: LogReader, readers: Readers) -> None:
         readers.held["slow"] = anyio.Event()
         reader.read(0, 0, 6, "slow")
         await readers.has("slow", [0])
@@ -92,7 +92,7 @@ def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
 
 
 def test_more_is_asked_for_while_the_reader_is_busy_with_all_it_asked_for() -> None:
-    async def test(reader: Reader, readers: Readers) -> None:
+    async def test(reader: LogReader, readers: Readers) -> None:
         readers.held["slow"] = anyio.Event()
         reader.read(0, 0, 1, "slow")
         await readers.has("slow", [0])

@@ -9,11 +9,11 @@ from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, TopicPartition
 
 from kproxy.upstream import topic_tailer
-from kproxy.upstream.settings import Reach, Upstream
-from kproxy.upstream.topic_tailer import Follower, Record
+from kproxy.upstream.settings import Connectivity, Upstream
+from kproxy.upstream.topic_tailer import Record, TopicTailer
 from tests.upstream.consumers import FakeConsumer
 
-UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Reach("nowhere"))
+UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Connectivity("nowhere"))
 
 
 def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch
             pytest.fail(topic)
 
         given: Any = {"t": 0}
-        follower = Follower(UPSTREAM, given, deliver, began_again, reasons.append)
+        follower = TopicTailer(UPSTREAM, given, deliver, began_again, reasons.append)
         await to_thread.run_sync(follower.start)
         with anyio.fail_after(10):
             while not reasons:
@@ -56,7 +56,7 @@ def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.MonkeyPa
         def never(reason: str) -> None:
             pytest.fail(reason)
 
-        follower = Follower(UPSTREAM, {"t": 0}, deliver, never, never)
+        follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
         await to_thread.run_sync(follower.start)
         with anyio.fail_after(10):
             await follower.caught_up.wait()
@@ -83,7 +83,7 @@ def test_a_topic_that_cannot_be_read_again_is_followed_on(monkeypatch: pytest.Mo
         def never(reason: str = "") -> None:
             pytest.fail(reason)
 
-        follower = Follower(UPSTREAM, {"t": 0}, deliver, never, never)
+        follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
         await to_thread.run_sync(follower.start)
         with anyio.fail_after(10):
             with pytest.raises(KafkaException):

@@ -11,7 +11,7 @@ from kproxy.errors import Code
 from kproxy.virtual import producer_rows, producers, rows
 from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
-from kproxy.virtual.outcome import Place
+from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
@@ -21,7 +21,7 @@ from tests.wire import batch
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline")
 
-PLACE = Place(0, 0, 100)
+PLACE = LogLocation(0, 0, 100)
 IDS = [QueueId(bytes([i]) * 16) for i in range(1, 5)]
 NAMES = ["a", "b"]
 GROUPS = ["g", "h"]
@@ -94,7 +94,7 @@ def run(log: list[Envelope], splits: set[int], restarts: set[int]) -> tuple[list
     outcomes = []
     at = 0
     for offset, envelope in enumerate(log):
-        outcomes.append(fold.apply(offset, envelope, Place(0, at, len(envelope.body))))
+        outcomes.append(fold.apply(offset, envelope, LogLocation(0, at, len(envelope.body))))
         at += len(envelope.body)
         if offset in splits or offset in restarts:
             kv.write(fold.state.drain())
@@ -261,7 +261,7 @@ def test_an_append_costs_the_same_however_many_producers_a_queue_has() -> None:
 
 
 def test_rows_of_an_earlier_kproxy_have_all_producers_in_the_partitions_row() -> None:
-    sent = producer_rows.Sent(0, 0, 3, 4)
+    sent = producer_rows.BatchMetadata(0, 0, 3, 4)
     old = rows.Partition()
     old.next_offset = 9
     old.producers = tuple(producer_rows.producer_with(None, pid, 0, sent) for pid in range(20))

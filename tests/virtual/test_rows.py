@@ -7,7 +7,7 @@ import pytest
 from kproxy.errors import Code
 from kproxy.virtual import producer_rows, producers, rows
 from kproxy.virtual.envelope import Envelope, Kind, command
-from kproxy.virtual.producer_rows import Sent
+from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.rows import Batch, Committed, Partition, Queue, Term
 from kproxy.virtual.types import LogOffset, QueueId
 from tests.fakes import MemoryShard
@@ -21,7 +21,11 @@ QUEUE = Queue(
 FORM_AT: list[tuple[bytes, int, Callable[[bytes], object]]] = [
     (Partition().encode(), 0, rows.decode_partition),
     (Batch(0, 0, 1, 0, 0, 1, 5, 5).encode(), 0, rows.decode_batch),
-    (producer_rows.producer_with(None, 7, 0, Sent(0, 0, 0, 0)), 10, producer_rows.decode_producer),
+    (
+        producer_rows.producer_with(None, 7, 0, BatchMetadata(0, 0, 0, 0)),
+        10,
+        producer_rows.decode_producer,
+    ),
     (Committed(3, -1, 0, "m").encode(), 12, rows.decode_committed),
     (QUEUE.encode(), 40, lambda data: rows.decode_queue("q", data)),
     (Term(3, 4).encode(), 0, rows.decode_term),
@@ -41,7 +45,7 @@ def test_a_form_of_a_later_kproxy_is_refused(
 def test_numbers_that_clients_choose_are_no_forms(number: int) -> None:
     time_ms = (1 << 55) - 1
     assert rows.decode_committed(Committed(number, number >> 32, time_ms, "").encode())[0] == number
-    sent = Sent(number >> 32, number >> 32, number, number)
+    sent = BatchMetadata(number >> 32, number >> 32, number, number)
     row = producer_rows.producer_with(None, number, -1, sent)
     for _ in range(producer_rows.BATCHES_REMEMBERED):
         row = producer_rows.producer_with(row, number, -1, sent)

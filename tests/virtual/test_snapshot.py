@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kproxy.virtual import rows
 from kproxy.virtual.rows import Batch, Partition
-from kproxy.virtual.snapshot import Anchors, Capture
+from kproxy.virtual.snapshot import Anchors, RowCapture
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
 
@@ -60,7 +60,7 @@ def test_copies_are_passed_over_in_steps_and_once() -> None:
     assert most <= 1000
     assert kv.read < COPIED + 2000
     kv.read = 0
-    capture = Capture(kv, {KEY}, anchors)
+    capture = RowCapture(kv, {KEY}, anchors)
     assert not capture.take_some(1)
     assert kv.read <= 1000
     assert capture.taken == {KEY: Anchors(kv).encode(KEY, kv.rows[KEY])}
