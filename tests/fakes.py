@@ -108,7 +108,7 @@ class MemoryShard:
         self.log: list[Envelope] = []
         self.serving = True
         self.shard = ShardId(shard)
-        self.term = 0
+        self.claim_offset = 0
         self.level = Level()
         self.tasks: TaskGroup | None = None
 
@@ -118,7 +118,7 @@ class MemoryShard:
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
-        ticket.settle([self.apply(envelope) for envelope in envelopes])
+        ticket.set_outcomes([self.apply(envelope) for envelope in envelopes])
         return ticket
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:

@@ -22,9 +22,9 @@ _LOST_S = 30.0
 _NOTED = 200  # in one piece
 
 
-def serves(shard: Shard, term: int) -> bool:
+def serves(shard: Shard, claim: int) -> bool:
     """Whether a shard is still served by the claim that it was."""
-    return shard.serving and shard.term == term
+    return shard.serving and shard.claim_offset == claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Announcer:
         self._cache = voice.cache
         self._tasks = voice.tasks
         self._to_note: list[str] = []
-        self._unsure: dict[str, tuple[Shard, int, float]] = {}  # term, and since when
+        self._unsure: dict[str, tuple[Shard, int, float]] = {}  # claim, and since when
         self._to_compare: dict[int, tuple[Shard, int]] = {}
         self._comparing = False
 
@@ -69,7 +69,7 @@ class Announcer:
         mark = shard.state.get(key)
         queue = shard.state.queue(name)
 
-        said = shard, shard.term, anyio.current_time()
+        said = shard, shard.claim_offset, anyio.current_time()
 
         def delivered() -> None:
             if self._unsure.get(name) is said:
@@ -93,10 +93,10 @@ class Announcer:
     def say_lost(self) -> None:
         """Say again what has not reached the topic in time."""
         late = anyio.current_time() - _LOST_S
-        for name, (shard, term, since) in list(self._unsure.items()):
+        for name, (shard, claim, since) in list(self._unsure.items()):
             if since < late:
                 del self._unsure[name]
-                if serves(shard, term):
+                if serves(shard, claim):
                     self.say_again(shard, name)
                 else:
                     self._cache.retract(name)
@@ -126,7 +126,7 @@ class Announcer:
 
     # -- beginning to serve
 
-    async def take_up(self, shard: Shard, term: int) -> None:
+    async def take_up(self, shard: Shard, claim: int) -> None:
         """Announce what changed before this worker served, unless the topic has it by now.
 
         A rebuilt copy does not say what changed: all that the topic has otherwise is announced.
@@ -140,11 +140,11 @@ class Announcer:
         async for found in scanned(self._cache.kv.scan, b"d", b"e"):
             for row, _ in found:
                 name = row[1:].decode()
-                if shard_of(name, self._shards) == shard.shard and serves(shard, term):
+                if shard_of(name, self._shards) == shard.shard and serves(shard, claim):
                     self._say_once(shard, name, said)
         async for found in scanned(shard.kv.scan, b"a", b"b"):
             for row, mark in found:
-                if not serves(shard, term):
+                if not serves(shard, claim):
                     return
                 name = row[1:].decode()
                 if shard.state.get(row) != mark:
@@ -154,23 +154,23 @@ class Announcer:
                 else:
                     self._say_once(shard, name, said)
         if shard.state.get(rows.COMPARE_KEY) is not None:
-            await self._compare(shard, term, said)
+            await self._compare(shard, claim, said)
 
     def _say_once(self, shard: Shard, name: str, said: set[str]) -> None:
         if name not in said:
             said.add(name)
             self.say_again(shard, name)
 
-    async def _compare(self, shard: Shard, term: int, said: set[str]) -> None:
+    async def _compare(self, shard: Shard, claim: int, said: set[str]) -> None:
         """Say what the topic has otherwise; what it has too much, with other shards' later."""
         async for found in scanned(shard.kv.scan, b"q", b"r"):
             for row, _ in found:
                 name = row[1:].decode()
-                if not serves(shard, term):
+                if not serves(shard, claim):
                     return
                 if not self._cache.heard(name):
                     self._say_once(shard, name, said)
-        self._to_compare[shard.shard] = shard, term
+        self._to_compare[shard.shard] = shard, claim
         if not self._comparing:
             self._comparing = True
             self._tasks.start_soon(self._compare_cache)
@@ -182,10 +182,10 @@ class Announcer:
             async for found in scanned(self._cache.kv.scan, b"q", b"r"):
                 for row, _ in found:
                     name = row[1:].decode()
-                    shard, term = homes.get(shard_of(name, self._shards), (None, 0))
-                    if shard is not None and serves(shard, term) and not self._cache.heard(name):
+                    shard, claim = homes.get(shard_of(name, self._shards), (None, 0))
+                    if shard is not None and serves(shard, claim) and not self._cache.heard(name):
                         self.say_again(shard, name)
-            for shard, term in homes.values():
-                if serves(shard, term):
+            for shard, claim in homes.values():
+                if serves(shard, claim):
                     shard.commit({rows.COMPARE_KEY: None})
         self._comparing = False

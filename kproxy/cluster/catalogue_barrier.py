@@ -29,7 +29,7 @@ class CatalogueBarrier:
         """More of the topic is cached."""
         self._moved.set()
 
-    async def settle(self) -> None:
+    async def wait(self) -> None:
         """Wait until all that was in the topic by now is cached. Raises KafkaError."""
         answered = self._answered
         self._asked.set()

@@ -58,7 +58,7 @@ class CommandRouter:
 
     # -- asking
 
-    def decide(self, name: str, envelope: Envelope) -> Ticket:
+    def submit(self, name: str, envelope: Envelope) -> Ticket:
         """Put a command in line in the home shard of queue `name`."""
         return self._ask(shard_of(name, self._shards), envelope, landed=True)
 
@@ -75,7 +75,7 @@ class CommandRouter:
         try:
             self._link.send(index, envelope)
         except KafkaError as error:
-            self._settle(envelope.counter, Outcome(error.code, message=error.message))
+            self._resolve(envelope.counter, Outcome(error.code, message=error.message))
         return ticket
 
     def _answered_later(self, envelope: Envelope) -> bool:
@@ -92,20 +92,20 @@ class CommandRouter:
         self._waiting[ticket.envelopes[0].counter] = (ticket, anyio.current_time() + _WAIT_S)
         return ticket
 
-    def _settle(self, counter: int, outcome: Outcome) -> None:
+    def _resolve(self, counter: int, outcome: Outcome) -> None:
         waiting = self._waiting.pop(counter, None)
         if waiting is not None:
-            waiting[0].settle([outcome])
+            waiting[0].set_outcomes([outcome])
 
     def unfollowed(self, counter: int, offset: int | None) -> None:
         """A delivery report for a shard that is not followed here."""
         if offset is None:
-            self._settle(counter, Outcome(Code.REQUEST_TIMED_OUT))
+            self._resolve(counter, Outcome(Code.REQUEST_TIMED_OUT))
 
     def published(self, counter: int, values: dict[str, Any]) -> None:
         """What the owner of another shard decided about a command of ours."""
         queue = values.get("queue")
-        self._settle(
+        self._resolve(
             counter,
             Outcome(
                 Code(values["code"]),
@@ -123,7 +123,7 @@ class CommandRouter:
             now = anyio.current_time()
             late = [counter for counter, (_, until) in self._waiting.items() if until < now]
             for counter in late:
-                self._settle(
+                self._resolve(
                     counter,
                     Outcome(Code.REQUEST_TIMED_OUT, message="the queue's owner has not answered"),
                 )
@@ -190,7 +190,7 @@ class CommandRouter:
         """How to tell who sent a command; None: they wait for the fold themselves."""
         counter = envelope.counter
         if envelope.writer == self._link.writer:
-            return (lambda o: self._settle(counter, o)) if counter in self._waiting else None
+            return (lambda o: self._resolve(counter, o)) if counter in self._waiting else None
         return lambda outcome: self._publish(envelope, outcome)
 
     def _spreads(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> bool:
@@ -215,16 +215,16 @@ class CommandRouter:
 
     def take_up(self, shard: Shard) -> None:
         """Announce, spread and answer what an earlier owner did not get to."""
-        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.term)
+        (shard.tasks or self._tasks).start_soon(self._take_up, shard, shard.claim_offset)
 
-    async def _take_up(self, shard: Shard, term: int) -> None:
-        await self.announcer.take_up(shard, term)
+    async def _take_up(self, shard: Shard, claim: int) -> None:
+        await self.announcer.take_up(shard, claim)
         async for found in scanned(shard.kv.scan, b"w", b"x"):
             for key, _ in found:
-                if not serves(shard, term):
+                if not serves(shard, claim):
                     return
                 self._drive(shard, QueueId(key[1:]))
-        if not serves(shard, term):
+        if not serves(shard, claim):
             return
         for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):
             self._answer_late(shard, log_offset, envelope, outcome)

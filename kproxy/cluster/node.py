@@ -75,7 +75,7 @@ class ClusterNode:
         self.map = ClusterMap(config.shards)
         self.shards = OwnedShards(config.shards, config.data_dir)
         self.room = DiskSpace(config.data_dir, config.disk_free_bytes_min)
-        self.room.tend()  # opening writes, too
+        self.room.maintain_reserve()  # opening writes, too
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
         self.cache = CatalogueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)
@@ -85,9 +85,9 @@ class ClusterNode:
         self.link = DataLink(upstream, config, self.level)
         self.last_records = MapRecordGuard(self.map, self.link.publish_map)
         self.freshness = CatalogueBarrier(self.link.queues_end, lambda: self.cache.next_offset)
-        self.shards.settle = self.freshness.settle
+        self.shards.settle = self.freshness.wait
         self.aftermath = RemoteQueueCleanup(
-            config.shards, self.shards.all, self.cache, self.freshness.settle
+            config.shards, self.shards.all, self.cache, self.freshness.wait
         )
         self.cache.gone = self.aftermath.queue_gone
         self.cache.reconfigured = self.aftermath.settings_changed
@@ -106,7 +106,7 @@ class ClusterNode:
         self.rereading = CatalogueReload(
             self.cache,
             partial(self._follower.again, upstream.queues),
-            self.freshness.settle,
+            self.freshness.wait,
             kept_ms,
             wall_clock_ms,
         )
@@ -234,7 +234,7 @@ class ClusterNode:
             shards=self.config.shards,
             cache=self.cache,
             serving=self.shards.serving,
-            settle=self.freshness.settle,
+            settle=self.freshness.wait,
             tasks=tasks,
         )
 
@@ -279,7 +279,7 @@ async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> T
             )  # fmt: skip
             await anyio.sleep(_AGAIN_S)
         else:
-            upstream.reach.answered()
+            upstream.connectivity.report_success()
             return topics
 
 
@@ -311,7 +311,7 @@ async def _served(member: ClusterNode, tasks: TaskGroup) -> Worker:
     shards = member.shards
     member.decisions = CommandRouter(member.voice(tasks), wall_clock_ms)
     member.link.unfollowed = member.decisions.unfollowed
-    shards.decide = member.decisions.decide
+    shards.submit = member.decisions.submit
     await member.start()
     assert member.me is not None
     upgrades = ClusterUpgrades(

@@ -27,7 +27,7 @@ class OwnedShards:
         self._holders: dict[int, ShardOwner] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._changed = anyio.Event()
-        self.decide: Callable[[str, Envelope], Ticket]
+        self.submit: Callable[[str, Envelope], Ticket]
         """Put a command in line in the home shard of a queue, wherever that is."""
         self.settle: Callable[[], Awaitable[None]]
         """Wait until the cached catalogue is as new as the cluster's."""
@@ -43,7 +43,7 @@ class OwnedShards:
     def all(self) -> list[Shard]:
         return [h.shard for h in self._holders.values() if h.shard is not None]
 
-    async def settled(self, names: Iterable[str]) -> None:
+    async def wait_for_catalogue(self, names: Iterable[str]) -> None:
         if any(self.serving_name(name) is None for name in names):
             await self.settle()
 

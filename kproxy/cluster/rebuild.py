@@ -16,7 +16,7 @@ from kproxy.loop.pace import Pace, slices
 from kproxy.shard.shard import Shard
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
-from kproxy.upstream.read_topic import read_whole
+from kproxy.upstream.read_topic import read_to_end
 from kproxy.virtual import snapshot
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.rows import COMPARE_KEY
@@ -159,7 +159,7 @@ async def _read_rows(shard: Shard, site: ShardServices) -> int:
 
     def read() -> None:
         nonlocal as_of
-        for chunk in read_whole(site.upstream, site.upstream.offset, shard.shard):
+        for chunk in read_to_end(site.upstream, site.upstream.offset, shard.shard):
             changes: dict[bytes, bytes | None] = {}
             for key, value in chunk:
                 if key == AS_OF_KEY and value is not None:

@@ -270,7 +270,7 @@ class ShardOwner:
 
     def _serve(self, shard: Shard, claim: int) -> None:
         shard.serving = True
-        shard.term = claim
+        shard.claim_offset = claim
         self.shard = shard
         self._site.announce(self._index, claim)
         self._site.decisions.take_up(shard)

@@ -20,7 +20,7 @@ Ident = tuple[str | bytes, int]
 class FetchPartition:
     """One partition that a consumer follows, and what it was last told of it."""
 
-    __slots__ = ("epoch", "ident", "key", "max_bytes", "offset", "shard", "told")
+    __slots__ = ("epoch", "ident", "key", "last_sent", "max_bytes", "offset", "shard")
 
     def __init__(self, ident: Ident) -> None:
         self.ident = ident
@@ -29,7 +29,7 @@ class FetchPartition:
         self.offset = 0
         self.max_bytes = 0
         self.epoch = -1
-        self.told: tuple[int, int] | None = None  # high watermark, log start
+        self.last_sent: tuple[int, int] | None = None  # high watermark, log start
 
 
 class FetchContext:

@@ -52,7 +52,7 @@ class Coordinator:
     ) -> None:
         """`sooner`: called when a timer is due before all others."""
         self.shard = shard
-        self.term = shard.term
+        self.claim_offset = shard.claim_offset
         self.config = config
         self.lookup = lookup
         self.now_ms = now_ms

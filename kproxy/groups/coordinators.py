@@ -39,7 +39,7 @@ class Coordinators:
     def of(self, shard: Shard) -> Coordinator:
         """The coordinator of a shard that is served here now."""
         known = self._by_shard.get(shard.shard)
-        if known is None or known.shard is not shard or known.term != shard.term:
+        if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
             if known is not None:
                 self._drop(known)
             known = Coordinator(shard, self._config, self._lookup, self._now_ms, self._set_sooner)

@@ -59,12 +59,12 @@ class OffsetExpiry(DueIndexScanner):
         self._going = going
         self._begun: dict[str, bytes] = {}  # groups with more than one command expires
 
-    async def look(self) -> bool:
+    async def scan_once(self) -> bool:
         """Look at some groups that are due; whether there may be more."""
         now = self._now_ms()
         before_ms = now - self._retention_ms
         late = group_rows.look_key(now + LOOK_AGAIN_MS, "")
-        due, more = self._due(group_rows.look_key(before_ms, ""), late)
+        due, more = self._next_due(group_rows.look_key(before_ms, ""), late)
         found = self._sort_out(due)
         judged: list[Envelope] = []
         offsets, unfinished = 0, False
@@ -72,22 +72,22 @@ class OffsetExpiry(DueIndexScanner):
             if offsets >= _OFFSETS_MAX:
                 unfinished = True
                 break
-            envelope, count = await self._judge(group, head, before_ms)
+            envelope, count = await self._evaluate(group, head, before_ms)
             judged.append(envelope)
             offsets += count
             unfinished = unfinished or envelope.number == head.look_ms
         if not self._shard.serving:
-            self._again()
+            self._retry()
             return False
         if judged:
             outcomes = await append_all((self._shard, envelope) for envelope in judged)
             if any(outcome.code for outcome in outcomes):
                 self._begun.clear()
-                self._again()
+                self._retry()
                 return False  # they changed meanwhile, or the log is full: another time
             _log.debug("offsets_expired", shard=self._shard.shard, groups=len(judged))
         if unfinished:
-            self._again()
+            self._retry()
         return more or unfinished
 
     def _sort_out(self, due: list[bytes]) -> list[tuple[str, Head]]:
@@ -102,14 +102,14 @@ class OffsetExpiry(DueIndexScanner):
                 stale[key] = None  # of an earlier row, left by a rebuild
             elif head.going:
                 self._going(group)
-                self._stays(key)
+                self._leave(key)
             else:
                 found.append((group, head))
         if stale:
             self._shard.commit(stale)
         return found
 
-    async def _judge(self, group: str, head: Head, before_ms: int) -> tuple[Envelope, int]:
+    async def _evaluate(self, group: str, head: Head, before_ms: int) -> tuple[Envelope, int]:
         """What of a group has run out and when to look again, and how many offsets that are."""
         members = await self._load(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()

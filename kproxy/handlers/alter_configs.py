@@ -58,7 +58,7 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
         if not body.validate_only:
             slots.append(answer)
             change = command(Kind.CONFIGURE, queue.queue_id, values=values)
-            tickets.append(worker.routes.decide(queue.name, change))
+            tickets.append(worker.routes.submit(queue.name, change))
     for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
         answer["error_code"] = outcome.code_by_name
         answer["error_message"] = outcome.message

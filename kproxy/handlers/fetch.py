@@ -187,7 +187,7 @@ async def _wait(
             looked_ahead = True
             await _catch_up(seen.ahead)
             continue
-        if seen.size >= body.min_bytes or seen.failed or worker.stopping or line.pressed:
+        if seen.size >= body.min_bytes or seen.failed or worker.stopping or line.arrived:
             return seen.found
         if (left := deadline - anyio.current_time()) <= 0 or not interest.partitions:
             return seen.found
@@ -230,7 +230,7 @@ async def _look_at_all(
             break
         code = _locate(worker, interest, followed)
         part = PartitionRead(followed, code, -1, -1, (), 0) if code else look(followed, budget)
-        news = part.code or part.size or followed.told != (part.high_watermark, part.log_start)
+        news = part.code or part.size or followed.last_sent != (part.high_watermark, part.log_start)
         if news or full:
             seen.add(part)
         if not (news or part.held_back):
@@ -259,7 +259,7 @@ async def _pieces(
     by_topic: dict[str | bytes, list[PartitionRead]] = {}
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
-        part.followed.told = (part.high_watermark, part.log_start)
+        part.followed.last_sent = (part.high_watermark, part.log_start)
         if many and making.due:
             await making.rest()
     pieces: list[bytes | Stored] = []

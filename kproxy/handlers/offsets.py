@@ -91,7 +91,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     group_fault = await _group_fault(worker, request)
     if not group_fault and not by_id:
         try:
-            await worker.routes.settled(topic.name for topic in body.topics)
+            await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
         except KafkaError:
             group_fault = Code.COORDINATOR_NOT_AVAILABLE
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -215,7 +215,7 @@ async def _known(worker: Worker, group: Any) -> None:
     Where the cluster does not answer, what is known serves: nobody is told of another queue then.
     """
     with suppress(KafkaError), move_on_after(_KNOWN_S):
-        await worker.routes.settled(topic.name for topic in group.topics)
+        await worker.routes.wait_for_catalogue(topic.name for topic in group.topics)
 
 
 async def _fetched(
@@ -310,7 +310,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     try:
         coordinator = coordinator_of(worker, body.group_id, named=False)
         try:
-            await worker.routes.settled(topic.name for topic in body.topics)
+            await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
         except KafkaError:
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}
         group = await coordinator.load(body.group_id)

@@ -149,10 +149,10 @@ class ProduceCall:
             )
         return stamped(records, None) if header.is_log_append_time else records
 
-    def then(self, callback: Callable[[], None]) -> None:
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when all of it is durable or refused, and `body` can be had."""
         if self._waiting:
-            self._appends.then(callback)
+            self._appends.add_done_callback(callback)
         else:
             callback()
 
@@ -200,7 +200,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
             await making.step(_PART_BYTES * (some + 1))
     appending.send()
     done = Event()
-    appending.then(done.set)
+    appending.add_done_callback(done.set)
     await done.wait()
     try:
         return await worker.encoded(making, appending.body) or b""

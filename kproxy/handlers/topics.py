@@ -196,7 +196,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     for some in slices(doomed, at_once):
         outcomes = await outcomes_of(
             [
-                worker.routes.decide(queue.name, command(Kind.DELETE, queue.queue_id))
+                worker.routes.submit(queue.name, command(Kind.DELETE, queue.queue_id))
                 for _, queue in some
             ]
         )
@@ -247,7 +247,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
         if not body.validate_only:
             growing.append(result)
             grow = command(Kind.GROW, queue.queue_id, number=topic.count)
-            tickets.append(worker.routes.decide(queue.name, grow))
+            tickets.append(worker.routes.submit(queue.name, grow))
     for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
         result["error_code"] = outcome.code_by_name
         result["error_message"] = outcome.message

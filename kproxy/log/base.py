@@ -40,15 +40,15 @@ class Ticket:
     def done(self) -> bool:
         return self._outcomes is not None or self.error is not None
 
-    def settle(self, outcomes: list[Outcome]) -> None:
+    def set_outcomes(self, outcomes: list[Outcome]) -> None:
         self._outcomes = outcomes
         self._tell()
 
-    def fail(self, error: KafkaError) -> None:
+    def set_error(self, error: KafkaError) -> None:
         self.error = error
         self._tell()
 
-    def then(self, callback: Callable[[], None]) -> None:
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when it is done: now, if it is."""
         if self.done:
             callback()
@@ -64,7 +64,7 @@ class Ticket:
         """As `outcomes`, once it is done."""
         if not self.done:
             event = anyio.Event()
-            self.then(event.set)
+            self.add_done_callback(event.set)
             await event.wait()
         return self.outcomes()
 
@@ -90,10 +90,10 @@ def cut(ticket: Ticket) -> list[Ticket]:
         nonlocal left
         left -= 1
         if not left:
-            _settle_by(ticket, parts)
+            _merge_outcomes(ticket, parts)
 
     for part in parts:
-        part.then(one_more)
+        part.add_done_callback(one_more)
     return parts
 
 
@@ -113,10 +113,10 @@ def _parts(ticket: Ticket) -> Iterator[list[Envelope]]:
     yield envelopes[start:]
 
 
-def _settle_by(ticket: Ticket, parts: list[Ticket]) -> None:
+def _merge_outcomes(ticket: Ticket, parts: list[Ticket]) -> None:
     errors = [part.error for part in parts if part.error is not None]
     if len(errors) == len(parts):
-        ticket.fail(errors[0])
+        ticket.set_error(errors[0])
         return
     outcomes: list[Outcome] = []
     for part in parts:
@@ -125,7 +125,7 @@ def _settle_by(ticket: Ticket, parts: list[Ticket]) -> None:
         else:
             refused = Outcome(part.error.code, message=part.error.message)
             outcomes += [refused] * len(part.envelopes)
-    ticket.settle(outcomes)
+    ticket.set_outcomes(outcomes)
 
 
 class Log(Protocol):

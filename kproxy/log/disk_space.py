@@ -41,7 +41,7 @@ class DiskSpace:
         status = os.statvfs(self._directory)
         return status.f_bavail * status.f_frsize
 
-    def allowed(self, wanted_bytes: int) -> frozenset[Kind]:
+    def allowed_kinds(self, wanted_bytes: int) -> frozenset[Kind]:
         """The kinds of envelope that may be written now, where `wanted_bytes` are to be."""
         free = self.free_bytes() - wanted_bytes
         refusing = free < self._free_bytes_min
@@ -58,7 +58,7 @@ class DiskSpace:
             self._release()
         return self.free_bytes() >= wanted_bytes
 
-    def tend(self) -> None:
+    def maintain_reserve(self) -> None:
         """Called every so often: give the reserve up where others filled the disk, or take it."""
         free = self.free_bytes()
         if free < self._reserve_bytes:

@@ -82,7 +82,7 @@ class LocalLog(Log):
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
         if self._closing:
-            ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, "the server is shutting down"))
+            ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, "the server is shutting down"))
             return ticket
         if ticket.weight > TURN:
             self._waiting += cut(ticket)
@@ -242,7 +242,7 @@ class LocalLog(Log):
         _log.error("commit_failed", error=str(error), envelopes=count)
         refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the disk refused a write: {error}")
         for ticket in tickets:
-            ticket.fail(refusal)
+            ticket.set_error(refusal)
 
     def _apply(
         self, tickets: list[Ticket], batch: list[Envelope], places: list[LogLocation]
@@ -253,7 +253,7 @@ class LocalLog(Log):
         outcomes = self._deliver(first, batch, places, end)
         start = 0
         for ticket in tickets:
-            ticket.settle(outcomes[start : start + len(ticket.envelopes)])
+            ticket.set_outcomes(outcomes[start : start + len(ticket.envelopes)])
             start += len(ticket.envelopes)
 
     async def _write(self, buffers: list[bytes], total: int, through: int) -> None:
@@ -295,7 +295,7 @@ class LocalLog(Log):
     def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
         """Refuse what the disk has no room for; see `DiskSpace`."""
         wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
-        allowed = self._room.allowed(wanted)
+        allowed = self._room.allowed_kinds(wanted)
         if allowed is ALL:
             return tickets
         kept = []
@@ -303,7 +303,7 @@ class LocalLog(Log):
             if all(envelope.kind in allowed for envelope in ticket.envelopes):
                 kept.append(ticket)
             else:
-                ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR, FULL))
+                ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, FULL))
         return kept
 
 

@@ -68,11 +68,11 @@ class PartialTicket(Ticket):
         self._parts = [UNKNOWN_FATE] * len(envelopes)
         self._left = len(envelopes)
 
-    def settle_one(self, slot: int, outcome: Outcome) -> None:
+    def set_outcome(self, slot: int, outcome: Outcome) -> None:
         self._parts[slot] = outcome
         self._left -= 1
         if not self._left:
-            self.settle(self._parts)
+            self.set_outcomes(self._parts)
 
 
 class SharedLog(Log):
@@ -125,13 +125,13 @@ class SharedLog(Log):
         ticket = PartialTicket(list(envelopes))
         refusal = self._refusal(ticket)
         if refusal is not None:
-            ticket.fail(refusal)
+            ticket.set_error(refusal)
             return ticket
         full: KafkaError | None = None
         for slot, envelope in enumerate(ticket.envelopes):
             refused = full or self._send(ticket, slot, envelope)
             if refused is not None:
-                ticket.settle_one(slot, Outcome(refused.code, message=refused.message))
+                ticket.set_outcome(slot, Outcome(refused.code, message=refused.message))
                 if refused.code != Code.MESSAGE_TOO_LARGE:
                     full = refused  # what comes behind it must not overtake it
         return ticket
@@ -154,15 +154,17 @@ class SharedLog(Log):
         now = time.monotonic()
         if now - self._asked_at > _ASK_S:
             self._asked_at = now
-            self._allowed = self._room.allowed(ticket.size + FRAME_BYTES * len(ticket.envelopes))
+            self._allowed = self._room.allowed_kinds(
+                ticket.size + FRAME_BYTES * len(ticket.envelopes)
+            )
         if any(envelope.kind not in self._allowed for envelope in ticket.envelopes):
             return KafkaError(Code.KAFKA_STORAGE_ERROR, FULL)
         return None
 
-    def _settle(self, counter: int, outcome: Outcome) -> None:
+    def _resolve(self, counter: int, outcome: Outcome) -> None:
         waiting = self._tickets.pop(counter, None)
         if waiting is not None:
-            waiting[0].settle_one(waiting[1], outcome)
+            waiting[0].set_outcome(waiting[1], outcome)
 
     # -- what the link brings
 
@@ -173,7 +175,7 @@ class SharedLog(Log):
             for counter, offset in reports:
                 if offset is None:
                     sequencer.unreported(counter)
-                    self._settle(counter, UNKNOWN_FATE)
+                    self._resolve(counter, UNKNOWN_FATE)
                 else:
                     self._ready += sequencer.reported(counter, offset)
         except LogChanged as error:
@@ -310,7 +312,7 @@ class SharedLog(Log):
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
         for one, outcome in zip(taken, outcomes, strict=True):
             if one.counter is not None:
-                self._settle(one.counter, outcome)
+                self._resolve(one.counter, outcome)
         if self._waiting:
             self._tell_waiting()
 
@@ -324,7 +326,7 @@ class SharedLog(Log):
         """Nothing is applied here any more: who waits is told to ask elsewhere."""
         self._closing = True
         for counter in list(self._tickets):
-            self._settle(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))
+            self._resolve(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))
         for _, event in self._waiting:
             event.set()
         self._drained.set()

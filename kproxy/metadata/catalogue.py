@@ -47,7 +47,7 @@ def home_of(queue_id: QueueId, shards: int) -> ShardId:
 
 
 class Pending(Protocol):
-    """What `decide` gives back: known to be settled or not."""
+    """What `submit` gives back: known to be settled or not."""
 
     @property
     def done(self) -> bool: ...
@@ -102,12 +102,12 @@ class Catalogue(Generic[Ticket]):
     def __init__(
         self,
         lookup: Lookup,
-        decide: Callable[[str, Envelope], Ticket],
+        submit: Callable[[str, Envelope], Ticket],
         partitions_default: int,
         shards: int,
     ) -> None:
-        """`decide` puts a command in line where a queue's home is."""
-        self._decide = decide
+        """`submit` puts a command in line where a queue's home is."""
+        self._submit = submit
         self._partitions_default = partitions_default
         self._shards = shards
         self._coming: dict[str, tuple[Queue, Ticket]] = {}
@@ -144,7 +144,7 @@ class Catalogue(Generic[Ticket]):
             configs=configs or {},
         )
         values = {"name": name, "partitions": queue.partitions, "configs": queue.configs}
-        ticket = self._decide(name, command(Kind.CREATE, queue.queue_id, values=values))
+        ticket = self._submit(name, command(Kind.CREATE, queue.queue_id, values=values))
         self._coming[name] = (queue, ticket)
         if len(self._coming) > self._coming_kept_max:
             self._coming = {n: c for n, c in self._coming.items() if not c[1].done}

@@ -33,11 +33,11 @@ _TAKEN_BYTES_MIN = 64 << 10
 class ConnectionLimiter(Protocol):
     """Who counts connections."""
 
-    def admit(self, connection: "Connection") -> bool:
+    def register(self, connection: "Connection") -> bool:
         """Whether there is room for one more; if so, `run` will be run."""
         ...
 
-    def left(self, connection: "Connection") -> None: ...
+    def unregister(self, connection: "Connection") -> None: ...
 
 
 class _Left(Exception):
@@ -63,10 +63,10 @@ class Connection(asyncio.Protocol):
     nothing, which `run` does.
     """
 
-    def __init__(self, worker: Worker, house: ConnectionLimiter) -> None:
+    def __init__(self, worker: Worker, limiter: ConnectionLimiter) -> None:
         self._worker = worker
         self._config = worker.config
-        self._house = house
+        self._limiter = limiter
         self._memory = worker.request_memory
         self._assembler = FrameAssembler(worker.config.frame_bytes_max)
         self._unfinished = 0  # bytes of a request that is not whole yet
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         address = transport.get_extra_info("peername") or ("?", 0)
         self.ip = str(address[0])
         self._peer = f"{self.ip}:{address[1]}"
-        self._admitted = self._house.admit(self)
+        self._admitted = self._limiter.register(self)
         if not self._admitted:
             self.abort()
 
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._line.clear()
         self._memory.wait_no_more(self._has_room)
         if self._admitted:
-            self._house.left(self)
+            self._limiter.unregister(self)
 
     # -- what the server calls
 
@@ -201,11 +201,11 @@ class Connection(asyncio.Protocol):
         try:
             while self._frames and not self._closed:
                 if self._serial:
-                    self._behind.press()
+                    self._behind.arrive()
                     break
                 if len(self._line) >= self._config.in_flight_requests_max:
                     break
-                self._behind.release()
+                self._behind.reset()
                 if not self._take(self._frames.popleft()):
                     return
         finally:
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
             self._serial += 1
             self._advance()
         else:
-            accepted.appending.then(lambda: self._settled(waiting))
+            accepted.appending.add_done_callback(lambda: self._settled(waiting))
         return True
 
     def _pause_reading(self) -> None:

@@ -1,4 +1,4 @@
-"""The server: opens the data directory, listens, keeps house, stops without losing an answer."""
+"""The server: opens the data directory, listens, keeps limiter, stops without losing an answer."""
 
 import asyncio
 import fcntl
@@ -108,11 +108,11 @@ class Server:
         site = joined if config.bootstrap_servers else embedded
         try:
             async with site(config, (host, port or bound)) as worker:
-                async with anyio.create_task_group() as house:
-                    house.start_soon(self._expire_now_and_then)
+                async with anyio.create_task_group() as limiter:
+                    limiter.start_soon(self._expire_now_and_then)
                     self.port = bound
                     await self._serve_clients(listener, worker, task_status)
-                    house.cancel_scope.cancel()
+                    limiter.cancel_scope.cancel()
         finally:
             await listener.aclose()
 
@@ -161,7 +161,7 @@ class Server:
             for one in sockets
         ]
 
-    def admit(self, connection: Connection) -> bool:
+    def register(self, connection: Connection) -> bool:
         ip = connection.ip
         if (
             len(self._connections) >= self._connections_max
@@ -174,7 +174,7 @@ class Server:
         self._tasks.start_soon(connection.run)
         return True
 
-    def left(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._fewer.set()
         self._by_ip[connection.ip] -= 1

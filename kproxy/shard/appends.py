@@ -34,10 +34,10 @@ class Appends:
                 self._tickets.append((shard.append(envelopes[some]), slots[some]))
         self._by_shard.clear()
 
-    def then(self, callback: Callable[[], None]) -> None:
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when all of it is durable and applied, or refused: now, if it is."""
         if len(self._tickets) == 1:
-            self._tickets[0][0].then(callback)
+            self._tickets[0][0].add_done_callback(callback)
             return
         left = len(self._tickets)
 
@@ -48,7 +48,7 @@ class Appends:
                 callback()
 
         for ticket, _ in self._tickets:
-            ticket.then(one_more)
+            ticket.add_done_callback(one_more)
 
     async def outcomes(self) -> list[Outcome]:
         """As `results`, once all is done."""

@@ -42,14 +42,14 @@ class DueIndexScanner:
     async def run(self) -> None:
         while True:
             await pulse(self._period_s)
-            while self._shard.serving and await self.look():
+            while self._shard.serving and await self.scan_once():
                 await checkpoint()
 
-    async def look(self) -> bool:
+    async def scan_once(self) -> bool:
         """Look at some of what is due; whether there may be more."""
         raise NotImplementedError
 
-    def _due(self, end: bytes, late: bytes) -> tuple[list[bytes], bool]:
+    def _next_due(self, end: bytes, late: bytes) -> tuple[list[bytes], bool]:
         """The next keys below `end`, or from `late` on, and whether there may be more.
 
         Only by a clock that was ahead is anything filed from `late` on, and nobody would look at
@@ -91,11 +91,11 @@ class DueIndexScanner:
             self._bounds = self._bounds.with_filed(*self._left)
             self._left = None
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         """What was given last is given again."""
         self._bounds = self._before
 
-    def _stays(self, key: bytes) -> None:
+    def _leave(self, key: bytes) -> None:
         """This is left as it is until all was looked at."""
         low, high = self._left or (key, key)
         self._left = min(low, key), max(high, key)

@@ -93,7 +93,7 @@ class Housekeeper:
 
     async def round(self) -> None:
         """One round of all there is to do."""
-        self._shard.room.tend()
+        self._shard.room.maintain_reserve()
         swept = await self._sweep()
         if self._mostly_dead(self._shard.segments.active):
             await self._shard.log.roll()

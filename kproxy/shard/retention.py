@@ -41,11 +41,11 @@ class Retention(DueIndexScanner):
         self._now_ms = now_ms
         self._check_ms = config.retention_check_ms
 
-    async def look(self) -> bool:
+    async def scan_once(self) -> bool:
         """Look at some partitions that are due; whether there may be more."""
         now = self._now_ms()
         late = rows.due_key(now + queue_settings.LOOK_AGAIN_MS, *_LAST)
-        due, more = self._due(rows.due_key(now, *_LAST), late)
+        due, more = self._next_due(rows.due_key(now, *_LAST), late)
         # A setting that changes meanwhile files its partitions under 0 again: that stays.
         changed: dict[bytes, bytes | None] = {key: None for key in due if not rows.due_of(key)[0]}
         if changed:
@@ -62,7 +62,7 @@ class Retention(DueIndexScanner):
             except KafkaError as error:
                 _log.warning("not_trimmed", partitions=len(trims), reason=error.message)
                 self._shard.commit(dict.fromkeys(changed, b""))
-                self._again()
+                self._retry()
                 return False
             _log.debug("trimmed", partitions=len(trims))
             self._file_those_left(trims, outcomes, now, filed)
@@ -120,13 +120,13 @@ class Retention(DueIndexScanner):
         turn = self._shard.kv.get(turn_key)
         if filed_ms and turn is not None and int.from_bytes(turn, "big") != filed_ms:
             return  # it has been filed elsewhere since
-        again_ms = self._judge(partition, now, trims)
+        again_ms = self._evaluate(partition, now, trims)
         if again_ms is None:
             filed[turn_key] = None
         else:
             self._file(partition, again_ms, filed)
 
-    def _judge(self, partition: PartitionKey, now: int, trims: list[Envelope]) -> int | None:
+    def _evaluate(self, partition: PartitionKey, now: int, trims: list[Envelope]) -> int | None:
         """When to look at a partition again; None: when it has records again."""
         row = self._shard.state.partition(partition)
         if row is None or row.log_start == row.next_offset:

@@ -65,7 +65,7 @@ class Shard:
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
         self._failed: Exception | None = None
-        self.term = 0  # log offset of the claim it is served by
+        self.claim_offset = 0  # log offset of the claim it is served by
         self.capture: RowCapture | None = None
         self.tasks: TaskGroup | None = None
         """What works on a shard that may be given up runs here, and ends before it is closed."""
@@ -318,7 +318,7 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
     directory.mkdir(parents=True, exist_ok=True)
     segments = Segments(directory / "log", marked=True)
     room = DiskSpace(directory, config.disk_free_bytes_min)
-    room.tend()  # opening writes, too
+    room.maintain_reserve()  # opening writes, too
     shard = Shard(
         shard=ShardId(0),
         shards=1,

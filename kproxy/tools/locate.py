@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.metadata.cluster_map import NOBODY, ClusterMap
-from kproxy.upstream.read_topic import read_whole
+from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.settings import upstream_of
 from kproxy.virtual.partitioner import shard_of
 
@@ -38,7 +38,7 @@ def locate(config: Config, queue: str, partition: int) -> str:
     upstream = upstream_of(config)
     try:
         records = list(
-            chain.from_iterable(read_whole(upstream, upstream.partitions, timeout_s=_MAP_S))
+            chain.from_iterable(read_to_end(upstream, upstream.partitions, timeout_s=_MAP_S))
         )
     except KafkaException as error:
         raise CannotStart(

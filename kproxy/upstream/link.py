@@ -163,7 +163,7 @@ class DataLink:
     def _landed(self, counter: int, outcome: Outcome) -> None:
         waiting = self._landing.pop(counter, None)
         if waiting is not None:
-            waiting[0].settle_one(waiting[1], outcome)
+            waiting[0].set_outcome(waiting[1], outcome)
 
     # -- coming back
 
@@ -267,7 +267,7 @@ class DataLink:
         with self._asking() as admin:
             futures = admin.list_offsets(asked, request_timeout=_ASK_S)
             found = {tp.partition: future.result().offset for tp, future in futures.items()}
-        self._upstream.reach.answered()
+        self._upstream.connectivity.report_success()
         return found
 
     @contextmanager

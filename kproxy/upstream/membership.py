@@ -91,7 +91,7 @@ class Membership:
         elif error.fatal():
             reason = error.str()
         else:
-            self._upstream.reach.on_error(error)
+            self._upstream.connectivity.on_error(error)
             return
         self._tell(self._failed, reason)
 

@@ -141,7 +141,7 @@ class Appender:
         """From any thread."""
         if error.fatal():
             self._loop.call_soon_threadsafe(self._replace, error.str())
-        self._upstream.reach.on_error(error)
+        self._upstream.connectivity.on_error(error)
 
     def send(self, partition: int, envelope: Envelope) -> None:
         """Put an envelope in line. Raises KafkaError where the line is full."""
@@ -186,7 +186,7 @@ class Appender:
                 if done is not None and offset is not None:
                     done()
         if reached:
-            self._upstream.reach.answered()
+            self._upstream.connectivity.report_success()
         if reports:
             self._deliver(reports)
 

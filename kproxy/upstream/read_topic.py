@@ -14,7 +14,7 @@ Row = tuple[bytes, bytes | None]
 """Key and value of a record."""
 
 
-def read_whole(
+def read_to_end(
     upstream: Upstream, topic: str, partition: int = 0, timeout_s: float = _TIMEOUT_S
 ) -> Iterator[list[Row]]:
     """All keys and values, in chunks; later values of a key replace earlier ones.

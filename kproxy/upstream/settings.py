@@ -42,7 +42,7 @@ class Connectivity:
                 hint="is the cluster up, and does --bootstrap-servers name it?",
             )  # fmt: skip
 
-    def answered(self) -> None:
+    def report_success(self) -> None:
         if self.lost:
             self.lost = False
             _log.info("kafka_reachable", servers=self._servers)
@@ -55,7 +55,7 @@ class Upstream:
     servers: str
     prefix: str
     client: dict[str, str] = field(repr=False)  # may hold passwords
-    reach: Connectivity
+    connectivity: Connectivity
 
     @property
     def data(self) -> str:
@@ -85,7 +85,7 @@ class Upstream:
             "topic.metadata.refresh.interval.ms": 30_000,
             **self.client,
             "bootstrap.servers": self.servers,
-            "error_cb": self.reach.on_error,
+            "error_cb": self.connectivity.on_error,
             **{
                 name if name == "error_cb" else name.replace("_", "."): value
                 for name, value in more.items()
@@ -110,7 +110,7 @@ def upstream_of(config: Config) -> Upstream:
         servers=config.bootstrap_servers,
         prefix=config.topic_prefix,
         client=read_client_settings(config.kafka_config),
-        reach=Connectivity(config.bootstrap_servers),
+        connectivity=Connectivity(config.bootstrap_servers),
     )
 
 

@@ -82,8 +82,10 @@ class GroupFold:
             if head is None:
                 made = Head(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
                 self._put_head(group, None, made)
-            elif head.spent:
-                self._put_head(group, head, replace(head, version=log_offset, spent=False))
+            elif head.empty_at_last_scan:
+                self._put_head(
+                    group, head, replace(head, version=log_offset, empty_at_last_scan=False)
+                )
         return Outcome(Code.NONE, codes=tuple(codes))
 
     def _member_fault(self, group: str, head: Head | None, member: str, epoch: int) -> Code:
@@ -143,10 +145,12 @@ class GroupFold:
             if known is not None and known.time_ms == time_ms:
                 self._drop_offset(group, key)
         nothing_left = nothing_left and not head.members
-        if nothing_left and head.spent:
+        if nothing_left and head.empty_at_last_scan:
             self._drop_head(group, head)
         else:
-            self._put_head(group, head, replace(head, look_ms=envelope.number, spent=nothing_left))
+            self._put_head(
+                group, head, replace(head, look_ms=envelope.number, empty_at_last_scan=nothing_left)
+            )
         return Outcome(Code.NONE)
 
     def delete(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:

@@ -71,7 +71,7 @@ class Head:
     members: int = 0
     empty_since_ms: int = 0
     look_ms: int = 0  # its `e` row's time
-    spent: bool = (
+    empty_at_last_scan: bool = (
         False  # no offset was left when it was last looked at, and none was committed since
     )
     values: dict[str, Any] = field(default_factory=dict)
@@ -89,21 +89,21 @@ class Head:
                 self.members,
                 self.empty_since_ms,
                 self.look_ms,
-                self.spent,
+                self.empty_at_last_scan,
                 self.values,
             ]
         )
 
 
 def decode_head(data: bytes) -> Head:
-    version, kind, members, empty_since_ms, look_ms, spent, values = json.loads(data)
+    version, kind, members, empty_since_ms, look_ms, empty_at_last_scan, values = json.loads(data)
     return Head(
         version=version,
         kind=kind,
         members=members,
         empty_since_ms=empty_since_ms,
         look_ms=look_ms,
-        spent=spent,
+        empty_at_last_scan=empty_at_last_scan,
         values=values,
     )
 

@@ -40,19 +40,19 @@ def _uncounted() -> ResponseBudget:
 class NextRequestSignal:
     """Whether the client has sent more that waits behind the request being answered."""
 
-    __slots__ = ("_wake", "pressed")
+    __slots__ = ("_wake", "arrived")
 
     def __init__(self) -> None:
-        self.pressed = False
+        self.arrived = False
         self._wake: anyio.Event | None = None
 
-    def press(self) -> None:
-        self.pressed = True
+    def arrive(self) -> None:
+        self.arrived = True
         if self._wake is not None:
             self._wake.set()
 
-    def release(self) -> None:
-        self.pressed = False
+    def reset(self) -> None:
+        self.arrived = False
 
     def wake(self, event: anyio.Event) -> None:
         """Have an event set when more arrives."""
@@ -87,11 +87,11 @@ class ShardRouter(Protocol):
         """The shards that this worker serves now."""
         ...
 
-    def decide(self, name: str, envelope: Envelope) -> Ticket:
+    def submit(self, name: str, envelope: Envelope) -> Ticket:
         """Put a command in line in the home shard of queue `name`, wherever that is."""
         ...
 
-    async def settled(self, names: Iterable[str]) -> None:
+    async def wait_for_catalogue(self, names: Iterable[str]) -> None:
         """Wait until what was decided about these queues by now is known. Raises KafkaError."""
         ...
 
@@ -110,10 +110,10 @@ class OneShard:
     def all(self) -> list[Shard]:
         return [self._shard]
 
-    def decide(self, name: str, envelope: Envelope) -> Ticket:
+    def submit(self, name: str, envelope: Envelope) -> Ticket:
         return self._shard.append([envelope])
 
-    async def settled(self, names: Iterable[str]) -> None:
+    async def wait_for_catalogue(self, names: Iterable[str]) -> None:
         pass
 
 
@@ -137,7 +137,7 @@ class Worker:
         self.cluster = cluster
         self.routes = routes
         self.catalogue: Catalogue[Ticket] = Catalogue(
-            lookup, routes.decide, config.partitions_default, routes.shards
+            lookup, routes.submit, config.partitions_default, routes.shards
         )
         self.sessions = FetchSessions(
             config.fetch_sessions_max, config.fetch_session_partitions_max

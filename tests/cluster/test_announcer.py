@@ -318,7 +318,7 @@ def test_commands_folded_before_serving_are_answered_if_recent() -> None:
         topic = Topic()
         asker, owner = Member(topic, 1), Member(topic, 2, lambda: 10_000_000)
         old, recent = create(name="a"), create(name="b")
-        tickets = [asker.decisions.decide(NAME, envelope) for envelope in (old, recent)]
+        tickets = [asker.decisions.submit(NAME, envelope) for envelope in (old, recent)]
         old.time_ms, recent.time_ms = 1, 9_999_000
         holder, shard = owner.hold(HOME)
         owner.fold(holder, shard, old, recent, claim(2))
@@ -343,7 +343,7 @@ def test_commands_are_answered_however_the_clocks_differ() -> None:
         holder._serve(shard, 0)
         await owner.tasks.run()
         asked = create()
-        ticket = asker.decisions.decide(NAME, asked)
+        ticket = asker.decisions.submit(NAME, asked)
         owner.fold(holder, shard, asked)
         for counter, values in asker.cache.outcomes(topic.records, 1):
             asker.decisions.published(counter, values)

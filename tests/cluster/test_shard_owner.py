@@ -74,7 +74,7 @@ def with_life(
         world.calm = True
         monkeypatch.setattr(world, "delay", lambda: 0.0)
         monkeypatch.setattr(publisher, "RowsWriter", SimRowsWriter)
-        monkeypatch.setattr(rebuild, "read_whole", world.read_whole)
+        monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
         monkeypatch.setattr(shard_owner, "_AGAIN_S", 0.01)
 
         async def main() -> None:
@@ -208,14 +208,14 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
     key = new_queue_id(ShardId(0), 1), 0
 
     def trimmed_meanwhile(world: World) -> Any:
-        def read_whole(*asked: Any) -> Any:
-            found = list(world.read_whole(*asked))
+        def read_to_end(*asked: Any) -> Any:
+            found = list(world.read_to_end(*asked))
             if not world.starts[0]:
                 publish(world)
                 world.starts[0] = 3
             return iter(found)
 
-        return read_whole
+        return read_to_end
 
     async def test(life: Life) -> None:
         values = {"name": "q", "partitions": 1, "configs": {}}
@@ -229,7 +229,7 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
             life.world.land(0, envelope)
         publish(life.world)
         life.world.land(0, Envelope(Kind.COPY, *key, body=copied))
-        monkeypatch.setattr(rebuild, "read_whole", trimmed_meanwhile(life.world))
+        monkeypatch.setattr(rebuild, "read_to_end", trimmed_meanwhile(life.world))
         life.shards.assigned(frozenset({0}))
         shard = await served(life)
         assert life.world.starts == [3]

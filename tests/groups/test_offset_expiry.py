@@ -82,7 +82,7 @@ class Stage:
             )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(count)
-                while await expiry.look():
+                while await expiry.scan_once():
                     pass
                 tasks.cancel_scope.cancel()
 
@@ -206,7 +206,7 @@ def put(stage: Stage, name: str, age_ms: int, look_ms: int = 0, size: int = 10) 
 def retain(stage: Stage) -> None:
     async def look() -> None:
         retention = Retention(stage.shard, stage.worker.config, stage.lookup, lambda: stage.now)
-        while await retention.look():
+        while await retention.scan_once():
             pass
 
     anyio.run(look)

@@ -34,7 +34,7 @@ class Client:
             answer = await respond(self.worker, accepted)
         else:
             done = anyio.Event()
-            accepted.appending.then(done.set)
+            accepted.appending.add_done_callback(done.set)
             await done.wait()
             answer = produced(accepted)
         assert answer is not None

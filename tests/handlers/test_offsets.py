@@ -58,7 +58,7 @@ def test_a_queue_made_again_has_no_offsets_of_the_one_before(
             shard.apply(command(Kind.DELETE, old.queue_id))
             shard.apply(command(Kind.CREATE, new_queue_id(ShardId(0), 1), values=values))
 
-        monkeypatch.setattr(client.worker.routes, "settled", settled)
+        monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
         assert (await committed(client)).topics[0].partitions[0].committed_offset == -1
 
     anyio.run(test)
@@ -80,11 +80,11 @@ def test_where_the_cluster_does_not_answer_what_is_known_serves(
 
         monkeypatch.setattr(offsets, "_KNOWN_S", 0.01)
         for settled in (away, slow):
-            monkeypatch.setattr(client.worker.routes, "settled", settled)
+            monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
             group = await committed(client)
             assert group.error_code == Code.NONE
             assert group.topics[0].partitions[0].committed_offset == 1
-        monkeypatch.setattr(client.worker.routes, "settled", away)
+        monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", away)
         values = {
             "group_id": "g",
             "topics": [{"name": "q", "partitions": [{"partition_index": 0}]}],
@@ -132,7 +132,7 @@ def test_who_joins_while_the_catalogue_is_waited_for_keeps_its_offsets(
             return None
 
         coordinator = client.worker.groups.of(client.worker.routes.all()[0])
-        monkeypatch.setattr(client.worker.routes, "settled", settled)
+        monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
         monkeypatch.setattr(coordinator, "load", load)
         values = {
             "group_id": "g",

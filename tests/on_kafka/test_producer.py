@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kproxy.upstream import producer
 from kproxy.upstream.native_producer import NativeProducer, Reported, Reports, library
 from kproxy.upstream.producer import Appender, PlainProducer, ProducerBackend, Report, sending
-from kproxy.upstream.read_topic import read_whole
+from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.virtual.envelope import Envelope, Kind
 from tests.harness import free_port
@@ -36,7 +36,7 @@ WAYS = pytest.mark.parametrize("way", [native, PlainProducer])
 
 
 def upstream(servers: str) -> Upstream:
-    return Upstream(servers=servers, prefix="sent", client={}, reach=Connectivity(servers))
+    return Upstream(servers=servers, prefix="sent", client={}, connectivity=Connectivity(servers))
 
 
 def settings(servers: str, **more: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, way: Way
     for partition in (0, 1):
         tags = [tag for tag in range(1, len(values) + 1) if tag % 2 == partition]
         assert [reports.found[tag] for tag in tags] == list(range(len(tags)))
-        read = [row for chunk in read_whole(here, name, partition) for row in chunk]
+        read = [row for chunk in read_to_end(here, name, partition) for row in chunk]
         assert read == [(b"%d" % tag, values[tag - 1]) for tag in tags]
 
 

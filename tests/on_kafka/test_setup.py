@@ -56,7 +56,7 @@ def refusal(data_dir: Path, *given: str) -> str:
 def make(kafka: Kafka, prefix: str, shards: int = 2) -> None:
     """The four topics as kproxy makes them."""
     site = Upstream(
-        servers=kafka.address, prefix=prefix, client={}, reach=Connectivity(kafka.address)
+        servers=kafka.address, prefix=prefix, client={}, connectivity=Connectivity(kafka.address)
     )
     topics = wanted(site, shards, 10 << 20)
     client = admin(kafka)

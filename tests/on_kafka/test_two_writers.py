@@ -26,7 +26,7 @@ from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv
 from kproxy.store.segments import Segments
 from kproxy.upstream.link import DataLink
-from kproxy.upstream.read_topic import read_whole
+from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import Topics
@@ -45,7 +45,7 @@ CONFIG = Config(disk_free_bytes_min=1, bootstrap_servers="-", segment_bytes=1 <<
 
 def upstream(kafka: Kafka, prefix: str, shards: int = 1) -> Upstream:
     made = Upstream(
-        servers=kafka.address, prefix=prefix, client={}, reach=Connectivity(kafka.address)
+        servers=kafka.address, prefix=prefix, client={}, connectivity=Connectivity(kafka.address)
     )  # fmt: skip
     Topics(
         AdminClient(made.settings()), made, shards=shards,
@@ -147,7 +147,7 @@ def test_a_fenced_writers_rows_are_not_published(kafka: Kafka) -> None:
         zombie.write(iter([(b"pa", b"late")]), 11)
     assert refused.value.fenced
     owner.write(iter([(b"pa", b"2"), (b"pb", None)]), 20)
-    found = dict(row for chunk in read_whole(site, site.offset) for row in chunk)
+    found = dict(row for chunk in read_to_end(site, site.offset) for row in chunk)
     assert (found[b"pa"], found[b"pb"]) == (b"2", None)
     assert decode_as_of(found[AS_OF_KEY] or b"") == 20
     zombie.close()
@@ -278,5 +278,5 @@ def test_what_is_appended_to_anothers_log_is_settled_when_it_is_durable(kafka: K
         await link.close()
 
     anyio.run(main)
-    calls = [row for chunk in read_whole(site, site.queues) for row in chunk]
+    calls = [row for chunk in read_to_end(site, site.queues) for row in chunk]
     assert calls[-1] == (b"k" + bytes(4), (3).to_bytes(8, "big"))

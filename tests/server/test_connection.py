@@ -21,12 +21,12 @@ class House:
         self.tasks: list[asyncio.Task[None]] = []
         self.admitted = asyncio.Event()
 
-    def admit(self, one: connection.Connection) -> bool:
+    def register(self, one: connection.Connection) -> bool:
         self.tasks.append(asyncio.get_running_loop().create_task(one.run()))
         self.admitted.set()
         return True
 
-    def left(self, one: connection.Connection) -> None:
+    def unregister(self, one: connection.Connection) -> None:
         pass
 
 
@@ -39,20 +39,20 @@ async def leaving(
     request: bytes = b"",
 ) -> None:
     """A client connects, asks, and leaves in the turn in which something else happens."""
-    house, made = House(), []
+    limiter, made = House(), []
 
     def make() -> connection.Connection:
-        made.append(connection.Connection(memory_worker(), house))
+        made.append(connection.Connection(memory_worker(), limiter))
         return made[0]
 
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(request)
-    await (asked or house.admitted).wait()
+    await (asked or limiter.admitted).wait()
     await asyncio.sleep(0)  # `run` waits
     made[0].abort()
     in_that_turn(made[0])
-    await asyncio.wait_for(house.tasks[0], 5)
+    await asyncio.wait_for(limiter.tasks[0], 5)
     writer.close()
     server.close()
 
@@ -95,14 +95,14 @@ def test_a_request_has_its_turn_in_the_turn_the_client_leaves(new_loop: Any) -> 
 
 async def said(request: bytes) -> bytes:
     """All that a connection answers to these bytes, up to its end."""
-    house = House()
+    limiter = House()
     server = await asyncio.get_running_loop().create_server(
-        lambda: connection.Connection(memory_worker(), house), "127.0.0.1", 0
+        lambda: connection.Connection(memory_worker(), limiter), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(request)
     answers = await asyncio.wait_for(reader.read(), 5)
-    await asyncio.wait_for(house.tasks[0], 5)
+    await asyncio.wait_for(limiter.tasks[0], 5)
     writer.close()
     server.close()
     return answers
@@ -129,21 +129,21 @@ def test_what_is_done_is_answered_before_a_fault_ends_the_connection(
 
 def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
     async def run() -> None:
-        house, made = House(), []
+        limiter, made = House(), []
 
         def make() -> connection.Connection:
-            made.append(connection.Connection(memory_worker(), house))
+            made.append(connection.Connection(memory_worker(), limiter))
             return made[0]
 
         server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        await house.admitted.wait()
+        await limiter.admitted.wait()
         one = made[0]
         one._transport.write(bytes(60_000))
         one._fail(connection.Malformed("no"))
         one.active_at -= 1000
         one.expire(time.monotonic())
-        await asyncio.wait_for(house.tasks[0], 5)
+        await asyncio.wait_for(limiter.tasks[0], 5)
         writer.close()
         server.close()
 

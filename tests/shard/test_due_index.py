@@ -59,16 +59,16 @@ class Some(DueIndexScanner):
         self.kept: set[bytes] = set()
         self.failing = 0
 
-    async def look(self) -> bool:
+    async def scan_once(self) -> bool:
         now = self.index.now
-        keys, more = self._due(key(now), key(now + DAY + 1))
+        keys, more = self._next_due(key(now), key(now + DAY + 1))
         if self.failing:
             self.failing -= 1
-            self._again()
+            self._retry()
             return False
         for one in keys:
             if one in self.kept:
-                self._stays(one)
+                self._leave(one)
         self.seen += keys
         self.index.change({one: None for one in keys if one not in self.kept})
         return more
@@ -78,7 +78,7 @@ class Some(DueIndexScanner):
         self.seen = []
 
         async def all_looks() -> None:
-            while await self.look():
+            while await self.scan_once():
                 pass
 
         anyio.run(all_looks)
@@ -144,7 +144,7 @@ def test_nothing_is_passed_over(seed: int) -> None:
 
     async def some_looks(count: int) -> None:
         for _ in range(count):
-            await looks.look()
+            await looks.scan_once()
 
     for _ in range(30):
         index.file(*(key(choose.randrange(3000), choose.randrange(9)) for _ in range(5)))

@@ -71,7 +71,7 @@ class Between:
 
 
 async def all_looks(looks: Retention) -> None:
-    while await looks.look():
+    while await looks.scan_once():
         pass
 
 
@@ -118,7 +118,7 @@ def test_a_setting_that_changes_during_a_look_is_looked_at(tmp_path: Path) -> No
                 for envelope in (old, record(clock), keep_for(20 * KEEP_MS)):
                     await shard.append([envelope]).wait()
                 between.before = [keep_for(KEEP_MS)]
-                await looks.look()  # by the setting before
+                await looks.scan_once()  # by the setting before
                 assert held(shard) == 1
                 assert 0 in filed(shard)
 
@@ -142,7 +142,7 @@ def test_a_refused_trim_is_tried_again(tmp_path: Path) -> None:
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(shard, "append", refuse)
-                assert not await looks.look()
+                assert not await looks.scan_once()
             assert filed(shard) == before
             await all_looks(looks)
             assert held(shard) == 0

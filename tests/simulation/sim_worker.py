@@ -53,9 +53,9 @@ class Life:
         self.cache = CatalogueCache(self.kv, shards, self.shards.serving)
         self.link: Any
         self.freshness = CatalogueBarrier(self._queues_end, lambda: self.cache.next_offset)
-        self.shards.settle = self.freshness.settle
+        self.shards.settle = self.freshness.wait
         self.aftermath = RemoteQueueCleanup(
-            shards, self.shards.all, self.cache, self.freshness.settle
+            shards, self.shards.all, self.cache, self.freshness.wait
         )
         self.cache.gone = self.aftermath.queue_gone
         self.cache.reconfigured = self.aftermath.settings_changed
@@ -75,7 +75,9 @@ class Life:
         if shard is not None:
             data = shard.state.get(TERM_KEY)
             assert data is not None
-            assert decode_term(data) == (shard.term, self.writer), "served by another's claim"
+            assert decode_term(data) == (shard.claim_offset, self.writer), (
+                "served by another's claim"
+            )
         return shard
 
     async def run(self) -> None:
@@ -91,11 +93,11 @@ class Life:
         link: Any = self.link
         voice = ClusterContext(
             link=link, shards=self.count, cache=self.cache, serving=self.shards.serving,
-            settle=self.freshness.settle, tasks=tasks,
+            settle=self.freshness.wait, tasks=tasks,
         )  # fmt: skip
         self.decisions = CommandRouter(voice, self.now_ms)
         self.link.unfollowed = self.decisions.unfollowed
-        self.shards.decide = self.decisions.decide
+        self.shards.submit = self.decisions.submit
         upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
         site = ShardServices(
             config=self.config, upstream=upstream, link=self.link, decisions=self.decisions,
@@ -111,7 +113,7 @@ class Life:
         tasks.start_soon(self._serve, site)
 
     async def _serve(self, site: ShardServices) -> None:
-        await self.freshness.settle()  # as `Member.start` does
+        await self.freshness.wait()  # as `Member.start` does
         await self.shards.run(site)
 
     def now_ms(self) -> int:

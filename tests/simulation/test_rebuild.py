@@ -63,7 +63,7 @@ class Owner:
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
-        ticket.settle([self.apply(envelope) for envelope in envelopes])
+        ticket.set_outcomes([self.apply(envelope) for envelope in envelopes])
         return ticket
 
     def apply(self, envelope: Envelope) -> Outcome:

@@ -88,7 +88,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
             monkeypatch.setattr(module, "to_thread", threads)
         monkeypatch.setattr(shard_owner, "RocksKv", lambda path, size: SimKv(world, path))
         monkeypatch.setattr(shard_owner, "_log", _Ears(world))
-        monkeypatch.setattr(rebuild, "read_whole", world.read_whole)
+        monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
         for module in (shard_owner, rebuild):
             monkeypatch.setattr(module, "wipe", world.wipe)
         monkeypatch.setattr(catalogue, "_random", random.Random(seed))

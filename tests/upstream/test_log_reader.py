@@ -11,7 +11,7 @@ from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.settings import Connectivity, Upstream
 from tests.upstream.consumers import FakeConsumer
 
-UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Connectivity("nowhere"))
+UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
 
 
 class Readers:

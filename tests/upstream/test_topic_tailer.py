@@ -13,7 +13,7 @@ from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
 from tests.upstream.consumers import FakeConsumer
 
-UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, reach=Connectivity("nowhere"))
+UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
 
 
 def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
