@@ -29,6 +29,7 @@ _TIMEOUT_S = 15
 _REPLICAS = 3
 _SEGMENT_BYTES_MAX = 128 << 20
 _OVERHEAD_BYTES = 1 << 20
+_CATALOGUE_LAG_MS = 60_000
 _DAY_MS = 24 * 3600 * 1000
 _TOOL = "kafka-topics.sh --bootstrap-server"
 
@@ -70,7 +71,12 @@ def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[Topi
         ),
         TopicSpec(name=upstream.offset, partitions=shards, configs=rows),
         TopicSpec(name=upstream.partitions, partitions=1, configs=compacted),
-        TopicSpec(name=upstream.queues, partitions=1, configs=rows),
+        # Who reads up to an offset must not pass over a tombstone that was cleaned away just now.
+        TopicSpec(
+            name=upstream.queues,
+            partitions=1,
+            configs={**rows, "min.compaction.lag.ms": str(_CATALOGUE_LAG_MS)},
+        ),
     ]
 
 

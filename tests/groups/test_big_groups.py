@@ -366,7 +366,7 @@ def test_what_one_command_cannot_hold_is_logged_in_parts(
             count += 1
             if count == broken_at:
                 ticket = Ticket(envelopes)
-                ticket.fail(KafkaError(Code.KAFKA_STORAGE_ERROR))
+                ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR))
                 return ticket
             found: Ticket = append(envelopes)
             return found

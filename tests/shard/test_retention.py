@@ -165,7 +165,7 @@ def test_a_trim_whose_fate_is_not_known_is_tried_again(tmp_path: Path) -> None:
 
             def lost(envelopes: Any) -> Ticket:
                 ticket = Ticket(list(envelopes))
-                ticket.settle([UNKNOWN_FATE] * len(envelopes))
+                ticket.set_outcomes([UNKNOWN_FATE] * len(envelopes))
                 return ticket
 
             with pytest.MonkeyPatch.context() as patch:
