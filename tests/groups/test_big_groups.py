@@ -190,11 +190,11 @@ def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
         assert group.subscribed() == {
             name for name in names for n in range(regexes) if name.startswith(f"q{n}")
         }
-        walked = counters.walked
+        walked = counted.walked
         for member in members:
             assert await member.beat() == 0
         assert await Member(worker, "again", regex="q1.?.?").beat() == 0
-        assert counters.walked == walked
+        assert counted.walked == walked
 
     run(test)
 

@@ -48,7 +48,7 @@ def test_a_group_whose_deletion_was_broken_off_goes_as_a_whole() -> None:
             if left >= 0:
                 return append(envelopes)
             ticket = Ticket(list(envelopes))
-            ticket.fail(KafkaError(Code.NOT_COORDINATOR))
+            ticket.set_error(KafkaError(Code.NOT_COORDINATOR))
             return ticket
 
         shard.append = ending  # type: ignore[method-assign]

@@ -175,7 +175,7 @@ def test_a_group_that_commits_again_before_it_goes_stays() -> None:
 
     async def judge() -> None:
         head = decode_head(stage.shard.kv.get(group_key("g")))
-        looked.append((await expiry._judge("g", head, stage.now - WEEK))[0])
+        looked.append((await expiry._evaluate("g", head, stage.now - WEEK))[0])
 
     anyio.run(judge)
     assert not stage.shard.apply(looked[0]).code

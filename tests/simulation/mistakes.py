@@ -60,10 +60,10 @@ def landed_before_all_were_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_catalogue_that_is_believed_at_once(patch: pytest.MonkeyPatch) -> None:
-    async def settle(self: CatalogueBarrier) -> None:
+    async def wait(self: CatalogueBarrier) -> None:
         pass
 
-    patch.setattr(CatalogueBarrier, "settle", settle)
+    patch.setattr(CatalogueBarrier, "wait", wait)
 
 
 def a_rebuild_that_looks_one_way_only(patch: pytest.MonkeyPatch) -> None:
@@ -161,20 +161,20 @@ def what_is_to_publish_is_not_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_closed_shard_answers_success(patch: pytest.MonkeyPatch) -> None:
-    _settled_as(patch, Code.NOT_LEADER_OR_FOLLOWER)
+    _resolved_as(patch, Code.NOT_LEADER_OR_FOLLOWER)
 
 
 def unknown_fate_answers_success(patch: pytest.MonkeyPatch) -> None:
-    _settled_as(patch, Code.REQUEST_TIMED_OUT)
+    _resolved_as(patch, Code.REQUEST_TIMED_OUT)
 
 
-def _settled_as(patch: pytest.MonkeyPatch, code: Code) -> None:
-    settle = SharedLog._settle
+def _resolved_as(patch: pytest.MonkeyPatch, code: Code) -> None:
+    resolve = SharedLog._resolve
 
-    def settled(self: SharedLog, counter: int, outcome: Outcome) -> None:
-        settle(self, counter, Outcome() if outcome.code == code else outcome)
+    def resolved(self: SharedLog, counter: int, outcome: Outcome) -> None:
+        resolve(self, counter, Outcome() if outcome.code == code else outcome)
 
-    patch.setattr(SharedLog, "_settle", settled)
+    patch.setattr(SharedLog, "_resolve", resolved)
 
 
 def a_deletion_answered_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
