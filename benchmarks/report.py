@@ -95,6 +95,23 @@ def table(found: Samples) -> str:
     return "\n".join(lines)
 
 
+_SHORT = ("produce_16k", "produce_256k", "consume", "p50", "again", "follow")
+
+
+def short_table(found: Samples) -> str:
+    """Six rows of medians for the README, without targets."""
+    servers = (KAFKA, ON_KAFKA, EMBEDDED)
+    lines = ["| " + " | ".join(["", *servers]) + " |", "|---" + "|---:" * len(servers) + "|"]
+    titles = {"again": "a record to each of many queues, Java"}
+    for figure in FIGURES:
+        if figure.key in _SHORT:
+            medians = (against(found, figure, server, VALUE) for server in servers)
+            cells = ["" if middle is None else number(middle.value) for middle in medians]
+            title = titles.get(figure.key, figure.title)
+            lines.append(f"| {title}, {figure.unit} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 class Results(NamedTuple):
     """What figures.json holds."""
 

@@ -38,12 +38,13 @@ def test_table_and_picture(tmp_path: Path) -> None:
         assert picture.width > 1000
 
 
-def test_the_readme_has_what_was_measured() -> None:
-    """README's table is that of the results beside the benchmark, of one full run of all works."""
+def test_the_readmes_have_what_was_measured() -> None:
+    """Both tables are those of the results beside the benchmark, of one full run of all works."""
     results = report.read(ROOT / "benchmarks/results")
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "benchmarks/README.md").read_text()
     assert report.told(results) in readme
-    assert "(benchmarks/results/figures.png)" in readme
+    assert "(results/figures.png)" in readme
+    assert report.short_table(results.samples) in (ROOT / "README.md").read_text()
     assert (ROOT / "benchmarks/results/figures.png").exists()
     assert results.sizes == FULL
     assert set(results.samples) == {figure.key for figure in FIGURES}
