@@ -24,7 +24,8 @@ def sessions(readme: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("readme", "least"), [("README.md", 8), ("spark_examples/README.md", 8), ("docs/operations.md", 1)]
+    ("readme", "least"),
+    [("README.md", 8), ("spark_examples/README.md", 8), ("docs/operations.md", 1)],
 )
 def test_the_readme_prints_what_it_says(tmp_path: Path, readme: str, least: int) -> None:
     need_program("kcat")

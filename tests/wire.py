@@ -8,6 +8,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import uvarint
 
@@ -119,7 +120,7 @@ class Wire:
         acks: int = -1,
     ) -> Any:  # fmt: skip
         """The partition's part of the answer."""
-        answer = self.call(0, version, produce_values(queue, records, partition, acks))
+        answer = self.call(ApiKey.PRODUCE, version, produce_values(queue, records, partition, acks))
         return answer.responses[0].partition_responses[0]
 
     def fetch(
@@ -138,11 +139,11 @@ class Wire:
                 {"name": k.replace("_", "."), "value": v} for k, v in configs.items()
             ],
         }  # fmt: skip
-        return self.call(19, 7, {"topics": [topic], "timeout": 5000}).topics[0]
+        return self.call(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 5000}).topics[0]
 
     def delete(self, name: str) -> Any:
         topic = {"name": name, "topic_id": UUID(int=0)}
-        return self.call(20, 6, {"topics": [topic], "timeout": 5000}).responses[0]
+        return self.call(ApiKey.DELETE_TOPICS, 6, {"topics": [topic], "timeout": 5000}).responses[0]
 
     def list_offset(self, queue: str, timestamp: int, partition: int = 0, version: int = 10) -> Any:
         values = {
@@ -152,7 +153,7 @@ class Wire:
                 "partitions": [{"partition_index": partition, "timestamp": timestamp}],
             }],
         }  # fmt: skip
-        return self.call(2, version, values).topics[0].partitions[0]
+        return self.call(ApiKey.LIST_OFFSETS, version, values).topics[0].partitions[0]
 
     def metadata(self, *names: str, create: bool = True, version: int = 12) -> Any:
         topics = [{"name": name, "topic_id": UUID(int=0)} for name in names]
@@ -161,14 +162,14 @@ class Wire:
             "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False,
         }  # fmt: skip
-        return self.call(3, version, values)
+        return self.call(ApiKey.METADATA, version, values)
 
     def producer_id(self) -> int:
         values = {"transactional_id": None, "transaction_timeout": 60000}
-        answer = self.call(22, 4, values)
+        answer = self.call(ApiKey.INIT_PRODUCER_ID, 4, values)
         while answer.error_code == 14:  # a real Kafka is still fetching its first block of ids
             time.sleep(0.05)
-            answer = self.call(22, 4, values)
+            answer = self.call(ApiKey.INIT_PRODUCER_ID, 4, values)
         assert answer.error_code == 0
         return int(answer.producer_id)
 

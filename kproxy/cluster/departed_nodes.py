@@ -50,8 +50,8 @@ class DepartedNodes:
             _log.debug("nodes_not_looked_at", reason=error.message)
             return
         now = anyio.current_time()
-        owning = {owner.node_id for owner in self._map.owners}
-        there = {i for i, n in self._map.nodes.items() if f"{n.host}:{n.port}" in live} | owning
+        owners = {owner.node_id for owner in self._map.owners}
+        there = {i for i, n in self._map.nodes.items() if f"{n.host}:{n.port}" in live} | owners
         since = {i: self._away.get(i, now) for i in self._map.nodes if live and i not in there}
         self._away = since
         for node_id, away_since in since.items():

@@ -83,15 +83,17 @@ class ClusterNode:
             _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
             self.cache.begin_again()
         self.link = DataLink(upstream, config, self.level)
-        self.last_records = MapRecordGuard(self.map, self.link.publish_map)
-        self.freshness = CatalogueBarrier(self.link.queues_end, lambda: self.cache.next_offset)
-        self.shards.settle = self.freshness.wait
-        self.aftermath = RemoteQueueCleanup(
-            config.shards, self.shards.all, self.cache, self.freshness.wait
+        self.map_records = MapRecordGuard(self.map, self.link.publish_map)
+        self.catalogue_barrier = CatalogueBarrier(
+            self.link.queues_end, lambda: self.cache.next_offset
         )
-        self.cache.gone = self.aftermath.queue_gone
-        self.cache.reconfigured = self.aftermath.settings_changed
-        self.decisions: CommandRouter
+        self.shards.settle = self.catalogue_barrier.wait
+        self.remote_cleanup = RemoteQueueCleanup(
+            config.shards, self.shards.all, self.cache, self.catalogue_barrier.wait
+        )
+        self.cache.gone = self.remote_cleanup.queue_gone
+        self.cache.reconfigured = self.remote_cleanup.settings_changed
+        self.command_router: CommandRouter
         self.me: Broker | None = None
         self.failed = anyio.Event()
         self.reason = ""
@@ -103,10 +105,10 @@ class ClusterNode:
             lambda topic: self.cache.begin_again(),
             self.fail,
         )
-        self.rereading = CatalogueReload(
+        self.catalogue_reload = CatalogueReload(
             self.cache,
             partial(self._follower.again, upstream.queues),
-            self.freshness.wait,
+            self.catalogue_barrier.wait,
             kept_ms,
             wall_clock_ms,
         )
@@ -140,7 +142,7 @@ class ClusterNode:
         for node in self._places()[1:]:  # said by this worker, and overtaken by another's record
             for key, value in gone_records(node.node_id):
                 self.link.publish_map(key, value)
-        self.last_records.say_again(me)
+        self.map_records.say_again(me)
 
     async def _until(
         self, done: Callable[[], bool], attempt: Callable[[], None] | None = None
@@ -189,13 +191,13 @@ class ClusterNode:
         for name in self.cache.apply(records):
             home = self.shards.serving_name(name)
             if home is not None:
-                self.decisions.announcer.say_again(home, name)
-        self.freshness.moved()
+                self.command_router.announcer.say_again(home, name)
+        self.catalogue_barrier.moved()
         for counter, values in self.cache.outcomes(records, self.link.writer):
-            self.decisions.published(counter, values)
+            self.command_router.published(counter, values)
 
     def _take_map(self, key: bytes, value: bytes | None) -> None:
-        self.last_records.heard(key, value)
+        self.map_records.heard(key, value)
         try:
             self.map.apply(key, value)
         except BadMap as error:
@@ -226,7 +228,7 @@ class ClusterNode:
         assert self.me is not None
         while True:
             await pulse(_SAY_AGAIN_S)
-            self.last_records.say_again(self.me)
+            self.map_records.say_again(self.me)
 
     def voice(self, tasks: TaskGroup) -> ClusterContext:
         return ClusterContext(
@@ -234,7 +236,7 @@ class ClusterNode:
             shards=self.config.shards,
             cache=self.cache,
             serving=self.shards.serving,
-            settle=self.freshness.wait,
+            settle=self.catalogue_barrier.wait,
             tasks=tasks,
         )
 
@@ -297,82 +299,80 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
             f"--kafka-config {config.kafka_config}: {error.args[0].str()}"
         ) from None
     topics = await _prepared(config, upstream, admin)
-    member = ClusterNode(config, upstream, address, topics.tombstones_kept_ms)
+    node = ClusterNode(config, upstream, address, topics.tombstones_kept_ms)
     try:
         async with anyio.create_task_group() as tasks:
-            yield await _served(member, tasks)
+            yield await _served(node, tasks)
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            await member.close()
+            await node.close()
 
 
-async def _served(member: ClusterNode, tasks: TaskGroup) -> Worker:
-    shards = member.shards
-    member.decisions = CommandRouter(member.voice(tasks), wall_clock_ms)
-    member.link.unfollowed = member.decisions.unfollowed
-    shards.submit = member.decisions.submit
-    await member.start()
-    assert member.me is not None
-    upgrades = ClusterUpgrades(
-        member.upstream, member.map, member.link.publish_map, member.map_changed
-    )
+async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
+    shards = node.shards
+    node.command_router = CommandRouter(node.voice(tasks), wall_clock_ms)
+    node.link.unfollowed = node.command_router.unfollowed
+    shards.submit = node.command_router.submit
+    await node.start()
+    assert node.me is not None
+    upgrades = ClusterUpgrades(node.upstream, node.map, node.link.publish_map, node.map_changed)
     worker = Worker(
-        config=member.config,
-        cluster=ClusterMapView(member.me, member.map),
+        config=node.config,
+        cluster=ClusterMapView(node.me, node.map),
         routes=shards,
-        lookup=member.cache,
-        level=member.level,
+        lookup=node.cache,
+        level=node.level,
         upgrades=upgrades,
     )
-    _start_tasks(member, tasks, upgrades)
+    _start_tasks(node, tasks, upgrades)
     tasks.start_soon(worker.groups.run)
-    _log.info("joined", node_id=member.me.node_id, group=member.upstream.group)
+    _log.info("joined", node_id=node.me.node_id, group=node.upstream.group)
     return worker
 
 
-def _start_tasks(member: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades) -> None:
-    assert member.me is not None
-    shards = member.shards
+def _start_tasks(node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades) -> None:
+    assert node.me is not None
+    shards = node.shards
     membership = Membership(
-        member.upstream,
-        f"{member.me.host}:{member.me.port}",
-        member.config.session_ms,
+        node.upstream,
+        f"{node.me.host}:{node.me.port}",
+        node.config.session_ms,
         shards.assigned,
-        member.fail,
+        node.fail,
     )
     away = DepartedNodes(
-        member.map,
+        node.map,
         upgrades.live,
-        member.link.publish_map,
+        node.link.publish_map,
         lambda: shards.serving(0) is not None,
     )
     tasks.start_soon(_until_cancelled, membership)
-    tasks.start_soon(shards.run, _site(member))
-    tasks.start_soon(member.link.watch_ends)
-    tasks.start_soon(member.decisions.expire)
-    tasks.start_soon(member.aftermath.run)
-    tasks.start_soon(member.freshness.run)
-    tasks.start_soon(member.flush_now_and_then)
-    tasks.start_soon(member.rereading.run)
-    tasks.start_soon(member.say_again_now_and_then)
-    tasks.start_soon(_watch_failure, member)
+    tasks.start_soon(shards.run, _site(node))
+    tasks.start_soon(node.link.watch_ends)
+    tasks.start_soon(node.command_router.expire)
+    tasks.start_soon(node.remote_cleanup.run)
+    tasks.start_soon(node.catalogue_barrier.run)
+    tasks.start_soon(node.flush_now_and_then)
+    tasks.start_soon(node.catalogue_reload.run)
+    tasks.start_soon(node.say_again_now_and_then)
+    tasks.start_soon(_watch_failure, node)
     tasks.start_soon(away.run)
 
 
-def _site(member: ClusterNode) -> ShardServices:
+def _site(node: ClusterNode) -> ShardServices:
     return ShardServices(
-        config=member.config,
-        upstream=member.upstream,
-        link=member.link,
-        decisions=member.decisions,
-        announce=member.announce,
-        room=member.room,
+        config=node.config,
+        upstream=node.upstream,
+        link=node.link,
+        decisions=node.command_router,
+        announce=node.announce,
+        room=node.room,
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
-        lookup=member.cache,
+        lookup=node.cache,
         now_ms=wall_clock_ms,
-        level=member.level,
+        level=node.level,
     )
 
 
@@ -384,6 +384,6 @@ async def _until_cancelled(membership: Membership) -> None:
             await to_thread.run_sync(membership.close)
 
 
-async def _watch_failure(member: ClusterNode) -> None:
-    await member.failed.wait()
-    raise ClusterRefused(member.reason)
+async def _watch_failure(node: ClusterNode) -> None:
+    await node.failed.wait()
+    raise ClusterRefused(node.reason)

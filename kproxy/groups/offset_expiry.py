@@ -38,7 +38,7 @@ Load = Callable[[str], Awaitable[ClassicGroup | ConsumerGroup | None]]
 
 
 class OffsetExpiry(DueIndexScanner):
-    """Looks for what has run out in one shard; `run` until cancelled."""
+    """Finds what has run out in one shard; `run` until cancelled."""
 
     def __init__(
         self,

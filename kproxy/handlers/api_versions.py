@@ -8,7 +8,6 @@ from kproxy.errors import Code
 from kproxy.handlers import features
 from kproxy.worker.worker import Request, Worker
 
-KEY = 18
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

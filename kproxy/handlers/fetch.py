@@ -21,13 +21,13 @@ from kproxy.fetching.streamed_response import (
 )
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.protocol import responses
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import response_prefix
 from kproxy.protocol.responses import FETCH_TOPIC_IDS, Fetched
 from kproxy.shard.shard import Shard
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
 
-_KEY = 1
 _READ_COMMITTED = 1
 _TEXTS_MAX = 10_000  # that wait to be joined
 _PART_BYTES = 600  # about what a part of an answer takes
@@ -68,7 +68,9 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
 def _refusal(request: Request, code: Code) -> StreamedResponse:
     head = responses.fetch_head(request.version, code, 0, 0)
     body = head + responses.fetch_tail(request.version)
-    prefix = response_prefix(_KEY, request.version, request.header.correlation_id, len(body))
+    prefix = response_prefix(
+        ApiKey.FETCH, request.version, request.header.correlation_id, len(body)
+    )
     return StreamedResponse([prefix, body])
 
 
@@ -286,7 +288,7 @@ async def _pieces(
     text = b"".join(texts)
     pieces.append(text)
     total += len(text)
-    prefix = response_prefix(_KEY, version, request.header.correlation_id, total)
+    prefix = response_prefix(ApiKey.FETCH, version, request.header.correlation_id, total)
     return [prefix, *pieces]
 
 

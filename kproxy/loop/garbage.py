@@ -12,7 +12,7 @@ from itertools import count
 _YOUNG = 10_000
 """New objects before they are looked at: some milliseconds of the loop."""
 _TIMES = 3
-"""Looks at new objects before what survived them is looked at once more, and never again."""
+"""Passes over new objects before what survived them is looked at once more, and never again."""
 _NEVER = 1 << 30
 _PIECES_MAX = 100
 _pieces = count(1)

@@ -2,7 +2,7 @@
 
 A fold of the partitions topic. Of two owners of a shard the one with the later claim (log offset)
 holds, whatever the order of their records; of two addresses for one node id, and of two ids of the
-cluster, the first one. So what a late worker writes changes nothing: `owning.standing` has the
+cluster, the first one. So what a late worker writes changes nothing: `serving.standing` has the
 worker that it would undo say its own again, as compaction keeps the last record.
 """
 

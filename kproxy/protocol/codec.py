@@ -24,11 +24,11 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.guard import Admitted, admit, skip_tags
 from kproxy.protocol.varint import Malformed
 
-API_VERSIONS_KEY = 18
 ZERO_UUID = UUID(int=0)
 _HEADER = struct.Struct(">hhih")
 _BODY_BYTES_MAX = 2**31 - 1 - 5
@@ -135,7 +135,7 @@ def response_prefix(key: int, version: int, correlation_id: int, body_bytes: int
 
 @cache
 def _response_header_is_flexible(key: int, version: int) -> bool:
-    if key == API_VERSIONS_KEY:
+    if key == ApiKey.API_VERSIONS:
         return False  # always header 0, so that a client can read it whatever it asked (KIP-511)
     schema = _loaded(load_response_schema, key, version)
     return bool(schema is not None and schema.__flexible__)

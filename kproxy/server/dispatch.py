@@ -34,6 +34,7 @@ from kproxy.handlers import (
 )
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.memory_budget import ResponseBudget
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import (
     RequestHeader,
     admit_body,
@@ -55,7 +56,7 @@ Body = Mapping[str, Any] | bytes | bytearray | StreamedResponse
 class Api:
     """One API: `handle` gives a dict for kio, an encoded body, or a `StreamedResponse`."""
 
-    key: int
+    key: ApiKey
     low: int
     high: int
     handle: Callable[[Worker, Request], Awaitable[Body]]
@@ -65,51 +66,51 @@ async def _versions(worker: Worker, request: Request) -> Body:
     return await api_versions.handle(worker, request, RANGES)
 
 
-PRODUCE_KEY = 0
+_PRODUCE = int(ApiKey.PRODUCE)
 _APIS = (
-    Api(key=PRODUCE_KEY, low=0, high=13, handle=produce.handle),
-    Api(key=1, low=4, high=17, handle=fetch.handle),
-    Api(key=2, low=1, high=11, handle=list_offsets.handle),
-    Api(key=3, low=0, high=13, handle=metadata.handle),
-    Api(key=8, low=2, high=10, handle=offsets.commit),
-    Api(key=9, low=1, high=10, handle=offsets.fetch),
-    Api(key=10, low=0, high=6, handle=offsets.find_coordinator),
-    Api(key=11, low=0, high=9, handle=classic_groups.join),
-    Api(key=12, low=0, high=4, handle=classic_groups.heartbeat),
-    Api(key=13, low=0, high=5, handle=classic_groups.leave),
-    Api(key=14, low=0, high=5, handle=classic_groups.sync),
-    Api(key=15, low=0, high=6, handle=group_admin.describe),
-    Api(key=16, low=0, high=5, handle=group_admin.list_groups),
-    Api(key=api_versions.KEY, low=0, high=4, handle=_versions),
-    Api(key=19, low=2, high=7, handle=topics.create),
-    Api(key=20, low=1, high=6, handle=topics.delete),
-    Api(key=21, low=0, high=2, handle=topics.delete_records),
-    Api(key=22, low=0, high=5, handle=producer_ids.handle),
-    Api(key=23, low=2, high=4, handle=list_offsets.for_leader_epoch),
-    Api(key=29, low=1, high=3, handle=operations.acls),
-    Api(key=32, low=1, high=4, handle=describe_configs.handle),
-    Api(key=33, low=0, high=2, handle=alter_configs.whole),
-    Api(key=35, low=1, high=4, handle=operations.log_dirs),
-    Api(key=37, low=0, high=3, handle=topics.create_partitions),
-    Api(key=42, low=0, high=2, handle=group_admin.delete),
-    Api(key=43, low=0, high=2, handle=operations.elect_leaders),
-    Api(key=44, low=0, high=1, handle=alter_configs.incremental),
-    Api(key=46, low=0, high=0, handle=operations.reassignments),
-    Api(key=47, low=0, high=0, handle=offsets.delete),
-    Api(key=48, low=0, high=1, handle=operations.quotas),
-    Api(key=50, low=0, high=0, handle=operations.scram_users),
-    Api(key=55, low=0, high=2, handle=operations.quorum),
-    Api(key=57, low=0, high=2, handle=features.update),
-    Api(key=60, low=0, high=2, handle=metadata.describe_cluster),
-    Api(key=61, low=0, high=0, handle=operations.producers),
-    Api(key=66, low=0, high=2, handle=operations.list_transactions),
-    Api(key=68, low=0, high=1, handle=consumer_groups.heartbeat),
-    Api(key=69, low=0, high=1, handle=consumer_group_describe.describe),
-    Api(key=74, low=0, high=1, handle=operations.config_resources),
-    Api(key=75, low=0, high=0, handle=topic_partitions.handle),
+    Api(key=ApiKey.PRODUCE, low=0, high=13, handle=produce.handle),
+    Api(key=ApiKey.FETCH, low=4, high=17, handle=fetch.handle),
+    Api(key=ApiKey.LIST_OFFSETS, low=1, high=11, handle=list_offsets.handle),
+    Api(key=ApiKey.METADATA, low=0, high=13, handle=metadata.handle),
+    Api(key=ApiKey.OFFSET_COMMIT, low=2, high=10, handle=offsets.commit),
+    Api(key=ApiKey.OFFSET_FETCH, low=1, high=10, handle=offsets.fetch),
+    Api(key=ApiKey.FIND_COORDINATOR, low=0, high=6, handle=offsets.find_coordinator),
+    Api(key=ApiKey.JOIN_GROUP, low=0, high=9, handle=classic_groups.join),
+    Api(key=ApiKey.HEARTBEAT, low=0, high=4, handle=classic_groups.heartbeat),
+    Api(key=ApiKey.LEAVE_GROUP, low=0, high=5, handle=classic_groups.leave),
+    Api(key=ApiKey.SYNC_GROUP, low=0, high=5, handle=classic_groups.sync),
+    Api(key=ApiKey.DESCRIBE_GROUPS, low=0, high=6, handle=group_admin.describe),
+    Api(key=ApiKey.LIST_GROUPS, low=0, high=5, handle=group_admin.list_groups),
+    Api(key=ApiKey.API_VERSIONS, low=0, high=4, handle=_versions),
+    Api(key=ApiKey.CREATE_TOPICS, low=2, high=7, handle=topics.create),
+    Api(key=ApiKey.DELETE_TOPICS, low=1, high=6, handle=topics.delete),
+    Api(key=ApiKey.DELETE_RECORDS, low=0, high=2, handle=topics.delete_records),
+    Api(key=ApiKey.INIT_PRODUCER_ID, low=0, high=5, handle=producer_ids.handle),
+    Api(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, low=2, high=4, handle=list_offsets.for_leader_epoch),
+    Api(key=ApiKey.DESCRIBE_ACLS, low=1, high=3, handle=operations.acls),
+    Api(key=ApiKey.DESCRIBE_CONFIGS, low=1, high=4, handle=describe_configs.handle),
+    Api(key=ApiKey.ALTER_CONFIGS, low=0, high=2, handle=alter_configs.whole),
+    Api(key=ApiKey.DESCRIBE_LOG_DIRS, low=1, high=4, handle=operations.log_dirs),
+    Api(key=ApiKey.CREATE_PARTITIONS, low=0, high=3, handle=topics.create_partitions),
+    Api(key=ApiKey.DELETE_GROUPS, low=0, high=2, handle=group_admin.delete),
+    Api(key=ApiKey.ELECT_LEADERS, low=0, high=2, handle=operations.elect_leaders),
+    Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, low=0, high=1, handle=alter_configs.incremental),
+    Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, low=0, high=0, handle=operations.reassignments),
+    Api(key=ApiKey.OFFSET_DELETE, low=0, high=0, handle=offsets.delete),
+    Api(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, low=0, high=1, handle=operations.quotas),
+    Api(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, low=0, high=0, handle=operations.scram_users),
+    Api(key=ApiKey.DESCRIBE_QUORUM, low=0, high=2, handle=operations.quorum),
+    Api(key=ApiKey.UPDATE_FEATURES, low=0, high=2, handle=features.update),
+    Api(key=ApiKey.DESCRIBE_CLUSTER, low=0, high=2, handle=metadata.describe_cluster),
+    Api(key=ApiKey.DESCRIBE_PRODUCERS, low=0, high=0, handle=operations.producers),
+    Api(key=ApiKey.LIST_TRANSACTIONS, low=0, high=2, handle=operations.list_transactions),
+    Api(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, low=0, high=1, handle=consumer_groups.heartbeat),
+    Api(key=ApiKey.CONSUMER_GROUP_DESCRIBE, low=0, high=1, handle=consumer_group_describe.describe),
+    Api(key=ApiKey.LIST_CONFIG_RESOURCES, low=0, high=1, handle=operations.config_resources),
+    Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, low=0, high=0, handle=topic_partitions.handle),
 )
-TABLE = {api.key: api for api in _APIS}
-RANGES = tuple((api.key, api.low, api.high) for api in _APIS)
+TABLE = {int(api.key): api for api in _APIS}
+RANGES = tuple((int(api.key), api.low, api.high) for api in _APIS)
 
 
 class Accepted(NamedTuple):
@@ -132,10 +133,10 @@ def accept(worker: Worker, frame: bytes, host: str, line: NextRequestSignal) -> 
     header = decode_header(frame)
     api = TABLE.get(header.api_key)
     if api is None or not api.low <= header.api_version <= api.high or header.body_at < 0:
-        if header.api_key == api_versions.KEY:
+        if header.api_key == ApiKey.API_VERSIONS:
             return Accepted(header)
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
-    if api.key == PRODUCE_KEY:
+    if api.key == _PRODUCE:
         elements_max = worker.config.request_elements_max
         at_once = min(elements_max, large_requests.PRODUCE_ELEMENTS)
         try:
@@ -156,9 +157,9 @@ def _produce(frame: bytes, body_at: int, version: int, elements_max: int) -> Pro
 
 
 def _too_new(header: RequestHeader) -> bytes:
-    low_high = [r for r in RANGES if r[0] == api_versions.KEY]
+    low_high = [r for r in RANGES if r[0] == ApiKey.API_VERSIONS]
     body = api_versions.values(low_high, Code.UNSUPPORTED_VERSION)
-    return encode(api_versions.KEY, 0, header.correlation_id, body)
+    return encode(ApiKey.API_VERSIONS, 0, header.correlation_id, body)
 
 
 def produced(accepted: Accepted) -> bytes | None:
@@ -203,19 +204,19 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Respons
     header, frame = accepted.header, accepted.frame
     check = (frame, header, worker.config.request_elements_max)
     line = accepted.line or NextRequestSignal()
-    if api.key != PRODUCE_KEY and len(frame) <= large_requests.REQUEST_BYTES:
+    if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
         request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
         return await api.handle(worker, request)
     memory, taken = worker.decoded_memory, len(frame)
-    if api.key != PRODUCE_KEY:
+    if api.key != _PRODUCE:
         admitted = await large_requests.aside(admit_body, *check)
         elements = admitted.elements
         taken = large_requests.decoded_bytes(len(frame), elements)
     await _wait_for_room(worker)
     memory.take(taken)
     try:
-        if api.key == PRODUCE_KEY:
+        if api.key == _PRODUCE:
             where = (header.body_at, header.api_version, worker.config.request_elements_max)
             body = await large_requests.aside(_produce, frame, *where)
             elements = sum(1 + len(topic.partitions) for topic in body.topics)

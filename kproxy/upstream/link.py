@@ -232,7 +232,7 @@ class DataLink:
         try:
             ends = await self.ends(list(before))
         except KafkaError:
-            await anyio.sleep(_AWAY_S)  # `Reach` says so
+            await anyio.sleep(_AWAY_S)  # `Connectivity` says so
             return
         for partition, end in ends.items():
             following = self._following.get(partition)

@@ -86,7 +86,7 @@ def _usable(metadata: ClusterMetadata, name: str) -> bool:
 
 
 class Topics:
-    """Looks at a cluster's topics, makes the missing ones. All calls block."""
+    """Checks a cluster's topics, and makes the missing ones. All calls block."""
 
     def __init__(
         self, admin: AdminClient, upstream: Upstream, *, shards: int, message_bytes_max: int,

@@ -2,6 +2,7 @@
 
 import time
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.wire import Wire, batch, fetch_values
 
@@ -11,7 +12,9 @@ LONG_MS = 15_000
 def ask_offset(wire: Wire, queue: str) -> int:
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
     topics = [{"name": queue, "partitions": [partition]}]
-    return wire.send(2, 7, {"replica_id": -1, "isolation_level": 0, "topics": topics})
+    return wire.send(
+        ApiKey.LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 0, "topics": topics}
+    )
 
 
 def test_a_request_behind_it(server: Served, wire: Wire, queue: str) -> None:
@@ -19,7 +22,7 @@ def test_a_request_behind_it(server: Served, wire: Wire, queue: str) -> None:
     wire.produce(queue, batch(b"one"))
     for _ in range(3):
         started = time.monotonic()
-        fetch = wire.send(1, 12, fetch_values({(queue, 0): 1}, wait_ms=LONG_MS))
+        fetch = wire.send(ApiKey.FETCH, 12, fetch_values({(queue, 0): 1}, wait_ms=LONG_MS))
         time.sleep(0.05)  # it waits by now
         offset = ask_offset(wire, queue)
         correlation, fetched = wire.receive(1, 12)
@@ -34,14 +37,14 @@ def test_a_request_behind_it(server: Served, wire: Wire, queue: str) -> None:
 def test_nothing_but_its_time_or_a_record(server: Served, wire: Wire, queue: str) -> None:
     """What was behind an earlier Fetch does not end a later one."""
     wire.create(queue)
-    wire.send(1, 12, fetch_values({(queue, 0): 0}, wait_ms=LONG_MS))
+    wire.send(ApiKey.FETCH, 12, fetch_values({(queue, 0): 0}, wait_ms=LONG_MS))
     ask_offset(wire, queue)
     wire.receive(1, 12)
     wire.receive(2, 7)
     started = time.monotonic()
     wire.fetch(queue, 0, wait_ms=600)
     assert time.monotonic() - started >= 0.6
-    wire.send(1, 12, fetch_values({(queue, 0): 0}, wait_ms=LONG_MS))
+    wire.send(ApiKey.FETCH, 12, fetch_values({(queue, 0): 0}, wait_ms=LONG_MS))
     with Wire(server.host, server.port) as other:
         other.produce(queue, batch(b"one"))
     assert wire.receive(1, 12)[1].responses[0].partitions[0].records

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
 from tests.wire import Wire, batch
 from tests.workers import Site
@@ -71,19 +72,20 @@ def test_what_a_ui_asks_when_it_opens(
         wire.create(queue, retention_ms="1000000")
         eventually(lambda: wire.produce(queue, batch(b"x")).error_code == 0)
         offered = {
-            (api.api_key, api.max_version) for api in wire.call(18, 3, requests[0][2]).api_keys
+            (api.api_key, api.max_version)
+            for api in wire.call(ApiKey.API_VERSIONS, 3, requests[0][2]).api_keys
         }
         for key, version, values in requests:
             assert any(k == key and version <= high for k, high in offered), key
             assert errors(wire.call(key, version, values)) == [], key
         producers = {"topics": [{"name": queue, "partition_indexes": (0,)}]}
-        assert errors(wire.call(61, 0, producers)) == []
+        assert errors(wire.call(ApiKey.DESCRIBE_PRODUCERS, 0, producers)) == []
         settings_of(wire, queue)
 
 
 def settings_of(wire: Wire, queue: str) -> None:
     """Of the queue and of every broker by its own connection's id."""
-    brokers = wire.call(60, 1, CLUSTER).brokers
+    brokers = wire.call(ApiKey.DESCRIBE_CLUSTER, 1, CLUSTER).brokers
     mine = wire.socket.getpeername()[1]
     here = next(str(b.broker_id) for b in brokers if b.port == mine)
     resources = [
@@ -91,7 +93,7 @@ def settings_of(wire: Wire, queue: str) -> None:
         for kind, name in ((2, queue), (4, here))
     ]
     values = {"resources": resources, "include_synonyms": True, "include_documentation": True}
-    answer = wire.call(32, 4, values)
+    answer = wire.call(ApiKey.DESCRIBE_CONFIGS, 4, values)
     assert errors(answer) == []
     assert all(result.configs for result in answer.results)
 
@@ -99,7 +101,7 @@ def settings_of(wire: Wire, queue: str) -> None:
 def test_acls_are_asked_for_as_of_a_kafka_without_any(site: Site) -> None:
     """AKHQ asks; a real Kafka without an authorizer says SECURITY_DISABLED, and so does kproxy."""
     with site.wire("any") as wire:
-        assert wire.call(29, 3, ALL_ACLS).error_code == 54
+        assert wire.call(ApiKey.DESCRIBE_ACLS, 3, ALL_ACLS).error_code == 54
 
 
 def test_the_same_through_an_admin_client(site: Site, queue: str) -> None:

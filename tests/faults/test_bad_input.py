@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from tests.harness import Served, eventually, served
 from tests.wire import Wire, batch, batches, fetch_values, produce_values
@@ -86,7 +87,7 @@ def test_a_too_new_api_versions_is_answered_in_version_0(server: Served) -> None
         assert correlation == 9
         assert answer.error_code == 35
         assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(18, 0, 4)]
-        assert wire.call(18, 0, {}).error_code == 0
+        assert wire.call(ApiKey.API_VERSIONS, 0, {}).error_code == 0
 
 
 def test_unfinished_requests_of_many_connections_are_bounded(data_dir: Path) -> None:
@@ -178,7 +179,7 @@ def test_two_partitions_one_bad(wire: Wire, queue: str) -> None:
     values = produce_values(queue, batch(b"good"))
     bad = {"index": 1, "records": batch(b"bad", crc=1)}
     values["topic_data"][0]["partition_data"].append(bad)
-    parts = wire.call(0, 9, values).responses[0].partition_responses
+    parts = wire.call(ApiKey.PRODUCE, 9, values).responses[0].partition_responses
     assert [(p.index, p.error_code) for p in parts] == [(0, 0), (1, 2)]
 
 
@@ -203,14 +204,14 @@ def test_acks_must_be_0_1_or_all(wire: Wire, queue: str) -> None:
 
 def test_a_failed_produce_with_acks_0_closes_the_connection(server: Served, queue: str) -> None:
     with Wire(server.host, server.port) as wire:
-        wire.send(0, 9, produce_values(queue, batch(b"v", crc=1), acks=0))
+        wire.send(ApiKey.PRODUCE, 9, produce_values(queue, batch(b"v", crc=1), acks=0))
         assert wire.closed()
 
 
 def test_a_slow_writer_is_served_byte_by_byte(server: Served, queue: str) -> None:
     from kproxy.protocol.codec import encode_request
 
-    request = encode_request(0, 9, 3, produce_values(queue, batch(b"slow")))
+    request = encode_request(ApiKey.PRODUCE, 9, 3, produce_values(queue, batch(b"slow")))
     with Wire(server.host, server.port) as wire:
         for byte in request:
             wire.socket.sendall(bytes([byte]))
@@ -236,7 +237,9 @@ def test_answers_of_many_deaf_clients_are_bounded(data_dir: Path) -> None:
         deaf = [Wire(server.host, server.port) for _ in range(8)]
         for client in deaf:
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-            client.send(1, 12, fetch_values({("big", 0): 0}, partition_max_bytes=20 * MIB))
+            client.send(
+                ApiKey.FETCH, 12, fetch_values({("big", 0): 0}, partition_max_bytes=20 * MIB)
+            )
         time.sleep(1)
         assert server.rss() - before < 100 * MIB
         with Wire(server.host, server.port) as wire:  # served when the deaf ones are gone
@@ -254,7 +257,7 @@ def test_a_client_that_never_reads_is_disconnected(data_dir: Path) -> None:
         deaf = Wire(server.host, server.port)
         deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         for _ in range(50):
-            deaf.send(1, 12, fetch_values({("big", 0): 0}, partition_max_bytes=20 * MIB))
+            deaf.send(ApiKey.FETCH, 12, fetch_values({("big", 0): 0}, partition_max_bytes=20 * MIB))
         eventually(lambda: server.event("client_does_not_read"))
         assert server.rss() - before < 100 * MIB
         deaf.socket.close()
@@ -271,7 +274,7 @@ def test_a_client_that_reads_slowly_is_let(data_dir: Path) -> None:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             slow.connect((server.host, server.port))
             values = fetch_values({("big", 0): 0}, partition_max_bytes=20 * MIB)
-            slow.sendall(encode_request(1, 12, 1, values))
+            slow.sendall(encode_request(ApiKey.FETCH, 12, 1, values))
             until, got = time.monotonic() + 6, 0
             while time.monotonic() < until:  # at most some 400 KB a second
                 data = slow.recv(4000)
@@ -311,7 +314,10 @@ def test_connections_are_bounded(data_dir: Path) -> None:
 
 def test_in_flight_requests_are_bounded_and_answered_in_order(server: Served, queue: str) -> None:
     with Wire(server.host, server.port) as wire:
-        sent = [wire.send(0, 9, produce_values(queue, batch(b"%d" % i))) for i in range(500)]
+        sent = [
+            wire.send(ApiKey.PRODUCE, 9, produce_values(queue, batch(b"%d" % i)))
+            for i in range(500)
+        ]
         for i, correlation in enumerate(sent):
             got, answer = wire.receive(0, 9)
             part = answer.responses[0].partition_responses[0]
@@ -322,7 +328,9 @@ def test_thousands_of_produces_in_one_piece_are_answered_in_order(wire: Wire, qu
     """What is refused at once is answered while the rest of the piece is still taken."""
     count = 3000
     frames = [
-        encode_request(0, 9, number, produce_values(queue, None, acks=5 if number % 2 else -1))
+        encode_request(
+            ApiKey.PRODUCE, 9, number, produce_values(queue, None, acks=5 if number % 2 else -1)
+        )
         for number in range(count)
     ]
     wire.socket.sendall(b"".join(frames))

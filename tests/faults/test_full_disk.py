@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually, need, need_program, served
 from tests.wire import Wire, batch
 
@@ -72,7 +73,7 @@ def test_refused_then_freed_by_a_delete_and_stored_once(small_disk: Path) -> Non
         assert wire.produce("keep", refused).error_code == 56
         assert wire.list_offset("keep", -1).offset == kept
         assert wire.delete("other").error_code == 0
-        trimmed = wire.call(21, 2, {"timeout": 5000, "topics": [
+        trimmed = wire.call(ApiKey.DELETE_RECORDS, 2, {"timeout": 5000, "topics": [
             {"name": "keep", "partitions": [{"partition_index": 0, "offset": kept // 2}]}
         ]}).topics[0].partitions[0]  # fmt: skip
         assert (trimmed.error_code, trimmed.low_watermark) == (0, kept // 2)

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request, request_schema
 from kproxy.server.dispatch import RANGES
 from tests.generator import values_of
@@ -35,7 +36,7 @@ def test_nonsense_is_answered_or_ends_its_own_connection(server: Served, key: in
             ):
                 wire.socket.sendall(request)
                 if values.get("acks") == 0:
-                    wire.call(18, 0, {})
+                    wire.call(ApiKey.API_VERSIONS, 0, {})
                 else:
                     wire.receive(key, version)
                 answered += 1

@@ -17,6 +17,7 @@ from uuid import UUID
 import psutil
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request, request_schema
 from tests.generator import (
     VERSIONS,
@@ -89,7 +90,7 @@ class Probe(threading.Thread):
             while not self._ended:
                 with self._lock:
                     self._begun = (time.monotonic(), self._cpu_s())
-                self._wire.call(18, 0, {})
+                self._wire.call(ApiKey.API_VERSIONS, 0, {})
                 with self._lock:
                     self._note()
                     self._begun = None
@@ -123,7 +124,7 @@ class Sender:
 
     def __init__(self, server: Served) -> None:
         self._server = server
-        self._behind = encode_request(18, 0, 1, {})
+        self._behind = encode_request(ApiKey.API_VERSIONS, 0, 1, {})
         self._socket: socket.socket | None = None
         self.answered = 0
         self.probe = Probe(server)
@@ -197,12 +198,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, S
                 {"partition_index": index, "committed_offset": 1, "committed_metadata": ""}
                 for index in range(HUNDREDS)
             ]
-            wire.call(8, 8, {
+            wire.call(ApiKey.OFFSET_COMMIT, 8, {
                 "group_id": "gen-group", "generation_id_or_member_epoch": -1, "member_id": "",
                 "topics": [{"name": "gen", "partitions": parts}],
             })  # fmt: skip
             ids = [topic.topic_id for topic in wire.metadata("gen", "fuzz-a", "fuzz-b").topics]
-            wire.send(18, 0, {})
+            wire.send(ApiKey.API_VERSIONS, 0, {})
             VERSIONS_TAIL = wire.receive_frame()[-60:]
         sender = Sender(server)
         yield server, sender, ids

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import ROOT, Served, served
 from tests.wire import Wire, batch, fetch_values, produce_values
 
@@ -99,9 +100,11 @@ def test_a_stop_answers_what_is_in_flight(data_dir: Path, number: signal.Signals
     server = Served(data_dir).wait_ready()
     with Wire(server.host, server.port) as wire, Wire(server.host, server.port) as poll:
         wire.produce("q", batch(b"first"))
-        waiting = poll.send(1, 12, fetch_values({("q", 0): 1}, wait_ms=20_000))
+        waiting = poll.send(ApiKey.FETCH, 12, fetch_values({("q", 0): 1}, wait_ms=20_000))
         time.sleep(0.2)
-        sent = [wire.send(0, 9, produce_values("q", batch(b"%d" % i))) for i in range(50)]
+        sent = [
+            wire.send(ApiKey.PRODUCE, 9, produce_values("q", batch(b"%d" % i))) for i in range(50)
+        ]
         time.sleep(0.2)
         server.process.send_signal(number)
         assert [wire.receive(0, 9)[0] for _ in sent] == sent

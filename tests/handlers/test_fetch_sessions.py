@@ -9,6 +9,7 @@ from kproxy.fetching import streamed_response
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import fetch
 from kproxy.loop.pace import Pace
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
@@ -22,7 +23,7 @@ NOT_FOUND = 70
 async def fetched(
     worker: Worker, host: str, client_id: bytes = b"kproxy", offsets: Any = None, **more: Any
 ) -> Any:
-    frame = encode_request(1, 12, 1, fetch_values(offsets or {}, **more))[4:]
+    frame = encode_request(ApiKey.FETCH, 12, 1, fetch_values(offsets or {}, **more))[4:]
     frame = frame.replace(b"kproxy", client_id, 1)
     answer = await respond(worker, accept(worker, frame, host, NextRequestSignal()))
     assert isinstance(answer, StreamedResponse)
@@ -33,7 +34,7 @@ def produce(worker: Worker, *values: bytes) -> None:
     for value in values:
         accept(
             worker,
-            encode_request(0, 9, 1, produce_values("q", batch(value)))[4:],
+            encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(value)))[4:],
             "",
             NextRequestSignal(),
         )
@@ -65,7 +66,7 @@ def test_what_was_found_counts_until_it_is_sent() -> None:
     async def test() -> None:
         worker = memory_worker()
         produce(worker, *(b"v" for _ in range(100)))
-        frame = encode_request(1, 12, 1, fetch_values({("q", 0): 0}))[4:]
+        frame = encode_request(ApiKey.FETCH, 12, 1, fetch_values({("q", 0): 0}))[4:]
         answer = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
         assert isinstance(answer, StreamedResponse)
         with answer.pinned():
@@ -86,7 +87,9 @@ def test_what_was_found_stays_readable_while_others_have_their_turn(
         worker = memory_worker()
         worker.catalogue.create("q", 3)
         for index in range(3):
-            frame = encode_request(0, 9, 1, produce_values("q", batch(b"v"), index))[4:]
+            frame = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(b"v"), index))[
+                4:
+            ]
             accept(worker, frame, "", NextRequestSignal())
         held: list[int] = []
         monkeypatch.setattr(Pace, "due", True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import fetch as fetch_handler
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import RANGES, accept, produced
 from kproxy.server.dispatch import answer as respond
@@ -46,11 +47,11 @@ class Client:
         return body
 
     async def produce(self, queue: str | UUID, *values: bytes, version: int = 9) -> Any:
-        answer = await self.call(0, version, produce_values(queue, batch(*values)))
+        answer = await self.call(ApiKey.PRODUCE, version, produce_values(queue, batch(*values)))
         return answer.responses[0].partition_responses[0]
 
     async def fetch(self, offsets: Any, version: int = 12, **more: Any) -> Any:
-        return await self.call(1, version, fetch_values(offsets, **more))
+        return await self.call(ApiKey.FETCH, version, fetch_values(offsets, **more))
 
     async def metadata(self, *names: str, version: int = 12, create: bool = True) -> Any:
         values = {
@@ -59,11 +60,11 @@ class Client:
             "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False,
         }
-        return await self.call(3, version, values)
+        return await self.call(ApiKey.METADATA, version, values)
 
     async def delete(self, name: str) -> None:
         topics = [{"name": name, "topic_id": UUID(int=0)}]
-        answer = await self.call(20, 6, {"topics": topics, "timeout": 1})
+        answer = await self.call(ApiKey.DELETE_TOPICS, 6, {"topics": topics, "timeout": 1})
         assert answer.responses[0].error_code == 0
 
 
@@ -286,11 +287,11 @@ def test_every_advertised_version_of_metadata_and_api_versions_answers() -> None
             assert (await client.metadata("q", version=version)).topics[0].error_code == 0
         for version in range(5):
             values = {"client_software_name": "test", "client_software_version": "1"}
-            answer = await client.call(18, version, values)
+            answer = await client.call(ApiKey.API_VERSIONS, version, values)
             ranges = [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys]
             assert ranges == list(RANGES)
         bad = {"client_software_name": "-", "client_software_version": "1"}
-        assert (await client.call(18, 3, bad)).error_code == 42
+        assert (await client.call(ApiKey.API_VERSIONS, 3, bad)).error_code == 42
 
     run(test)
 
@@ -308,13 +309,13 @@ def test_committed_offsets_in_every_version(version: int) -> None:
             "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
             "retention_time": -1, "topics": [label | {"partitions": [part]}],
         }  # fmt: skip
-        done = await client.call(8, commit_version, values)
+        done = await client.call(ApiKey.OFFSET_COMMIT, commit_version, values)
         assert done.topics[0].partitions[0].error_code == 0
         topics = [label | {"partition_indexes": (0, 1)}]
         for wanted in (topics, None) if version >= 2 else (topics,):
             group = {"group_id": "g", "topics": wanted}
             fetch = {"groups": [group], "require_stable": False, **group}
-            answer = await client.call(9, version, fetch)
+            answer = await client.call(ApiKey.OFFSET_FETCH, version, fetch)
             found = answer.groups[0] if version >= 8 else answer
             first = found.topics[0].partitions[0]
             assert (first.committed_offset, first.metadata) == (7, "m")
@@ -330,12 +331,14 @@ def test_offsets_of_a_deleted_queue_are_not_those_of_the_next() -> None:
                 "committed_metadata": ""}  # fmt: skip
         values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
                   "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
-        await client.call(8, 9, values)
+        await client.call(ApiKey.OFFSET_COMMIT, 9, values)
         await client.delete("q")
         await client.metadata("q")
         for topics in ([{"name": "q", "partition_indexes": (0,)}], None):
             group = {"group_id": "g", "topics": topics}
-            answer = await client.call(9, 8, {"groups": [group], "require_stable": False})
+            answer = await client.call(
+                ApiKey.OFFSET_FETCH, 8, {"groups": [group], "require_stable": False}
+            )
             found = [p.committed_offset for t in answer.groups[0].topics for p in t.partitions]
             assert found in ([-1], [])
 
@@ -347,11 +350,11 @@ def test_find_coordinator_in_every_version(version: int) -> None:
     async def test() -> None:
         client = Client()
         values = {"key": "g", "key_type": 0, "coordinator_keys": ("g", "h")}
-        answer = await client.call(10, version, values)
+        answer = await client.call(ApiKey.FIND_COORDINATOR, version, values)
         found = answer.coordinators[0] if version >= 4 else answer
         assert (found.error_code, found.node_id, found.port) == (0, 1, 9092)
         if version >= 1:
-            answer = await client.call(10, version, values | {"key_type": 1})
+            answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 1})
             found = answer.coordinators[0] if version >= 4 else answer
             assert found.error_code == 42
             assert "groups" in found.error_message
@@ -363,7 +366,7 @@ def test_transactions_are_refused_for_good() -> None:
     async def test() -> None:
         client = Client()
         values = {"transactional_id": "t", "transaction_timeout": 1000}
-        assert (await client.call(22, 4, values)).error_code == 53
+        assert (await client.call(ApiKey.INIT_PRODUCER_ID, 4, values)).error_code == 53
 
     run(test)
 
@@ -374,7 +377,7 @@ def test_describe_cluster_agrees_with_metadata(version: int) -> None:
         client = Client()
         values = {"include_cluster_authorized_operations": True, "endpoint_type": 1,
                   "include_fenced_brokers": False}  # fmt: skip
-        cluster = await client.call(60, version, values)
+        cluster = await client.call(ApiKey.DESCRIBE_CLUSTER, version, values)
         metadata = await client.metadata("q")
         assert cluster.cluster_id == metadata.cluster_id
         assert cluster.controller_id == metadata.controller_id
@@ -382,7 +385,9 @@ def test_describe_cluster_agrees_with_metadata(version: int) -> None:
             (b.node_id, b.host, b.port) for b in metadata.brokers
         ]
         if version >= 1:
-            wrong = await client.call(60, version, values | {"endpoint_type": 2})
+            wrong = await client.call(
+                ApiKey.DESCRIBE_CLUSTER, version, values | {"endpoint_type": 2}
+            )
             assert wrong.error_code == 114
 
     run(test)
@@ -393,13 +398,13 @@ def test_describe_configs_of_the_broker_by_name_and_synonyms() -> None:
         client = Client()
         resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
         values = {"resources": [resource], "include_synonyms": True}
-        found = (await client.call(32, 4, values)).results[0]
+        found = (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, values)).results[0]
         by_name = {config.name: config.value for config in found.configs}
         assert by_name["delete.topic.enable"] == "true"
         assert all(config.read_only for config in found.configs)
         other = {"resources": [resource | {"resource_name": "9"}], "include_synonyms": False}
-        assert (await client.call(32, 4, other)).results[0].error_code == 42
+        assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, other)).results[0].error_code == 42
         what = {"resources": [resource | {"resource_type": 8}], "include_synonyms": False}
-        assert (await client.call(32, 4, what)).results[0].error_code == 42
+        assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, what)).results[0].error_code == 42
 
     run(test)

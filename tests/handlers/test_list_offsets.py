@@ -11,6 +11,7 @@ import zstandard
 
 from kproxy.handlers import list_offsets
 from kproxy.loop.pace import Pace
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import uvarint
 from kproxy.server.dispatch import accept, produced
@@ -36,7 +37,10 @@ def varlong(value: int) -> bytes:
 
 def produce(worker: Worker, data: bytes) -> int:
     accepted = accept(
-        worker, encode_request(0, 9, 1, produce_values("q", data))[4:], "", NextRequestSignal()
+        worker,
+        encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", data))[4:],
+        "",
+        NextRequestSignal(),
     )
     frame = produced(accepted)
     assert frame is not None
@@ -48,7 +52,7 @@ async def offset_at(worker: Worker, timestamp: int) -> tuple[int, int]:
     part = {"partition_index": 0, "timestamp": timestamp}
     topics = [{"name": "q", "partitions": [part]}]
     values = {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": topics}
-    frame = encode_request(2, 10, 1, values)[4:]
+    frame = encode_request(ApiKey.LIST_OFFSETS, 10, 1, values)[4:]
     answer: Any = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
     found = decode_response(2, 10, bytes(answer[4:]))[1].topics[0].partitions[0]
     return found.offset, found.timestamp

@@ -12,6 +12,7 @@ import pytest
 from kproxy.errors import Code
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import offsets
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
 from kproxy.server.dispatch import accept
@@ -135,7 +136,9 @@ def test_many_producers_described_many_times() -> None:
             data = batch(b"v", producer_id=producer, epoch=0, sequence=0)
             topics = [{"name": "q", "partition_data": [{"index": 0, "records": data}]}]
             values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-            accept(worker, encode_request(0, 9, 1, values)[4:], "", NextRequestSignal())
+            accept(
+                worker, encode_request(ApiKey.PRODUCE, 9, 1, values)[4:], "", NextRequestSignal()
+            )
         topics = [{"name": "q", "partition_indexes": [0] * 200}]
         answer = await call(worker, 61, 0, {"topics": topics})
         counts = [len(part.active_producers) for part in answer.topics[0].partitions]

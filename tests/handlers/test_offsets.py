@@ -9,6 +9,7 @@ import pytest
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import offsets
 from kproxy.metadata.catalogue import new_queue_id
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.types import ShardId
 from tests.handlers.test_handlers import Client
@@ -18,7 +19,7 @@ ASKED = {"groups": [{"group_id": "g", "topics": TOPICS}], "require_stable": Fals
 
 
 async def committed(client: Client) -> Any:
-    answer = await client.call(9, 8, ASKED)
+    answer = await client.call(ApiKey.OFFSET_FETCH, 8, ASKED)
     return answer.groups[0]
 
 
@@ -34,7 +35,7 @@ async def with_an_offset() -> Client:
         "group_instance_id": None,
         "topics": [{"name": "q", "partitions": [part]}],
     }
-    answer = await client.call(8, 8, values)
+    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
     assert answer.topics[0].partitions[0].error_code == Code.NONE
     return client
 
@@ -89,7 +90,7 @@ def test_where_the_cluster_does_not_answer_what_is_known_serves(
             "group_id": "g",
             "topics": [{"name": "q", "partitions": [{"partition_index": 0}]}],
         }
-        answer = await client.call(47, 0, values)
+        answer = await client.call(ApiKey.OFFSET_DELETE, 0, values)
         assert answer.error_code == Code.COORDINATOR_NOT_AVAILABLE
 
     anyio.run(test)
@@ -104,7 +105,9 @@ def test_the_first_version_says_in_each_partition_what_is_wrong_with_the_group(
     async def test() -> None:
         client = await with_an_offset()
         monkeypatch.setattr(client.worker.routes, "serving", lambda index: None)
-        answer = await client.call(9, version, {"group_id": "g", "topics": TOPICS})
+        answer = await client.call(
+            ApiKey.OFFSET_FETCH, version, {"group_id": "g", "topics": TOPICS}
+        )
         if version == 1:
             (part,) = answer.topics[0].partitions
             assert (part.committed_offset, part.error_code) == (-1, Code.NOT_COORDINATOR)
@@ -138,7 +141,7 @@ def test_who_joins_while_the_catalogue_is_waited_for_keeps_its_offsets(
             "group_id": "g",
             "topics": [{"name": "q", "partitions": [{"partition_index": 0}]}],
         }
-        answer = await client.call(47, 0, values)
+        answer = await client.call(ApiKey.OFFSET_DELETE, 0, values)
         assert answer.topics[0].partitions[0].error_code == Code.NONE
 
     anyio.run(test)
@@ -155,7 +158,7 @@ def test_a_member_id_that_no_member_has_may_be_as_long_as_it_likes() -> None:
         values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "m" * 70_000,
                   "group_instance_id": None,
                   "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
-        answer = await client.call(8, 8, values)
+        answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
         assert answer.topics[0].partitions[0].error_code == Code.NONE
 
     anyio.run(test)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import anyio
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import accept, answer
 from kproxy.worker.worker import NextRequestSignal
@@ -17,7 +18,7 @@ def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
 
     async def ask() -> bytes:
         worker = memory_worker(data_dir=directory)
-        frame = encode_request(35, 4, 1, {"topics": None})[4:]
+        frame = encode_request(ApiKey.DESCRIBE_LOG_DIRS, 4, 1, {"topics": None})[4:]
         return bytes(await answer(worker, accept(worker, frame, "", NextRequestSignal())))  # type: ignore[arg-type]
 
     _, body = decode_response(35, 4, anyio.run(ask)[4:])

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.groups.consumer_protocol import encode_subscription
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
 from tests.kafka.alike import made
 from tests.wire import Wire
@@ -13,9 +14,9 @@ ZERO = UUID(int=0)
 
 def ready(wire: Wire) -> None:
     """Wait until groups can be used: a real Kafka makes its offsets topic when first asked."""
-    wire.call(10, 4, {"key_type": 0, "coordinator_keys": ("any",)})
+    wire.call(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ("any",)})
     values = {"group_id": "any", "generation_id": 1, "member_id": "m", "group_instance_id": None}
-    eventually(lambda: wire.call(12, 4, values).error_code == 25)
+    eventually(lambda: wire.call(ApiKey.HEARTBEAT, 4, values).error_code == 25)
 
 
 class Names:
@@ -55,7 +56,7 @@ class Classic:
         }  # fmt: skip
 
     def send_join(self, version: int = 7) -> None:
-        self.wire.send(11, version, self.join_values())
+        self.wire.send(ApiKey.JOIN_GROUP, version, self.join_values())
 
     def joined(self, version: int = 7) -> Any:
         answer = self.wire.receive(11, version)[1]
@@ -83,7 +84,7 @@ class Classic:
         }  # fmt: skip
 
     def send_sync(self, assignments: dict[str, bytes] | None = None) -> None:
-        self.wire.send(14, 5, self.sync_values(assignments or {}))
+        self.wire.send(ApiKey.SYNC_GROUP, 5, self.sync_values(assignments or {}))
 
     def synced(self) -> Any:
         return self.wire.receive(14, 5)[1]
@@ -97,17 +98,19 @@ class Classic:
             "group_id": self.group, "generation_id": self.generation, "member_id": self.id,
             "group_instance_id": self.instance,
         }  # fmt: skip
-        return int(self.wire.call(12, 4, values).error_code)
+        return int(self.wire.call(ApiKey.HEARTBEAT, 4, values).error_code)
 
     def leave(self) -> tuple[int, list[int]]:
         """The codes of the answer and of its members."""
         member = {"member_id": self.id, "group_instance_id": self.instance, "reason": None}
-        answer = self.wire.call(13, 5, {"group_id": self.group, "members": [member]})
+        answer = self.wire.call(
+            ApiKey.LEAVE_GROUP, 5, {"group_id": self.group, "members": [member]}
+        )
         return int(answer.error_code), [int(m.error_code) for m in answer.members]
 
     def commit(self, queue: str, offset: int, **more: Any) -> int:
         values = commit_values(self.group, queue, offset, self.id, self.generation, self.instance)
-        answer = self.wire.call(8, 9, values | more)
+        answer = self.wire.call(ApiKey.OFFSET_COMMIT, 9, values | more)
         return int(answer.topics[0].partitions[0].error_code)
 
     def close(self) -> None:
@@ -141,7 +144,7 @@ class Modern:
         return [{"topic_id": t, "partitions": p} for t, p in self.has.items()]
 
     def beat(self, version: int = 1, **changes: Any) -> Any:
-        answer = self.wire.call(68, version, self.values(**changes))
+        answer = self.wire.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, self.values(**changes))
         if answer.error_code == 0:
             self.epoch = answer.member_epoch
             if answer.assignment is not None:
@@ -183,5 +186,5 @@ def commit_values(
 def committed(wire: Wire, group: str, queue: str, partition: int = 0) -> int:
     topic = {"name": queue, "partition_indexes": (partition,)}
     asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": [topic]}
-    answer = wire.call(9, 9, {"groups": [asked], "require_stable": True})
+    answer = wire.call(ApiKey.OFFSET_FETCH, 9, {"groups": [asked], "require_stable": True})
     return int(answer.groups[0].topics[0].partitions[0].committed_offset)

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
@@ -46,13 +47,17 @@ def test_create_topics(kafka: Kafka, server: Served) -> None:
         steps = []
         for name, changes in cases:
             full = name if len(name) > 200 else f"{queue}-{name}"
-            steps.append(wire.call(19, 7, create_values(full, **changes)).topics[0].error_code)
+            steps.append(
+                wire.call(ApiKey.CREATE_TOPICS, 7, create_values(full, **changes))
+                .topics[0]
+                .error_code
+            )
         dry = create_values(f"{queue}-dry") | {"validate_only": True}
-        steps.append(wire.call(19, 7, dry).topics[0].error_code)
+        steps.append(wire.call(ApiKey.CREATE_TOPICS, 7, dry).topics[0].error_code)
         steps.append(wire.metadata(f"{queue}-dry", create=False).topics[0].error_code)
         twice = create_values(f"{queue}-twice")
         twice["topics"] *= 2
-        steps.append([t.error_code for t in wire.call(19, 7, twice).topics])
+        steps.append([t.error_code for t in wire.call(ApiKey.CREATE_TOPICS, 7, twice).topics])
         return steps
 
     alike(kafka, server, script, "create-topics")
@@ -66,11 +71,15 @@ def test_delete_topics(kafka: Kafka, server: Served) -> None:
 
         def by_id(value: UUID) -> Any:
             topic = {"name": None, "topic_id": value}
-            return wire.call(20, 6, {"topics": [topic], "timeout": 5000}).responses[0].error_code
+            return (
+                wire.call(ApiKey.DELETE_TOPICS, 6, {"topics": [topic], "timeout": 5000})
+                .responses[0]
+                .error_code
+            )
 
         def old(name: str) -> Any:
             values = {"topic_names": [name], "timeout": 5000}
-            return wire.call(20, 3, values).responses[0].error_code
+            return wire.call(ApiKey.DELETE_TOPICS, 3, values).responses[0].error_code
 
         return [
             by_id(UUID(int=99)), by_id(topic_id), by_id(topic_id), old(queue), old(queue + "-2"),
@@ -87,7 +96,7 @@ def test_create_partitions(kafka: Kafka, server: Served) -> None:
         def grow(name: str, count: int, **more: Any) -> Any:
             topic = {"name": name, "count": count, "assignments": None} | more
             values = {"topics": [topic], "timeout": 5000, "validate_only": False}
-            return wire.call(37, 3, values).results[0].error_code
+            return wire.call(ApiKey.CREATE_PARTITIONS, 3, values).results[0].error_code
 
         steps = [grow(queue, 2), grow(queue, 1), grow(queue, 0), grow("absent-" + queue, 4)]
         steps += [grow(queue, 4, assignments=[{"broker_ids": (1,)}])]
@@ -127,7 +136,7 @@ def test_metadata_by_id(kafka: Kafka, server: Served) -> None:
                 "allow_auto_topic_creation": False,
                 "include_topic_authorized_operations": True,
             }
-            topic = wire.call(3, 12, values).topics[0]
+            topic = wire.call(ApiKey.METADATA, 12, values).topics[0]
             steps.append((topic.error_code, topic.name, topic.topic_authorized_operations))
         return steps
 
@@ -149,15 +158,19 @@ def test_commits(kafka: Kafka, server: Served) -> None:
         made(wire, queue, 2)
         group = queue
         find = {"key_type": 0, "coordinator_keys": (group,)}
-        eventually(lambda: wire.call(10, 4, find).coordinators[0].error_code == 0, 60)
+        eventually(
+            lambda: wire.call(ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code == 0, 60
+        )
 
         def commit(offset: int, name: str = queue, **changes: Any) -> Any:
             values = commit_values(group, name, offset, **changes)
-            return wire.call(8, 9, values).topics[0].partitions[0].error_code
+            return wire.call(ApiKey.OFFSET_COMMIT, 9, values).topics[0].partitions[0].error_code
 
         def committed(topics: Any, name: str = group) -> Any:
             one = {"group_id": name, "topics": topics}
-            return wire.call(9, 8, {"groups": [one], "require_stable": False}).groups[0]
+            return wire.call(
+                ApiKey.OFFSET_FETCH, 8, {"groups": [one], "require_stable": False}
+            ).groups[0]
 
         eventually(lambda: commit(1) == 0, 60)
         steps = [
@@ -175,7 +188,7 @@ def test_commits(kafka: Kafka, server: Served) -> None:
 
         def forget(index: int, name: str = group) -> Any:
             topics = [{"name": queue, "partitions": [{"partition_index": index}]}]
-            return wire.call(47, 0, {"group_id": name, "topics": topics})
+            return wire.call(ApiKey.OFFSET_DELETE, 0, {"group_id": name, "topics": topics})
 
         steps += [forget(0), forget(9), forget(0, "no-such-group")]
         steps += [committed([{"name": queue, "partition_indexes": (0, 1)}])]
@@ -192,7 +205,9 @@ def test_leader_epochs(kafka: Kafka, server: Served) -> None:
         def ask(epoch: int, current: int = -1, partition: int = 0) -> Any:
             part = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
             topics = [{"topic": queue, "partitions": [part]}]
-            answer = wire.call(23, 4, {"replica_id": -1, "topics": topics})
+            answer = wire.call(
+                ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, {"replica_id": -1, "topics": topics}
+            )
             found = answer.topics[0].partitions[0]
             return found.error_code, found.leader_epoch, found.end_offset
 
@@ -211,7 +226,9 @@ def test_describe_configs(kafka: Kafka, server: Served) -> None:
                 ("bad name", None),
             )
         ]  # fmt: skip
-        answer = wire.call(32, 4, {"resources": resources, "include_synonyms": False})
+        answer = wire.call(
+            ApiKey.DESCRIBE_CONFIGS, 4, {"resources": resources, "include_synonyms": False}
+        )
         found = [
             (r.error_code, [(c.name, c.value, c.config_source, c.config_type) for c in
              sorted(r.configs, key=lambda c: c.name)])

@@ -7,6 +7,7 @@ An operation that there is not: Kafka says UNKNOWN_SERVER_ERROR.
 import time
 from typing import Any
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
@@ -23,7 +24,7 @@ def change(wire: Wire, name: str, *changes: tuple[str, int, str | None], **more:
         "resources": [resource] * more.get("times", 1),
         "validate_only": more.get("dry", False),
     }
-    return int(wire.call(44, 1, values).responses[0].error_code)
+    return int(wire.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values).responses[0].error_code)
 
 
 def replace(wire: Wire, name: str, configs: dict[str, str | None], version: int = 2) -> int:
@@ -32,7 +33,7 @@ def replace(wire: Wire, name: str, configs: dict[str, str | None], version: int 
         "configs": [{"name": n, "value": v} for n, v in configs.items()],
     }  # fmt: skip
     values = {"resources": [resource], "validate_only": False}
-    return int(wire.call(33, version, values).responses[0].error_code)
+    return int(wire.call(ApiKey.ALTER_CONFIGS, version, values).responses[0].error_code)
 
 
 def settings(wire: Wire, name: str) -> list[Any]:
@@ -41,7 +42,7 @@ def settings(wire: Wire, name: str) -> list[Any]:
             "message.timestamp.type")  # fmt: skip
     resource = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": keys}
     values = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
-    found = wire.call(32, 4, values).results[0].configs
+    found = wire.call(ApiKey.DESCRIBE_CONFIGS, 4, values).results[0].configs
     return sorted((c.name, c.value, c.config_source) for c in found if c.config_source == 1)
 
 

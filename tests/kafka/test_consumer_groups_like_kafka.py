@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.kafka.groups import Classic, Modern, commit_values, committed, known, ready
@@ -45,13 +46,15 @@ def test_one_member(kafka: Kafka, server: Served) -> None:
         steps.append(shown(one, one.beat(subscribed_topic_names=(queue,), rebalance_timeout=5000)))
         epoch = one.epoch
         values = commit_values(queue, queue, 5, "one", epoch)
-        steps.append(wire.call(8, 9, values).topics[0].partitions[0].error_code)
+        steps.append(wire.call(ApiKey.OFFSET_COMMIT, 9, values).topics[0].partitions[0].error_code)
         for member, at, version in (
             ("one", epoch + 1, 9), ("one", epoch - 1, 9), ("two", epoch, 9), ("", -1, 9),
             ("one", epoch, 8), ("one", -1, 9),
         ):  # fmt: skip
             values = commit_values(queue, queue, 6, member, at)
-            code = wire.call(8, version, values).topics[0].partitions[0].error_code
+            code = (
+                wire.call(ApiKey.OFFSET_COMMIT, version, values).topics[0].partitions[0].error_code
+            )
             steps.append((member, at - epoch, int(code)))
         steps.append(committed(wire, queue, queue))
         steps.append(shown(one, one.beat(member_epoch=epoch + 1)))
@@ -162,7 +165,7 @@ def test_assignors(kafka: Kafka, server: Served, assignor: str) -> None:
         for member in members:
             member.beat(server_assignor=assignor)
         settled(*members)
-        described = wire.call(69, 1, describe_values(queue)).groups[0]
+        described = wire.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe_values(queue)).groups[0]
         steps: list[Any] = [described.group_state, described.assignor_name]
         counts = sorted(sum(len(p) for p in m.parts()) for m in members)
         steps.append(counts)
@@ -189,8 +192,9 @@ def test_regex_and_new_queues(kafka: Kafka, server: Served) -> None:
         made(wire, queue + "-c", 1)
         eventually(lambda: named.beat().error_code == 0 and len(named.has) == 2)
         steps.append(named.parts())
-        wire.call(37, 3, {"topics": [{"name": queue + "-b", "count": 3, "assignments": None}],
-                          "timeout": 5000, "validate_only": False})  # fmt: skip
+        grown = {"name": queue + "-b", "count": 3, "assignments": None}
+        values = {"topics": [grown], "timeout": 5000, "validate_only": False}
+        wire.call(ApiKey.CREATE_PARTITIONS, 3, values)
         eventually(lambda: named.beat().error_code == 0 and [0, 1, 2] in named.parts())
         steps.append(named.parts())
         wire.delete(queue + "-b")
@@ -209,7 +213,9 @@ def test_described(kafka: Kafka, server: Served) -> None:
         steps: list[Any] = []
 
         def look(*groups: str) -> None:
-            for group in wire.call(69, 1, describe_values(*groups)).groups:
+            for group in wire.call(
+                ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe_values(*groups)
+            ).groups:
                 members = [
                     (m.member_id, m.instance_id, m.rack_id, m.member_epoch, m.client_id,
                      m.client_host, m.subscribed_topic_names, m.subscribed_topic_regex,
@@ -222,9 +228,15 @@ def test_described(kafka: Kafka, server: Served) -> None:
                     (int(group.error_code), group.error_message, group.group_state,
                      group.group_epoch, group.assignment_epoch, group.assignor_name, members)
                 )  # fmt: skip
-            old = wire.call(15, 6, {"groups": groups, "include_authorized_operations": False})
+            old = wire.call(
+                ApiKey.DESCRIBE_GROUPS,
+                6,
+                {"groups": groups, "include_authorized_operations": False},
+            )
             steps.append([(int(g.error_code), g.group_state, g.error_message) for g in old.groups])
-            listed = wire.call(16, 5, {"states_filter": (), "types_filter": ("consumer",)}).groups
+            listed = wire.call(
+                ApiKey.LIST_GROUPS, 5, {"states_filter": (), "types_filter": ("consumer",)}
+            ).groups
             steps.append([(g.protocol_type, g.group_state, g.group_type)
                           for g in listed if g.group_id in groups])  # fmt: skip
 
@@ -235,11 +247,19 @@ def test_described(kafka: Kafka, server: Served) -> None:
         two = Modern(wire, queue, "two", queue)
         two.beat()
         look(queue)
-        steps.append(int(wire.call(42, 2, {"groups_names": (queue,)}).results[0].error_code))
+        steps.append(
+            int(
+                wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue,)}).results[0].error_code
+            )
+        )
         one.beat(member_epoch=-1)
         two.beat(member_epoch=-1)
         look(queue)
-        steps.append(int(wire.call(42, 2, {"groups_names": (queue,)}).results[0].error_code))
+        steps.append(
+            int(
+                wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue,)}).results[0].error_code
+            )
+        )
         one.close()
         two.close()
         return steps
@@ -260,7 +280,7 @@ def test_from_one_protocol_to_the_other_and_back(kafka: Kafka, server: Served) -
         new = Modern(wire, queue, "new", queue)
         steps.append(shown(new, new.beat()))
         steps += [old.beat(), old.commit(queue, 3)]
-        described = wire.call(69, 1, describe_values(queue)).groups[0]
+        described = wire.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe_values(queue)).groups[0]
         steps.append((described.group_state, sorted(m.member_type for m in described.members)))
         old.protocols = {"range": owning(queue, (queue,), 0, 1)}
         old.send_join(9)
@@ -282,7 +302,9 @@ def test_from_one_protocol_to_the_other_and_back(kafka: Kafka, server: Served) -
         steps.append((int(answer.error_code), answer.leader == old.id, len(answer.members)))
         old.sync({old.id: topics})
         steps += [old.beat(), committed(wire, queue, queue)]
-        described = wire.call(15, 5, {"groups": (queue,), "include_authorized_operations": False})
+        described = wire.call(
+            ApiKey.DESCRIBE_GROUPS, 5, {"groups": (queue,), "include_authorized_operations": False}
+        )
         steps.append((described.groups[0].group_state, described.groups[0].protocol_type))
         old.close()
         new.close()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.kafka.groups import Classic, Names, commit_values, committed, ready
@@ -28,7 +29,7 @@ def pair(wire: Wire, group: str, queue: str) -> tuple[Classic, Classic]:
     one, two = Classic(wire, group, (queue,)), Classic(wire, group, (queue,))
     one.join()
     one.sync({one.id: b"all"})
-    two.wire.send(11, 7, two.join_values())
+    two.wire.send(ApiKey.JOIN_GROUP, 7, two.join_values())
     two.joined()
     two.send_join()
     eventually(lambda: one.beat() == 27)
@@ -67,7 +68,7 @@ def test_refusals(kafka: Kafka, server: Served) -> None:
 
         def attempt(**changes: Any) -> None:
             one = Classic(wire, queue, (queue,))
-            one.wire.send(11, 7, one.join_values() | changes)
+            one.wire.send(ApiKey.JOIN_GROUP, 7, one.join_values() | changes)
             steps.append(shown(names, one.joined()))
             one.close()
 
@@ -88,12 +89,14 @@ def test_refusals(kafka: Kafka, server: Served) -> None:
         one.generation -= 1
         steps.append(one.commit(queue, 1, member_id="stranger"))
         steps.append(one.commit(queue, 1, generation_id_or_member_epoch=-1))
-        plain = wire.call(8, 9, commit_values(queue, queue, 1))
+        plain = wire.call(ApiKey.OFFSET_COMMIT, 9, commit_values(queue, queue, 1))
         steps.append(plain.topics[0].partitions[0].error_code)
-        deleted = wire.call(42, 2, {"groups_names": (queue, "no-such-group", "")}).results
+        deleted = wire.call(
+            ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue, "no-such-group", "")}
+        ).results
         steps.append(sorted((r.group_id, int(r.error_code)) for r in deleted))
         wrong = one.sync_values({}) | {"protocol_name": "other"}
-        steps.append(int(one.wire.call(14, 5, wrong).error_code))
+        steps.append(int(one.wire.call(ApiKey.SYNC_GROUP, 5, wrong).error_code))
         stranger = Classic(wire, queue)
         stranger.id = "stranger"
         steps += [stranger.leave(), stranger.beat()]
@@ -157,9 +160,9 @@ def test_static_members(kafka: Kafka, server: Served) -> None:
         steps.append(shown(names, changed.join(9)))  # what it reads is not looked at
         steps += [changed.sync({changed.id: b"x"})]
         fenced = changed.join_values() | {"member_id": "stranger"}
-        steps.append(shown(names, changed.wire.call(11, 9, fenced)))
+        steps.append(shown(names, changed.wire.call(ApiKey.JOIN_GROUP, 9, fenced)))
         gone = {"member_id": "", "group_instance_id": "a", "reason": None}
-        steps.append(wire.call(13, 5, {"group_id": queue, "members": [gone, gone]}))
+        steps.append(wire.call(ApiKey.LEAVE_GROUP, 5, {"group_id": queue, "members": [gone, gone]}))
         for member in (one, again, once_more, changed):
             member.close()
         return steps
@@ -179,7 +182,7 @@ def test_described_listed_and_deleted(kafka: Kafka, server: Served) -> None:
         def look() -> None:
             for version in (0, 3, 5, 6):
                 values = {"groups": groups, "include_authorized_operations": False}
-                described = wire.call(15, version, values).groups
+                described = wire.call(ApiKey.DESCRIBE_GROUPS, version, values).groups
                 for group in described:
                     steps.append(
                         (int(group.error_code), group.group_state, group.protocol_type,
@@ -190,12 +193,12 @@ def test_described_listed_and_deleted(kafka: Kafka, server: Served) -> None:
             for states, types in (((), ()), (("stable",), ()), (("Empty",), ("Classic",)),
                                   ((), ("consumer",))):  # fmt: skip
                 values = {"states_filter": states, "types_filter": types}
-                listed = wire.call(16, 5, values).groups
+                listed = wire.call(ApiKey.LIST_GROUPS, 5, values).groups
                 steps.append(sorted((g.group_id, g.protocol_type, g.group_state, g.group_type)
                                     for g in listed if g.group_id in groups))  # fmt: skip
 
         look()
-        wire.call(8, 9, commit_values(groups[1], queue, 7))
+        wire.call(ApiKey.OFFSET_COMMIT, 9, commit_values(groups[1], queue, 7))
         one, two = pair(wire, queue, queue)
         look()
         one.send_join()
@@ -210,7 +213,7 @@ def test_described_listed_and_deleted(kafka: Kafka, server: Served) -> None:
         two.leave()
         look()
         deletion = {"groups_names": groups}
-        results = wire.call(42, 2, deletion).results
+        results = wire.call(ApiKey.DELETE_GROUPS, 2, deletion).results
         steps.append(sorted((r.group_id, int(r.error_code)) for r in results))
         steps.append(committed(wire, groups[1], queue))
         look()
@@ -229,7 +232,7 @@ def test_offsets_deleted(kafka: Kafka, server: Served) -> None:
 
         def delete(*names: str) -> None:
             topics = [{"name": n, "partitions": [{"partition_index": 0}]} for n in names]
-            answer = wire.call(47, 0, {"group_id": queue, "topics": topics})
+            answer = wire.call(ApiKey.OFFSET_DELETE, 0, {"group_id": queue, "topics": topics})
             codes = sorted((t.name, int(t.partitions[0].error_code)) for t in answer.topics)
             steps.append((int(answer.error_code), codes))
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
@@ -66,7 +67,7 @@ def test_times_and_offsets_asked_for(kafka: Kafka, server: Served) -> None:
                 }],
                 "timeout": 5000,
             }  # fmt: skip
-            (answer,) = wire.call(21, 2, values).topics[0].partitions
+            (answer,) = wire.call(ApiKey.DELETE_RECORDS, 2, values).topics[0].partitions
             steps.append((offset, int(answer.error_code), answer.low_watermark))
         for offset in (-1, 0, 2, 3, 4, 2**63 - 1):
             fetched = wire.fetch(queue, offset)

@@ -6,6 +6,7 @@ Left out: directories and sizes (a real Kafka rounds to its segments' files), no
 import dataclasses
 from typing import Any
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
@@ -19,7 +20,7 @@ def test_log_dirs(kafka: Kafka, server: Served) -> None:
         steps: list[Any] = []
         for version in range(1, 5):
             topics = [{"topic": queue, "partitions": (0, 1, 7)}, {"topic": "no", "partitions": ()}]
-            answer = wire.call(35, version, {"topics": topics})
+            answer = wire.call(ApiKey.DESCRIBE_LOG_DIRS, version, {"topics": topics})
             for result in answer.results:
                 for topic in result.topics:
                     parts = sorted(
@@ -43,7 +44,7 @@ def test_producers(kafka: Kafka, server: Served) -> None:
             {"name": queue, "partition_indexes": (0, 1)}, {"name": "no", "partition_indexes": (0,)},
         ]  # fmt: skip
         steps = []
-        for topic in wire.call(61, 0, {"topics": topics}).topics:
+        for topic in wire.call(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": topics}).topics:
             for part in topic.partitions:
                 steps.append(
                     (topic.name == queue, part.partition_index, int(part.error_code),
@@ -75,7 +76,7 @@ def test_many_producers_of_one_queue(kafka: Kafka, server: Served) -> None:
             steps += [sent(number, sequence) for sequence in (6, 2, 1, 9, 7)]
         steps += [sent(5, 0, epoch=1), sent(5, 7), sent(6, 3, epoch=1)]
         topics = [{"name": queue, "partition_indexes": (0,)}]
-        (part,) = wire.call(61, 0, {"topics": topics}).topics[0].partitions
+        (part,) = wire.call(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": topics}).topics[0].partitions
         steps += sorted(
             (pids.index(p.producer_id), p.producer_epoch, p.last_sequence)
             for p in part.active_producers
@@ -92,7 +93,7 @@ def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
         topics = [{"topic": queue, "partitions": (0, 9)}]
         for version in range(3):
             values = {"election_type": 0, "topic_partitions": topics, "timeout": 5000}
-            answer = wire.call(43, version, values)
+            answer = wire.call(ApiKey.ELECT_LEADERS, version, values)
             results = answer.replica_election_results
             steps.append(
                 sorted((p.partition_id, int(p.error_code)) for r in results
@@ -101,18 +102,29 @@ def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
         everything = {"resource_type_filter": 1, "resource_name_filter": None,
                       "pattern_type_filter": 1, "principal_filter": None, "host_filter": None,
                       "operation": 1, "permission_type": 1}  # fmt: skip
-        steps.append(wire.call(29, 3, everything))
-        steps.append(wire.call(46, 0, {"timeout": 1000, "topics": None}))
+        steps.append(wire.call(ApiKey.DESCRIBE_ACLS, 3, everything))
+        steps.append(
+            wire.call(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"timeout": 1000, "topics": None})
+        )
         quotas = {"components": (), "strict": False}
-        steps.append(wire.call(48, 1, quotas))
+        steps.append(wire.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, quotas))
         for users in (None, ()):
-            steps.append(wire.call(50, 0, {"users": users}))
+            steps.append(wire.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": users}))
         users = [{"name": "nobody"}]
-        steps.append([int(r.error_code) for r in wire.call(50, 0, {"users": users}).results])
+        steps.append(
+            [
+                int(r.error_code)
+                for r in wire.call(
+                    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": users}
+                ).results
+            ]
+        )
         filters = {"state_filters": (), "producer_id_filters": (2**60,), "duration_filter": -1,
                    "transactional_id_pattern": None}  # fmt: skip
-        steps.append(wire.call(66, 1, filters))
-        resources = wire.call(74, 1, {"resource_types": (2, 4)}).config_resources
+        steps.append(wire.call(ApiKey.LIST_TRANSACTIONS, 1, filters))
+        resources = wire.call(
+            ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": (2, 4)}
+        ).config_resources
         steps.append(sorted((r.resource_type, r.resource_name) for r in resources
                             if r.resource_name == queue or r.resource_type == 4))  # fmt: skip
         return steps
@@ -124,7 +136,7 @@ def test_quorum(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         parts = [{"partition_index": 0}]
         topics = [{"topic_name": "__cluster_metadata", "partitions": parts}]
-        answer = wire.call(55, 2, {"topics": topics})
+        answer = wire.call(ApiKey.DESCRIBE_QUORUM, 2, {"topics": topics})
         part = answer.topics[0].partitions[0]
         return [int(answer.error_code), int(part.error_code), len(part.current_voters),
                 part.leader_id == part.current_voters[0].replica_id]  # fmt: skip
@@ -141,7 +153,7 @@ def test_pages_of_queues(kafka: Kafka, server: Served) -> None:
         def ask(limit: int, cursor: Any = None, *names: str) -> Any:
             values = {"topics": [{"name": queue + n} for n in names or ("-c", "-a", "-b", "-no")],
                       "response_partition_limit": limit, "cursor": cursor}  # fmt: skip
-            answer = wire.call(75, 0, values)
+            answer = wire.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, values)
             steps.append((limit, answer))
             return answer.next_cursor
 

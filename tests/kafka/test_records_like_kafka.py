@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
@@ -142,7 +143,11 @@ def test_list_offsets(kafka: Kafka, server: Served) -> None:
 def trim(wire: Wire, queue: str, offset: int, partition: int = 0) -> Any:
     part = {"partition_index": partition, "offset": offset}
     topics = [{"name": queue, "partitions": [part]}]
-    return wire.call(21, 2, {"topics": topics, "timeout": 5000}).topics[0].partitions[0]
+    return (
+        wire.call(ApiKey.DELETE_RECORDS, 2, {"topics": topics, "timeout": 5000})
+        .topics[0]
+        .partitions[0]
+    )
 
 
 def test_delete_records(kafka: Kafka, server: Served) -> None:
@@ -166,7 +171,9 @@ def test_fetch_sessions(kafka: Kafka, server: Served) -> None:
         wire.produce(queue, batch(b"a"), partition=1)
 
         def fetch(offsets: Any, session: int, epoch: int, **more: Any) -> Any:
-            return wire.call(1, 12, fetch_values(offsets, session_id=session, epoch=epoch, **more))
+            return wire.call(
+                ApiKey.FETCH, 12, fetch_values(offsets, session_id=session, epoch=epoch, **more)
+            )
 
         def parts(answer: Any) -> Any:
             return (
@@ -203,7 +210,9 @@ def test_fetch_limits(kafka: Kafka, server: Served) -> None:
         for limit in (1, size - 1, size, 2 * size, 2 * size + 1, 10 * size):
             one = wire.fetch(queue, 0, partition_max_bytes=limit).records or b""
             steps.append(len(one) // size)  # a real Kafka adds part of the next batch
-            both = wire.call(1, 12, fetch_values({(queue, 0): 0, (queue, 1): 0}, max_bytes=limit))
+            both = wire.call(
+                ApiKey.FETCH, 12, fetch_values({(queue, 0): 0, (queue, 1): 0}, max_bytes=limit)
+            )
             sizes = [len(p.records or b"") for t in both.responses for p in t.partitions]
             steps.append(sum(sizes) // size)
         return steps
@@ -268,5 +277,5 @@ def test_timestamps_of_the_future(kafka: Kafka, server: Served) -> None:
 def test_produce_values_helper_is_what_kafka_takes(kafka: Kafka) -> None:
     with Wire(kafka.host, kafka.port) as wire:
         made(wire, "helper")
-        answer = wire.call(0, 9, produce_values("helper", batch(b"v")))
+        answer = wire.call(ApiKey.PRODUCE, 9, produce_values("helper", batch(b"v")))
         assert answer.responses[0].partition_responses[0].error_code == 0

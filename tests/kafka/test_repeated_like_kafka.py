@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
@@ -27,24 +28,26 @@ def test_queues(kafka: Kafka, server: Served) -> None:
         made(wire, queue, 2)
         steps: list[Any] = [[int(t.error_code) for t in wire.metadata(queue, queue).topics]]
         many = [topic(f"{queue}-a", 9999), topic(f"{queue}-b", 1), topic(f"{queue}-c", 1)]
-        answer = wire.call(19, 7, {"topics": many, "timeout": 10_000})
+        answer = wire.call(ApiKey.CREATE_TOPICS, 7, {"topics": many, "timeout": 10_000})
         steps.append([(int(t.error_code), t.error_message) for t in answer.topics])
         two = {"topics": [{"name": queue, "topic_id": NO_ID}] * 2, "timeout": 10_000}
-        steps.append([int(t.error_code) for t in wire.call(20, 6, two).responses])
+        steps.append([int(t.error_code) for t in wire.call(ApiKey.DELETE_TOPICS, 6, two).responses])
         grown = {"name": queue, "count": 3, "assignments": None}
         more = {"topics": [grown] * 2, "timeout": 10_000, "validate_only": False}
-        steps.append([int(t.error_code) for t in wire.call(37, 3, more).results])
+        steps.append(
+            [int(t.error_code) for t in wire.call(ApiKey.CREATE_PARTITIONS, 3, more).results]
+        )
         resource = {"resource_type": 2, "resource_name": queue}
         asked = [resource | {"configuration_keys": ("retention.ms",)}] * 2
-        described = wire.call(32, 4, {
+        described = wire.call(ApiKey.DESCRIBE_CONFIGS, 4, {
             "resources": asked, "include_synonyms": False, "include_documentation": False,
         })  # fmt: skip
         steps.append([len(result.configs) for result in described.results])
-        altered = wire.call(44, 1, {
+        altered = wire.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {
             "resources": [resource | {"configs": ()}] * 2, "validate_only": False,
         })  # fmt: skip
         steps.append([int(result.error_code) for result in altered.responses])
-        paged = wire.call(75, 0, {
+        paged = wire.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, {
             "topics": [{"name": queue}] * 2, "response_partition_limit": 100, "cursor": None,
         })  # fmt: skip
         steps.append([(int(t.error_code), len(t.partitions)) for t in paged.topics])
@@ -63,23 +66,23 @@ def test_partitions(kafka: Kafka, server: Served) -> None:
         listed = [{"partition_index": index, "timestamp": -1} for index in (0, 1, 0)]
         values = {"replica_id": -1, "isolation_level": 0, "timeout": 1000}
         topics = [{"name": queue, "partitions": listed}]
-        answer = wire.call(2, 10, values | {"topics": topics})
+        answer = wire.call(ApiKey.LIST_OFFSETS, 10, values | {"topics": topics})
         steps += [codes(t.partitions) for t in answer.topics]
         epochs = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}] * 2
-        answer = wire.call(23, 4, {
+        answer = wire.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, {
             "replica_id": -1, "topics": [{"topic": queue, "partitions": epochs}],
         })  # fmt: skip
         steps += [codes(t.partitions, "partition") for t in answer.topics]
         trims = [{"partition_index": 0, "offset": offset} for offset in (2, 1)]
         topics = [{"name": queue, "partitions": trims}]
-        answer = wire.call(21, 2, {"topics": topics, "timeout": 1000})
+        answer = wire.call(ApiKey.DELETE_RECORDS, 2, {"topics": topics, "timeout": 1000})
         steps += [[(p.low_watermark, int(p.error_code)) for p in t.partitions]
                   for t in answer.topics]  # fmt: skip
         asked = [{"name": queue, "partition_indexes": (0, 0)}]
-        answer = wire.call(61, 0, {"topics": asked})
+        answer = wire.call(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": asked})
         steps += [[len(p.active_producers) for p in t.partitions] for t in answer.topics]
         asked = [{"topic": queue, "partitions": (0, 0)}] * 2
-        answer = wire.call(35, 4, {"topics": asked})
+        answer = wire.call(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": asked})
         steps += [[p.partition_index for p in t.partitions] for t in answer.results[0].topics]
         return steps
 
@@ -99,7 +102,7 @@ def test_batches(kafka: Kafka, server: Served) -> None:
         def produce(version: int, *topics: list[dict[str, Any]]) -> None:
             queue_id = wire.metadata(queue, create=False).topics[0].topic_id
             label = {"topic_id": queue_id} if version >= 13 else {"name": queue}
-            answer = wire.call(0, version, {
+            answer = wire.call(ApiKey.PRODUCE, version, {
                 "transactional_id": None, "acks": -1, "timeout": 10_000,
                 "topic_data": [label | {"partition_data": parts} for parts in topics],
             })  # fmt: skip
@@ -108,7 +111,7 @@ def test_batches(kafka: Kafka, server: Served) -> None:
                  for t in answer.responses]
             )  # fmt: skip
             for index in range(3):
-                found = wire.call(1, 12, fetch_values({(queue, index): 0}))
+                found = wire.call(ApiKey.FETCH, 12, fetch_values({(queue, index): 0}))
                 parts = found.responses[0].partitions if found.responses else ()
                 stored = [found for part in parts for found in batches(part.records)]
                 steps.append([(base, data[61:]) for base, data in stored])
@@ -139,7 +142,9 @@ def test_groups(kafka: Kafka, server: Served) -> None:
         keys = {"key_type": 0, "coordinator_keys": (group, group)}
 
         def found() -> list[int]:
-            return [int(c.error_code) for c in wire.call(10, 4, keys).coordinators]
+            return [
+                int(c.error_code) for c in wire.call(ApiKey.FIND_COORDINATOR, 4, keys).coordinators
+            ]
 
         eventually(lambda: found()[0] == 0)  # a real Kafka makes a topic first
         steps: list[Any] = [found()]
@@ -153,12 +158,12 @@ def test_groups(kafka: Kafka, server: Served) -> None:
         }  # fmt: skip
 
         def committed() -> list[list[tuple[Any, int]]]:
-            return [codes(t.partitions) for t in wire.call(8, 8, values).topics]
+            return [codes(t.partitions) for t in wire.call(ApiKey.OFFSET_COMMIT, 8, values).topics]
 
         eventually(lambda: (0, 14) not in committed()[0])  # nor is it loaded at once
         steps += committed()
         asked = {"group_id": group, "member_id": None, "member_epoch": -1}
-        answer = wire.call(9, 9, {
+        answer = wire.call(ApiKey.OFFSET_FETCH, 9, {
             "groups": [asked | {"topics": [{"name": queue, "partition_indexes": (0, 0)}]},
                        asked | {"topics": None}],
             "require_stable": False,
@@ -169,9 +174,9 @@ def test_groups(kafka: Kafka, server: Served) -> None:
             answer = wire.call(key, 0, {names: (group, group), "include_authorized_operations": 0})
             steps.append([g.group_id == group for g in answer.groups])
         gone = [{"name": queue, "partitions": [{"partition_index": 0}] * 2}]
-        answer = wire.call(47, 0, {"group_id": group, "topics": gone})
+        answer = wire.call(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": gone})
         steps += [codes(t.partitions) for t in answer.topics]
-        answer = wire.call(42, 2, {"groups_names": (group, group)})
+        answer = wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": (group, group)})
         steps.append([int(result.error_code) for result in answer.results])
         return steps
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.fakes import as_served
 from tests.harness import Served, eventually, served
 from tests.wire import Wire, batch, fetch_values
@@ -48,15 +49,15 @@ def use(server: Served, group: str) -> None:
     with Wire(*address) as wire:
         wire.create(group, 4)
         wire.produce(group, batch(b"v"))
-        wire.call(1, 12, fetch_values({(group, 0): 0}, epoch=0))
-        wire.call(32, 4, {
+        wire.call(ApiKey.FETCH, 12, fetch_values({(group, 0): 0}, epoch=0))
+        wire.call(ApiKey.DESCRIBE_CONFIGS, 4, {
             "resources": [{"resource_type": 2, "resource_name": group,
                            "configuration_keys": None}] * 500,
             "include_synonyms": True, "include_documentation": True,
         })  # fmt: skip
     for _ in range(10):
         with Wire(*address) as wire:
-            wire.send(1, 12, fetch_values({(group, 1): 0}, wait_ms=60_000))
+            wire.send(ApiKey.FETCH, 12, fetch_values({(group, 1): 0}, wait_ms=60_000))
         with socket.create_connection(address) as stranger:
             stranger.sendall(b"\0\0\0\x10abcdefghijklmnop")
             stranger.recv(10)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.partitioner import shard_of
 from tests.clients.members import KINDS, Member
 from tests.clients.test_groups import Load, create, everything, spread
@@ -93,7 +94,9 @@ def test_members_go_on_with_a_new_coordinator(kafka: Kafka, tmp_path: Path) -> N
         answer = new.beat(topic_partitions=new.owned())
         assert (answer.error_code, answer.member_epoch) == (0, epoch)
         values = commit_values(modern, "work", 4, "member", epoch)
-        assert new.wire.call(8, 9, values).topics[0].partitions[0].error_code == 0
+        assert (
+            new.wire.call(ApiKey.OFFSET_COMMIT, 9, values).topics[0].partitions[0].error_code == 0
+        )
         old.generation += 1
         assert old.beat() == 22
         eventually(lambda: described(old.wire, group) == 0, 20, 0.5)  # never heard of again
@@ -104,7 +107,7 @@ def test_members_go_on_with_a_new_coordinator(kafka: Kafka, tmp_path: Path) -> N
 
 def described(wire: Wire, group: str) -> int:
     values = {"groups": (group,), "include_authorized_operations": False}
-    return len(wire.call(15, 5, values).groups[0].members)
+    return len(wire.call(ApiKey.DESCRIBE_GROUPS, 5, values).groups[0].members)
 
 
 def test_an_embedded_restart_keeps_groups(tmp_path: Path) -> None:
@@ -142,16 +145,18 @@ def everything_said(wire: Wire, queues: list[str], groups: list[str]) -> list[An
         said.append((topic.topic_id, len(topic.partitions)))
         resource = {"resource_type": 2, "resource_name": queue, "configuration_keys": None}
         values = {"resources": [resource], "include_synonyms": True, "include_documentation": False}
-        said.append(wire.call(32, 4, values).results)
+        said.append(wire.call(ApiKey.DESCRIBE_CONFIGS, 4, values).results)
     for group in groups:
         asked = {"group_id": group, "topics": None}
-        answer = wire.call(9, 8, {"groups": [asked], "require_stable": True}).groups[0]
+        answer = wire.call(
+            ApiKey.OFFSET_FETCH, 8, {"groups": [asked], "require_stable": True}
+        ).groups[0]
         said.append(sorted(answer.topics, key=lambda t: str(t.name)))
         values = {"groups": (group,), "include_authorized_operations": False}
-        said.append(wire.call(15, 5, values).groups)
+        said.append(wire.call(ApiKey.DESCRIBE_GROUPS, 5, values).groups)
         values = {"group_ids": (group,), "include_authorized_operations": False}
-        said.append(wire.call(69, 1, values).groups)
-    listed = wire.call(16, 5, {"states_filter": (), "types_filter": ()}).groups
+        said.append(wire.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, values).groups)
+    listed = wire.call(ApiKey.LIST_GROUPS, 5, {"states_filter": (), "types_filter": ()}).groups
     said.append(sorted((g.group_id, g.group_type, g.group_state) for g in listed))
     return said
 
@@ -183,8 +188,8 @@ def test_a_wiped_worker_is_rebuilt_to_the_same_answers(kafka: Kafka, tmp_path: P
             new = Modern(wire, "modern", "member", "kept", "plain")
             eventually(lambda: new.beat().error_code == 0 and len(new.has) == 2)
             for group, offset in (("offsets", 3), ("emptied", 5)):
-                wire.call(8, 9, commit_values(group, "plain", offset))
-            wire.call(42, 2, {"groups_names": ("emptied",)})
+                wire.call(ApiKey.OFFSET_COMMIT, 9, commit_values(group, "plain", offset))
+            wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": ("emptied",)})
             for i in range(3):
                 fill(wire, f"busy-{i}", 60)
                 trim_all(wire, f"busy-{i}")
@@ -207,14 +212,16 @@ def test_a_wiped_worker_is_rebuilt_to_the_same_answers(kafka: Kafka, tmp_path: P
             assert old.beat() == 0
             assert new.beat(topic_partitions=new.owned()).error_code == 0
             refused = commit_values("offsets", "plain", 2)
-            assert wire.call(8, 9, refused).topics[0].partitions[0].error_code == 44
+            assert (
+                wire.call(ApiKey.OFFSET_COMMIT, 9, refused).topics[0].partitions[0].error_code == 44
+            )
             assert committed(wire, "offsets", "plain") == 3
 
 
 def trim_all(wire: Wire, queue: str) -> None:
     part = {"partition_index": 0, "offset": -1}
     values = {"topics": [{"name": queue, "partitions": [part]}], "timeout": 5000}
-    assert wire.call(21, 2, values).topics[0].partitions[0].error_code == 0
+    assert wire.call(ApiKey.DELETE_RECORDS, 2, values).topics[0].partitions[0].error_code == 0
 
 
 def test_retention_gives_the_real_log_back(kafka: Kafka, tmp_path: Path) -> None:
@@ -240,7 +247,8 @@ def test_commits_on_a_deleted_queue_go_in_every_shard(kafka: Kafka, tmp_path: Pa
                     values = commit_values(group, queue, 5)
                     eventually(
                         lambda w=wire, v=values: (
-                            w.call(8, 9, v).topics[0].partitions[0].error_code == 0
+                            w.call(ApiKey.OFFSET_COMMIT, 9, v).topics[0].partitions[0].error_code
+                            == 0
                         )
                     )
         with workers.wire("doomed") as wire:
@@ -289,7 +297,12 @@ def test_a_commit_just_after_a_queue_is_made_again_is_filed_under_the_new_one(
                 home.delete(queue)
                 home.create(queue)
                 values = commit_values(group, queue, i)
-                while code := other.call(8, 9, values).topics[0].partitions[0].error_code:
+                while (
+                    code := other.call(ApiKey.OFFSET_COMMIT, 9, values)
+                    .topics[0]
+                    .partitions[0]
+                    .error_code
+                ):
                     assert code == 3  # it has not heard of the new one yet
                 time.sleep(0.03)
                 assert committed(other, group, queue) == i

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
 from tests.kafka.groups import Classic
 from tests.on_kafka.test_setup import admin, flags, make, refusal
@@ -38,7 +39,7 @@ def test_a_member_of_very_many_queues(kafka: Kafka, tmp_path: Path) -> None:
         workers.wait_served()
         assert again.event("shard_rebuilt")
         with again.wire("q") as wire:
-            groups = wire.call(15, 1, {"groups": ("large",)}).groups
+            groups = wire.call(ApiKey.DESCRIBE_GROUPS, 1, {"groups": ("large",)}).groups
             assert [m.member_id for m in groups[0].members] == [member.id]
             assert len(groups[0].members[0].member_metadata) > 850_000
 

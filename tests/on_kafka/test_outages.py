@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from kproxy.errors import KafkaError
 from kproxy.metadata.levels import Level
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.upstream.link import DataLink
 from tests.harness import Served, eventually
 from tests.on_kafka.load import Load
@@ -84,7 +85,7 @@ def flood(worker: Served) -> None:
         wire.socket.settimeout(1)
         try:
             for _ in range(11):
-                wire.send(0, 9, produce_values("q", batch(bytes(900_000))))
+                wire.send(ApiKey.PRODUCE, 9, produce_values("q", batch(bytes(900_000))))
         except OSError:
             pass  # no more is taken in, or too much was: the bound
     for wire in wires:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.upstream.link import _ENDS_PERIOD_S, _UNEASY_S
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually
@@ -39,7 +40,7 @@ def test_records_are_refused_by_who_does_not_lead(workers: Workers) -> None:
         assert wire.list_offset("routed", -1).error_code == NOT_LEADER
         part = {"partition_index": 0, "offset": 1}
         values = {"topics": [{"name": "routed", "partitions": [part]}], "timeout": 5000}
-        trimmed = wire.call(21, 2, values).topics[0].partitions[0]
+        trimmed = wire.call(ApiKey.DELETE_RECORDS, 2, values).topics[0].partitions[0]
         assert trimmed.error_code == NOT_LEADER
         assert right.list_offset("routed", -1).offset == 1
 
@@ -57,12 +58,14 @@ def test_groups_are_refused_by_who_does_not_coordinate(workers: Workers) -> None
             "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
             "topics": [{"name": "grouped", "partitions": [part]}],
         }  # fmt: skip
-        refused = wire.call(8, 7, values).topics[0].partitions[0]
+        refused = wire.call(ApiKey.OFFSET_COMMIT, 7, values).topics[0].partitions[0]
         assert refused.error_code == NOT_COORDINATOR
         asked = {"group_id": group, "topics": [{"name": "grouped", "partition_indexes": [0]}]}
-        assert wire.call(9, 5, asked).error_code == NOT_COORDINATOR
+        assert wire.call(ApiKey.OFFSET_FETCH, 5, asked).error_code == NOT_COORDINATOR
         for client in (right, wire):
-            found = client.call(10, 4, {"key_type": 0, "coordinator_keys": [group]})
+            found = client.call(
+                ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [group]}
+            )
             assert found.coordinators[0].port == owner.port
         assert committed(right, group, "grouped") == 5
 
@@ -78,8 +81,8 @@ def test_any_worker_creates_grows_and_deletes_any_queue(workers: Workers) -> Non
             assert len(leaders) == 3
             grow = {"topics": [{"name": name, "count": 6, "assignments": None}],
                     "timeout": 5000, "validate_only": False}  # fmt: skip
-            assert wire.call(37, 3, grow).results[0].error_code == 0
-            assert wire.call(37, 3, grow).results[0].error_code == 37
+            assert wire.call(ApiKey.CREATE_PARTITIONS, 3, grow).results[0].error_code == 0
+            assert wire.call(ApiKey.CREATE_PARTITIONS, 3, grow).results[0].error_code == 37
             for index in range(6):
                 with workers.wire(name, index) as leader:
                     assert leader.produce(name, batch(b"v"), partition=index).base_offset == 0
@@ -106,11 +109,11 @@ def test_a_waiting_fetch_learns_that_its_shard_has_gone(workers: Workers) -> Non
     index = workers.workers.index(owner)
     with owner.wire(name) as wire, owner.wire(name) as again:
         wire.metadata(name)
-        opened = wire.call(1, 12, fetch_values({(name, 0): 0}, epoch=0))
+        opened = wire.call(ApiKey.FETCH, 12, fetch_values({(name, 0): 0}, epoch=0))
         assert opened.error_code == 0
         values = fetch_values({}, session_id=opened.session_id, epoch=1, wait_ms=20_000)
-        wire.send(1, 12, values)
-        again.send(1, 12, fetch_values({(name, 0): 0}, wait_ms=20_000))
+        wire.send(ApiKey.FETCH, 12, values)
+        again.send(ApiKey.FETCH, 12, fetch_values({(name, 0): 0}, wait_ms=20_000))
         from kproxy.virtual.envelope import Envelope, Kind
         from tests.on_kafka.test_two_writers import write_raw
 

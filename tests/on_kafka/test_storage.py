@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.envelope import Kind, from_record
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually
@@ -68,7 +69,7 @@ def contents(wire: Wire, queue: str) -> list[tuple[int, bytes]]:
 def trim(wire: Wire, queue: str, offset: int) -> None:
     part = {"partition_index": 0, "offset": offset}
     values = {"topics": [{"name": queue, "partitions": [part]}], "timeout": 5000}
-    answer = wire.call(21, 2, values).topics[0].partitions[0]
+    answer = wire.call(ApiKey.DELETE_RECORDS, 2, values).topics[0].partitions[0]
     assert answer.error_code == 0
 
 
@@ -140,7 +141,7 @@ def test_killed_while_a_lost_disk_is_made_again(kafka: Kafka, tmp_path: Path) ->
                     for number in range(first, first + 1000)
                 ]
                 values = {"transactional_id": None, "acks": -1, "timeout": 30000}
-                answer = wire.call(0, 9, values | {"topic_data": topics})
+                answer = wire.call(ApiKey.PRODUCE, 9, values | {"topic_data": topics})
                 assert not any(t.partition_responses[0].error_code for t in answer.responses)
 
         def published() -> bool:
@@ -171,13 +172,13 @@ def commit(wire: Wire, group: str, queue: str, offset: int) -> None:
         "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
         "topics": [{"name": queue, "partitions": [part]}],
     }  # fmt: skip
-    answer = wire.call(8, 7, values).topics[0].partitions[0]
+    answer = wire.call(ApiKey.OFFSET_COMMIT, 7, values).topics[0].partitions[0]
     assert answer.error_code == 0
 
 
 def committed(wire: Wire, group: str, queue: str) -> int:
     values = {"group_id": group, "topics": [{"name": queue, "partition_indexes": [0]}]}
-    return int(wire.call(9, 5, values).topics[0].partitions[0].committed_offset)
+    return int(wire.call(ApiKey.OFFSET_FETCH, 5, values).topics[0].partitions[0].committed_offset)
 
 
 def test_a_log_trimmed_while_a_worker_was_down(kafka: Kafka, tmp_path: Path) -> None:

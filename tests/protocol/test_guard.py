@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_body, decode_header, encode_request, request_schema
 from kproxy.protocol.guard import admit
 from kproxy.protocol.produce_request import decode_produce
@@ -67,7 +68,7 @@ def test_impossible_counts_and_lengths_are_refused_without_allocating(
 
 def test_elements_are_bounded_over_the_whole_request() -> None:
     values = fetch_values({(f"q{i % 3}", i): 0 for i in range(30)})
-    data = encode_request(1, 12, 1, values)[4:]
+    data = encode_request(ApiKey.FETCH, 12, 1, values)[4:]
     header = decode_header(data)
     assert len(decode_body(data, header, 33).topics) == 3
     with pytest.raises(Malformed, match="more elements"):
@@ -96,7 +97,9 @@ def test_tagged_fields_count_as_elements_in_header_and_body(key: int) -> None:
 
 
 def test_unknown_tagged_fields_are_ignored_as_kafka_does() -> None:
-    plain = encode_request(18, 3, 7, {"client_software_name": "a", "client_software_version": "1"})
+    plain = encode_request(
+        ApiKey.API_VERSIONS, 3, 7, {"client_software_name": "a", "client_software_version": "1"}
+    )
     data = plain[4:]
     tagged = data[:-1] + b"\x02" + b"\x0a\x03abc" + b"\x7f\x00"
     body = decode(tagged)
@@ -110,7 +113,7 @@ def test_unknown_tagged_fields_in_the_header_are_ignored() -> None:
 
 def test_known_tagged_fields_are_kept() -> None:
     values = fetch_values({("q", 0): 5}) | {"cluster_id": "here"}
-    data = encode_request(1, 12, 1, values)[4:]
+    data = encode_request(ApiKey.FETCH, 12, 1, values)[4:]
     assert decode(data).cluster_id == "here"
     with_unknown = data[:-1] if data.endswith(b"\0") else data
     assert admit(request_schema(1, 12), data, decode_header(data).body_at, 100)[0] is data
@@ -118,7 +121,7 @@ def test_known_tagged_fields_are_kept() -> None:
 
 
 def test_a_truncated_request_is_refused_at_every_length() -> None:
-    whole = encode_request(0, 9, 1, produce_values("queue", batch(b"v")))[4:]
+    whole = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("queue", batch(b"v")))[4:]
     for length in range(8, len(whole)):
         with pytest.raises(Malformed):
             decode(whole[:length])
@@ -140,7 +143,7 @@ def test_noise_is_decoded_or_refused_but_nothing_else(
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject) -> None:
-    whole = bytearray(encode_request(1, 17, 1, fetch_values({}))[4:])
+    whole = bytearray(encode_request(ApiKey.FETCH, 17, 1, fetch_values({}))[4:])
     at = data.draw(st.integers(8, len(whole) - 1))
     whole[at] = data.draw(st.integers(0, 255))
     with suppress(Malformed):

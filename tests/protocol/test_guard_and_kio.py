@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from kio.serial import entity_reader
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import admit_body, decode_header, request_schema
 from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.varint import Malformed, uvarint
@@ -145,7 +146,7 @@ def test_a_known_tag_of_another_size_than_its_value(more: int, where: str) -> No
     tags = b"\x01\x00" + uvarint(len(value) + more) + value + padding
     topic = {"topic_id": None, "partitions": [PARTITION]}
     values = {"topics": [topic] if where == "partition" else []}
-    frame = request(1, 17, values)
+    frame = request(ApiKey.FETCH, 17, values)
     behind = 5 if where == "partition" else 1  # the topic's tags, no forgotten topics, rack, tags
     frame = frame[:-behind] + tags + frame[len(frame) + 1 - behind :]
     case = admitted(frame)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_body, decode_header, encode_request
 from kproxy.protocol.produce_request import decode_produce
 from kproxy.protocol.varint import Malformed
@@ -29,7 +30,7 @@ def frame_of(version: int, transactional_id: str | None = None) -> bytes:
         for name, topic_id, partitions in TOPICS
     ]
     values = {"transactional_id": transactional_id, "acks": -1, "timeout": 5, "topic_data": topics}
-    return encode_request(0, version, 1, values)[4:]
+    return encode_request(ApiKey.PRODUCE, version, 1, values)[4:]
 
 
 def as_kio(version: int, frame: bytes) -> Any:

@@ -6,16 +6,17 @@ from uuid import UUID
 import pytest
 
 from kproxy.protocol import responses
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_body, request_schema
 from kproxy.protocol.responses import Broker, Fetched, Listed, Produced
-from kproxy.server.dispatch import PRODUCE_KEY, RANGES
+from kproxy.server.dispatch import RANGES
 
 ID = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
 
 
 def test_every_advertised_version_has_a_schema() -> None:
     for key, low, high in RANGES:
-        for version in range(3 if key == PRODUCE_KEY else low, high + 1):
+        for version in range(3 if key == ApiKey.PRODUCE else low, high + 1):
             assert request_schema(key, version) is not None, (key, version)
 
 

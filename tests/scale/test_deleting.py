@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually, served
 from tests.real_kafka import Kafka
@@ -69,7 +70,7 @@ def fill(site: Site, names: list[str]) -> None:
                 ]
                 values = {"transactional_id": None, "acks": -1, "timeout": 30_000,
                           "topic_data": topics}  # fmt: skip
-                for answer in wire.call(0, 9, values).responses:
+                for answer in wire.call(ApiKey.PRODUCE, 9, values).responses:
                     assert answer.partition_responses[0].error_code == 0
 
 
@@ -78,7 +79,9 @@ def delete_all(site: Site, names: list[str]) -> None:
         wire.socket.settimeout(60)
         for start in range(0, len(names), 500):
             topics = [{"name": name, "topic_id": None} for name in names[start : start + 500]]
-            for answer in wire.call(20, 6, {"topics": topics, "timeout": 60_000}).responses:
+            for answer in wire.call(
+                ApiKey.DELETE_TOPICS, 6, {"topics": topics, "timeout": 60_000}
+            ).responses:
                 assert answer.error_code == 0, answer
 
 
@@ -121,7 +124,7 @@ def rows_left(server: Served) -> int:
     """Entries of the `kproxy queues` pages, as a check that nothing of the dead is listed."""
     with server.wire("live") as wire:
         values = {"topics": (), "response_partition_limit": 2000, "cursor": None}
-        return len(wire.call(75, 0, values).topics)
+        return len(wire.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, values).topics)
 
 
 def test_on_kafka(kafka: Kafka, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from tests.harness import Served, served
 from tests.wire import Wire, batch
@@ -22,7 +23,9 @@ def write_to_each(server: Served, count: int, value: bytes) -> None:
                 for i in range(start, start + PER_REQUEST)
             ]
             values = {"transactional_id": None, "acks": -1, "timeout": 30_000}
-            wire.socket.sendall(encode_request(0, 9, 1, values | {"topic_data": topics}))
+            wire.socket.sendall(
+                encode_request(ApiKey.PRODUCE, 9, 1, values | {"topic_data": topics})
+            )
             answer = wire.receive(0, 9)[1]
             assert all(t.partition_responses[0].error_code == 0 for t in answer.responses)
 

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.server import connection
@@ -73,7 +74,9 @@ def test_an_answer_is_ready_in_the_turn_the_client_leaves(
             return bytes(size)
 
         monkeypatch.setattr(connection, "answer", answer)
-        await leaving(lambda _: answered.set(), asked, encode_request(18, 0, 1, {}))
+        await leaving(
+            lambda _: answered.set(), asked, encode_request(ApiKey.API_VERSIONS, 0, 1, {})
+        )
 
     with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(leave())
@@ -85,7 +88,7 @@ def test_a_request_has_its_turn_in_the_turn_the_client_leaves(new_loop: Any) -> 
     """It is not answered: it is in line no more."""
 
     async def leave() -> None:
-        request = encode_request(18, 0, 1, {})
+        request = encode_request(ApiKey.API_VERSIONS, 0, 1, {})
         await leaving(lambda one: one.data_received(request))
 
     with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
@@ -115,11 +118,14 @@ def test_what_is_done_is_answered_before_a_fault_ends_the_connection(
 ) -> None:
     """All of it within one turn of the loop."""
     fault = {
-        "acks-0": encode_request(0, 9, 9, produce_values("q", batch(b"v", crc=1), acks=0)),
+        "acks-0": encode_request(
+            ApiKey.PRODUCE, 9, 9, produce_values("q", batch(b"v", crc=1), acks=0)
+        ),
         "no-request": bytes([0, 0, 0, 10]) + bytes([0, 99]) + bytes(8),
     }[last]
     sound = b"".join(
-        encode_request(0, 9, number, produce_values("q", batch(b"v"))) for number in range(3)
+        encode_request(ApiKey.PRODUCE, 9, number, produce_values("q", batch(b"v")))
+        for number in range(3)
     )
     with asyncio.Runner(loop_factory=new_loop) as runner:
         answers = runner.run(said(sound + fault))

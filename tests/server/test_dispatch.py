@@ -8,6 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode, encode_request, response_prefix
 from kproxy.protocol.varint import Malformed
 from kproxy.server import dispatch, large_requests
@@ -195,7 +196,7 @@ def produce_many(queues: int, partitions: int, acks: int = -1) -> bytes:
     parts = [{"index": i, "records": batch(b"v")} for i in range(partitions)]
     topics = [{"name": f"q{number}", "partition_data": parts} for number in range(queues)]
     values = {"transactional_id": None, "acks": acks, "timeout": 1, "topic_data": topics}
-    return encode_request(0, 9, 1, values)[4:]
+    return encode_request(ApiKey.PRODUCE, 9, 1, values)[4:]
 
 
 @pytest.mark.parametrize(("queues", "partitions"), [(3000, 1), (1, 3000), (3, 1100)])
@@ -261,7 +262,9 @@ def test_a_consumer_of_a_hundred_thousand_queues_names_them_in_one_fetch() -> No
 
     async def ask() -> Any:
         worker = memory_worker()
-        return await answer(worker, accept(worker, request(1, 12, values), "", NextRequestSignal()))
+        return await answer(
+            worker, accept(worker, request(ApiKey.FETCH, 12, values), "", NextRequestSignal())
+        )
 
     assert run(ask) is not None
 

@@ -1,0 +1,22 @@
+"""Names that were retired for the field's own do not come back."""
+
+import re
+
+from tests.harness import ROOT
+
+RETIRED = (
+    "Aftermath", "AwayNodes", "Decisions", "DiskRoom", "Freshness", "Holder", "House", "Interest",
+    "Keeper", "LEFT_FOR_NOW", "Looks", "Making", "Onlooker", "QueueCache", "Reach", "Rereading",
+    "Wish", "aftermath", "owning", "pressed", "read_whole", "settle_one",
+)  # fmt: skip
+
+
+def test_retired_words_are_gone() -> None:
+    words = re.compile(r"\b(" + "|".join(RETIRED) + r")\b")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for path in sorted((ROOT / "kproxy").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (match := words.search(line))
+    ]
+    assert not found, "\n".join(found)
