@@ -15,6 +15,7 @@ from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.loop.pace import Row, scanned, slices
 from kproxy.memory_budget import ResponseBudget
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append
 from kproxy.virtual import rows
@@ -99,7 +100,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     topics = []
     for topic in body.topics:
         queue = _queue(worker, topic, by_id)
-        deny = queue is not None and worker.setting(queue, "kproxy.commit.rewind") == "deny"
+        deny = queue is not None and settings_of(queue.configs).rewind_denied
         parts = []
         for part in topic.partitions:
             index, metadata = part.partition_index, part.committed_metadata or ""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from anyio import Event
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata import queue_settings
+from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
@@ -24,10 +24,6 @@ from kproxy.virtual.producers import judge
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
-
-_LOG_APPEND_TIME = "LogAppendTime"
-_AFTER_MAX = "message.timestamp.after.max.ms"
-_AFTER_MAX_DEFAULT = int(queue_settings.SETTINGS[_AFTER_MAX].default)
 
 BATCHES_AT_ONCE = TICKET_MAX  # taken in one turn of the loop
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
@@ -106,9 +102,10 @@ class ProduceCall:
         self, queue: Queue, index: int, records: bytes | None, answers: list[Produced]
     ) -> None:
         try:
-            header = check(records, self._worker.max_batch_bytes(queue), self._version)
+            settings = settings_of(queue.configs)
+            header = check(records, self._worker.max_batch_bytes(settings), self._version)
             assert records is not None
-            batch = self._stamped(queue, header, records)
+            batch = self._stamped(settings, header, records)
         except BadBatch as error:
             answers.append(Produced(index, error.code, message=str(error)))
             return
@@ -125,27 +122,25 @@ class ProduceCall:
             return
         self._waiting.append((answers, len(answers), index))
         answers.append(Produced(index, Code.KAFKA_STORAGE_ERROR))
-        look_ms = queue_settings.look_at_ms(
-            queue.configs, header.max_timestamp, self._now_ms, self._check_ms
-        )
+        look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
         self._appends.add(
             shard, Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
         )
 
-    def _stamped(self, queue: Queue, header: BatchHeader, records: bytes) -> bytes:
+    def _stamped(self, settings: QueueSettings, header: BatchHeader, records: bytes) -> bytes:
         if header.is_transactional or self._transactional:
             # What Kafka answers where the request names no transactional id of the producer's.
             raise BadBatch(
                 Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
             )
-        given, now_ms = queue.configs, self._now_ms
-        if given and queue_settings.effective("message.timestamp.type", given) == _LOG_APPEND_TIME:
+        now_ms, ahead_ms = self._now_ms, settings.timestamp_after_max_ms
+        if settings.log_append_time:
             return stamped(records, now_ms)
-        ahead_ms = int(given.get(_AFTER_MAX, _AFTER_MAX_DEFAULT)) if given else _AFTER_MAX_DEFAULT
         if header.max_timestamp - now_ms > ahead_ms:
             raise BadBatch(
                 Code.INVALID_TIMESTAMP,
-                f"a timestamp lies more than {ahead_ms} ms in the future ({_AFTER_MAX})",
+                f"a timestamp lies more than {ahead_ms} ms in the future"
+                " (message.timestamp.after.max.ms)",
             )
         return stamped(records, None) if header.is_log_append_time else records
 

@@ -6,6 +6,7 @@ Names, defaults and documentation follow Kafka's `TopicConfig`; unknown ones are
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
@@ -46,6 +47,7 @@ def _policy_fault(value: str) -> str | None:
     return "queues are not compacted yet: it must be delete" if compact else "it must be delete"
 
 
+_PARSED_MAX = 1000
 TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
 SETTINGS = {
     setting.name: setting
@@ -124,21 +126,54 @@ LOOK_AGAIN_MS = 24 * 3600 * 1000
 """A partition with records is looked at for retention this often at least."""
 
 
-def look_at_ms(given: Mapping[str, str], oldest_ms: int, now_ms: int, check_ms: int) -> int:
-    """When retention is to be looked at next, of a partition with records from `oldest_ms` on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """A queue's settings as values. What the queue does not set has its default."""
 
-    As with Kafka's checks, not before `check_ms` have passed, however old the records are.
-    """
-    again_ms = now_ms + LOOK_AGAIN_MS
-    if not given:
-        return max(min(again_ms, oldest_ms + TWO_WEEKS_MS + 1), now_ms + check_ms)
-    retention_ms = int(effective("retention.ms", given))
-    if retention_ms >= 0 and oldest_ms >= 0:
-        again_ms = min(again_ms, oldest_ms + retention_ms + 1)
-    if int(effective("retention.bytes", given)) >= 0:
-        return now_ms + check_ms
-    return max(again_ms, now_ms + check_ms)
+    retention_ms: int
+    """-1: records are kept for ever."""
+    retention_bytes: int
+    """-1: of any size."""
+    max_message_bytes: int | None
+    """None: the worker's default, `batch_bytes_max`."""
+    timestamp_after_max_ms: int
+    log_append_time: bool
+    rewind_denied: bool
+
+    def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
+        """When retention checks a partition next whose records begin at `oldest_ms`.
+
+        As Kafka's checks, not before `check_ms` have passed, however old the records are.
+        """
+        again_ms = now_ms + LOOK_AGAIN_MS
+        if self.retention_ms >= 0 and oldest_ms >= 0:
+            again_ms = min(again_ms, oldest_ms + self.retention_ms + 1)
+        soonest_ms = now_ms + check_ms
+        return soonest_ms if self.retention_bytes >= 0 else max(again_ms, soonest_ms)
+
+
+@lru_cache(_PARSED_MAX)
+def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
+    values = dict(configs)
+    size = values.get("max.message.bytes")
+    return QueueSettings(
+        retention_ms=int(effective("retention.ms", values)),
+        retention_bytes=int(effective("retention.bytes", values)),
+        max_message_bytes=int(size) if size else None,
+        timestamp_after_max_ms=int(effective("message.timestamp.after.max.ms", values)),
+        log_append_time=effective("message.timestamp.type", values) == "LogAppendTime",
+        rewind_denied=effective("kproxy.commit.rewind", values) == "deny",
+    )
+
+
+def settings_of(configs: Mapping[str, str]) -> QueueSettings:
+    """A queue's `configs` as values. Each combination is parsed once."""
+    return _parsed(tuple(configs.items())) if configs else DEFAULTS
 
 
 def effective(name: str, configs: Mapping[str, str]) -> str:
+    """A setting as text, as DescribeConfigs shows it."""
     return configs.get(name) or SETTINGS[name].default
+
+
+DEFAULTS = _parsed(())

@@ -139,9 +139,8 @@ class Retention(DueIndexScanner):
             trims.append(command(Kind.TRIM, *partition, number=start, time_ms=now))
         if oldest is None:
             return None
-        return queue_settings.look_at_ms(
-            queue.configs, oldest.max_time_through_ms, now, self._check_ms
-        )
+        settings = queue_settings.settings_of(queue.configs)
+        return settings.look_at_ms(oldest.max_time_through_ms, now, self._check_ms)
 
     def _kept_from(
         self, partition: PartitionKey, row: Partition, queue: Queue, now: int
@@ -150,8 +149,8 @@ class Retention(DueIndexScanner):
 
         As Kafka judges whole segments, whole batches are judged here.
         """
-        retention_ms = int(queue_settings.effective("retention.ms", queue.configs))
-        retention_bytes = int(queue_settings.effective("retention.bytes", queue.configs))
+        settings = queue_settings.settings_of(queue.configs)
+        retention_ms, retention_bytes = settings.retention_ms, settings.retention_bytes
 
         def kept(batch: Batch) -> bool:
             fresh = retention_ms < 0 or not 0 <= batch.max_time_through_ms < now - retention_ms

@@ -15,10 +15,10 @@ from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.memory_budget import MemoryBudget, ResponseBudget
-from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import Catalogue, Lookup
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.levels import Level, Newest, Upgrades
+from kproxy.metadata.queue_settings import QueueSettings, effective, settings_of
 from kproxy.protocol.codec import RequestHeader
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope
@@ -197,12 +197,13 @@ class Worker:
             return shard
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-    def max_batch_bytes(self, queue: Queue) -> int:
-        given = queue.configs.get("max.message.bytes")
-        return int(given) if given else self.config.batch_bytes_max
+    def max_batch_bytes(self, settings: QueueSettings) -> int:
+        """The largest batch, in bytes, that a queue with these settings takes."""
+        size = settings.max_message_bytes
+        return self.config.batch_bytes_max if size is None else size
 
     def setting(self, queue: Queue, name: str) -> str:
         """A queue's effective setting: its own, else the worker's default."""
         if name == "max.message.bytes":
-            return str(self.max_batch_bytes(queue))
-        return queue_settings.effective(name, queue.configs)
+            return str(self.max_batch_bytes(settings_of(queue.configs)))
+        return effective(name, queue.configs)
