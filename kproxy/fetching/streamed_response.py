@@ -57,7 +57,7 @@ class Budget:
     first: bool = True
 
 
-def look(followed: FetchPartition, budget: Budget) -> PartitionRead:
+def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
     """What the partition has for this consumer now, within the budget (KIP-74)."""
     assert followed.key is not None
     assert followed.shard is not None

@@ -20,10 +20,12 @@ from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.levels import Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import QueueSettings, effective, settings_of
 from kproxy.protocol.codec import RequestHeader
+from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import QueueId
 
 Args = TypeVarTuple("Args")
 Encoded = TypeVar("Encoded")
@@ -183,6 +185,22 @@ class Worker:
         if shard is None:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
         return shard
+
+    def partition(self, topic: str | bytes, index: int) -> Located:
+        """A partition by its queue's name, or by its id of 16 bytes.
+
+        Raises KafkaError: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+        """
+        if isinstance(topic, bytes):
+            queue, absent = self.catalogue.find_id(QueueId(topic)), Code.UNKNOWN_TOPIC_ID
+        else:
+            queue, absent = self.catalogue.find(topic), Code.UNKNOWN_TOPIC_OR_PARTITION
+        if queue is None:
+            raise KafkaError(absent)
+        if not 0 <= index < queue.partitions:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        shard = self.shard(queue.name, index)
+        return Located(queue, (queue.queue_id, index), shard)
 
     def coordinated(self, group: str) -> Shard:
         """The shard that a group lives in. Raises KafkaError: another worker has it."""

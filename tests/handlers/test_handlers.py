@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kproxy.fetching import poll
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.handlers import fetch as fetch_handler
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import RANGES, accept, produced
@@ -88,8 +88,8 @@ def test_a_poll_of_a_session_costs_what_changed() -> None:
         assert parts(await client.fetch({}, session_id=session, epoch=1)) == {}
         looks: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
-            real = fetch_handler.look
-            patch.setattr(fetch_handler, "look", lambda f, b: (looks.append(f), real(f, b))[1])
+            real = poll.plan_read
+            patch.setattr(poll, "plan_read", lambda f, b: (looks.append(f), real(f, b))[1])
             await client.produce("q7", b"new")
             answer = await client.fetch({}, session_id=session, epoch=2)
             assert list(parts(answer)) == [("q7", 0)]

@@ -1,0 +1,173 @@
+"""A Fetch's poll: read all that a consumer follows, and wait for more where that is too little.
+
+A poll ends with `min_bytes`, an error, the end of `max_wait`, or when the client has sent another
+request behind it: Spark asks for offsets behind each of its Fetches.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio
+
+from kproxy.errors import Code, KafkaError
+from kproxy.fetching.context import FetchContext, FetchPartition
+from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_read
+from kproxy.loop.pace import Pace
+from kproxy.memory_budget import MemoryBudget
+from kproxy.shard.located import Located
+from kproxy.shard.shard import Shard
+
+
+class NextRequest(Protocol):
+    """Says whether the client has sent another request."""
+
+    arrived: bool
+
+    def wake(self, event: anyio.Event) -> None:
+        """Have the event set when one arrives."""
+        ...
+
+
+class Source(Protocol):
+    """What a poll needs of its worker."""
+
+    stopping: bool
+    answer_memory: MemoryBudget
+
+    def partition(self, topic: str | bytes, index: int) -> Located:
+        """A partition by its queue's name or id. Raises KafkaError."""
+        ...
+
+    async def long_poll(self, changed: anyio.Event, seconds: float) -> None:
+        """Wait for the event, so many seconds at most, or until the worker stops."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollLimits:
+    """What the request asks for: sizes in bytes, the wait in seconds."""
+
+    min_bytes: int
+    max_bytes: int
+    max_wait_s: float
+    full: bool
+    """Every partition is answered, not only those with news."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one round over the partitions has found."""
+
+    found: list[PartitionRead] = field(default_factory=list)
+    size: int = 0
+    failed: bool = False
+    ahead: set[Shard] = field(default_factory=set)
+
+    def add(self, part: PartitionRead) -> None:
+        self.found.append(part)
+        self.size += part.size
+        if part.code:
+            self.failed = True
+            if part.code == Code.OFFSET_OUT_OF_RANGE and (shard := _ahead(part)) is not None:
+                self.ahead.add(shard)
+
+
+class Poll:
+    """One Fetch request's poll of a context. `pins` keeps readable what it returns."""
+
+    def __init__(
+        self, source: Source, context: FetchContext, limits: PollLimits, pace: Pace, pins: Pins
+    ) -> None:
+        self._source = source
+        self._context = context
+        self._limits = limits
+        self._pace = pace
+        self._pins = pins
+
+    async def run(self, next_request: NextRequest) -> list[PartitionRead]:
+        """The partitions' parts of the answer."""
+        limits, context, source = self._limits, self._context, self._source
+        deadline = anyio.current_time() + limits.max_wait_s
+        caught_up = False
+        while True:
+            # No await between this and the reading, but where what was found is pinned before it.
+            await source.answer_memory.wait_for_room()
+            changed = context.expect_change()
+            seen = await self._round()
+            if seen.ahead and not caught_up:
+                caught_up = True
+                await _catch_up(seen.ahead)
+                continue
+            enough = seen.size >= limits.min_bytes or seen.failed
+            if enough or source.stopping or next_request.arrived:
+                return seen.found
+            if (left := deadline - anyio.current_time()) <= 0 or not context.partitions:
+                return seen.found
+            if await context.watch(self._pace):
+                continue
+            next_request.wake(changed)
+            await source.long_poll(changed, left)
+
+    async def _round(self) -> _Round:
+        """Read each partition that may have news, while the budget lasts."""
+        full, pace, dirty = self._limits.full, self._pace, self._context.dirty
+        budget = Budget(self._limits.max_bytes)
+        seen, pinned = _Round(), 0
+        self._pins.release()
+        pace.begin()
+        for followed in list(self._context.partitions.values() if full else dirty):
+            if not full and budget.bytes_left <= 0:
+                break
+            part = self._read(followed, budget)
+            last_sent = followed.last_sent
+            news = part.code or part.size or last_sent != (part.high_watermark, part.log_start)
+            if news or full:
+                seen.add(part)
+            if not (news or part.held_back):
+                dirty.pop(followed, None)
+            elif part.size and dirty.pop(followed, 0) is None:
+                dirty[followed] = None  # had its turn: the others come first now
+            if pace.due:
+                self._pins.hold(part.stored for part in seen.found[pinned:] if part.size)
+                pinned = len(seen.found)
+                await pace.rest()
+        return seen
+
+    def _read(self, followed: FetchPartition, budget: Budget) -> PartitionRead:
+        code = self._locate(followed)
+        if code:
+            return PartitionRead(followed, code, -1, -1, (), 0)
+        return plan_read(followed, budget)
+
+    def _locate(self, followed: FetchPartition) -> Code:
+        """Find the partition that an ident means now; its name may be a new queue's by now."""
+        if followed.key is not None and followed.shard is not None:
+            if followed.shard.serving and followed.shard.state.partition(followed.key) is not None:
+                return Code.NONE
+            self._context.locate(followed, None, None)
+        try:
+            located = self._source.partition(*followed.ident)
+        except KafkaError as error:
+            return error.code
+        self._context.locate(followed, located.key, located.shard)
+        return Code.NONE
+
+
+def _ahead(part: PartitionRead) -> Shard | None:
+    """The shard of a consumer that has read further than this worker knows: another one served it.
+
+    The log is asked where it really ends, before that is an OFFSET_OUT_OF_RANGE.
+    """
+    followed = part.followed
+    assert followed.shard is not None
+    assert followed.key is not None
+    row = followed.shard.state.partition(followed.key)
+    return followed.shard if row is not None and followed.offset > row.next_offset else None
+
+
+async def _catch_up(shards: set[Shard]) -> None:
+    for shard in shards:
+        try:
+            await shard.log.catch_up()
+        except KafkaError:
+            return  # no longer ours, or the cluster is away: what is known is the answer

@@ -1,0 +1,15 @@
+"""Where a queue's partition is."""
+
+from typing import NamedTuple
+
+from kproxy.shard.shard import Shard
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import PartitionKey
+
+
+class Located(NamedTuple):
+    """A partition that this worker serves: its queue, its key, and its shard."""
+
+    queue: Queue
+    key: PartitionKey
+    shard: Shard
