@@ -66,10 +66,7 @@ def _check_epoch(part: Any) -> None:
 
 def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, Partition]:
     """Raises KafkaError where it is not here, or not at all."""
-    queue = worker.catalogue.find(name)
-    if queue is None or not 0 <= index < queue.partitions:
-        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
-    shard, key = worker.shard(name, index), (queue.queue_id, index)
+    _, key, shard = worker.partition(name, index)
     row = shard.state.partition(key)
     if row is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)

@@ -72,17 +72,14 @@ async def _named(worker: Worker, making: ResponseBudget, topics: Any) -> AsyncIt
     for topic in topics:
         for index in topic.partitions:
             await making.step()
-            queue = worker.catalogue.find(topic.topic)
-            if queue is None or not 0 <= index < queue.partitions:
-                continue
             if (topic.topic, index) in seen:
                 continue
-            seen.add((topic.topic, index))
             try:
-                shard = worker.shard(queue.name, index)
+                queue, key, shard = worker.partition(topic.topic, index)
             except KafkaError:
-                continue  # another worker says
-            yield queue.name, index, shard, (queue.queue_id, index)
+                continue  # there is none, or another worker says
+            seen.add((topic.topic, index))
+            yield queue.name, index, shard, key
 
 
 async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -105,10 +102,8 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
-    queue = worker.catalogue.find(name)
-    if queue is None or not 0 <= index < queue.partitions:
-        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
-    key, state = (queue.queue_id, index), worker.shard(name, index).state
+    _, key, shard = worker.partition(name, index)
+    state = shard.state
     row = state.partition(key)
     known = () if row is None else remembered(state, key, row)
     return {
