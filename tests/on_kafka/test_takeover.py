@@ -34,13 +34,14 @@ def test_a_killed_workers_shards_are_taken_over(kafka: Kafka, tmp_path: Path) ->
 def test_a_restarted_worker_gets_its_shards_back_from_its_own_disk(
     kafka: Kafka, tmp_path: Path
 ) -> None:
-    with Workers(kafka, tmp_path, count=2, shards=8).running() as workers:
+    patient = ("--session-ms", "30000")  # a busy machine takes its time to start a process
+    with Workers(kafka, tmp_path, *patient, count=2, shards=8).running() as workers:
         with Load(workers.address, QUEUES) as load:
             load.wait_for(2000)
             before = workers.owners()
             workers.workers[1].kill()
             again = workers.again(1).wait_ready()
-            workers.wait_served(20)
+            workers.wait_served(60)
             assert workers.owners() == before
             assert not again.event("shard_rebuilt")
             load.wait_for(1000)
