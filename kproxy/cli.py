@@ -1,4 +1,7 @@
-"""The `kproxy` command (click: the usual library for commands; options come from `Config`)."""
+"""The `kproxy` command.
+
+click is the usual library for commands. The options of `serve` come from `Config`.
+"""
 
 import sys
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Every setting and limit in one frozen `Config`, checked once.
+"""Every setting and limit of the server in one frozen `Config`, checked once.
 
-Flags, then `KPROXY_…` from the environment, then a TOML file, each over the
-next, all from this one list (pydantic checks); names end in their unit.
+A flag overrides a `KPROXY_…` variable of the environment, which overrides a TOML file. All three
+are derived from this one list, and pydantic checks them. Names end in their unit.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Kafka's error codes, the error that carries one, and the errors that end the server.
 
-Codes and their meaning: Kafka's `org.apache.kafka.common.protocol.Errors` (4.3).
-A partition's error is a value in its response; `KafkaError` is for a request that fails whole.
+Source of codes and meanings: Kafka's `org.apache.kafka.common.protocol.Errors` (4.3). A
+partition's error is a value in its response. `KafkaError` is for a request that fails as a whole.
 """
 
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""structlog, to standard error: for people on a terminal, JSON lines otherwise."""
+"""structlog to standard error: readable lines on a terminal, JSON lines otherwise."""
 
 import logging
 import sys

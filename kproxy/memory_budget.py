@@ -1,4 +1,4 @@
-"""Bounds on what all connections together hold in memory."""
+"""Bounds on the bytes that all connections together hold in memory."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Text that others chose, made safe for a terminal."""
+"""Makes text that a peer chose safe for a terminal."""
 
 
 def printable(text: str) -> str:

@@ -1,9 +1,9 @@
 """`--workers N`: one process per worker, each on a port and a directory of its own.
 
-Workers know each other through the cluster; what starts together is announced together. One that
-dies is started again; one that
-refuses to start ends them all, for the others would refuse as well. Each worker's standard input is
-a pipe from here: where the supervisor is killed, they see its end and stop.
+The workers know each other through the cluster. The supervisor restarts a worker that dies. A
+worker that refuses to start ends them all, because the others would refuse as well. Each worker's
+standard input is a pipe from the supervisor: when the supervisor is killed, the workers see its
+end and stop.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""Serving shards of a shared cluster: taking them over, publishing for them, deciding together."""
+"""Workers in front of a real Kafka: which shards a worker owns, publication, rebuild, commands."""

@@ -1,7 +1,8 @@
-"""Telling all workers what the queues of the home shards served here are.
+"""Announces in the queues topic what the queues of the home shards served here are.
 
-Who serves a shard announces: what it folds from its claim on, what is left from before, and again
-what somebody else has told wrongly. What a late worker still announces holds as of its log offset.
+The owner of a shard announces three things: what it folds from its claim on, what an earlier owner
+left unannounced, and corrections of wrong announcements. An announcement of an owner that lost its
+shard holds only as of its log offset.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,9 @@
-"""Being sure that the cached catalogue is not behind.
+"""A read barrier: waits until the cached catalogue is not behind the queues topic.
 
-A commit by name must not be filed under a queue that was deleted and made again a moment ago, by a
-worker that has not heard of it. A deletion is answered once it stands in the queues topic; so who
-has read that topic to the end it had when the commit came knows the right queue.
+A commit by name must not be filed under a queue that was deleted and created again a moment ago. A
+DeleteTopics response is sent only after the deletion is in the queues topic. A worker that reads
+that topic up to the end offset it had when the commit arrived therefore resolves the name to the
+right queue.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,10 +1,10 @@
-"""The catalogue every worker caches on its disk: the queues topic, folded.
+"""The catalogue on each worker's disk: a fold of the queues topic.
 
-Home shards' owners announce; a later announcement of a queue is known by its log offset there. That
-a name is nobody's is said by a tombstone that carries, in its header, the log offset as of which it
-holds: whatever came later in the log stands. Workers of earlier releases write tombstones that say
-nothing; such a one takes the name away until its owner has said better, and ends no queue. What
-outcomes of commands are published beside it go to who waits for them.
+Owners of home shards announce queues. Of two announcements of a queue the one with the later log
+offset holds. A tombstone says that no queue has the name; its header carries the log offset as of
+which that is true, so later announcements stand. Tombstones of releases before levels carry no
+header: such a tombstone hides the name until the owner corrects it, and deletes no queue. Outcomes
+of commands are published in the same topic; the cache hands them to the `CommandRouter`.
 """
 
 import json

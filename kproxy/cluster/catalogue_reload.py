@@ -1,8 +1,9 @@
-"""A worker that stood still for longer than tombstones are kept: it has missed what is gone.
+"""Reloads the catalogue of a worker that stood still for longer than tombstones are kept.
 
-Its machine slept, or the cluster was away. So as of when all that was announced is cached is noted
-beside the catalogue, and where that was too long ago all of the queues topic is read again, while
-what is cached goes on to be used.
+The worker's machine slept, or the cluster was away, and Kafka has compacted tombstones that the
+worker never read. The worker notes beside the catalogue the time at which it had read everything.
+Where that time is too long ago, it reads all of the queues topic again. Requests are answered from
+the cached catalogue meanwhile.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,9 +1,11 @@
-"""Commands that touch shards of other workers: sent there, answered from what their owners publish.
+"""Sends commands to shards of other workers, and answers from the published outcomes.
 
-Any worker may append to any log. The owner of the shard folds the command, and publishes what was
-decided beside its announcements; who sent it answers with that. A queue over several shards is one
-command in its home shard; the home's owner then tells the others (SPREAD), again until all have
-landed, and only then is the queue there for anyone (LANDED).
+Any worker may append to any log. The owner of the shard folds the command and publishes the
+outcome in the queues topic. The worker that sent the command answers its client with that outcome.
+
+A queue over several shards is one command in its home shard. The owner of the home shard then
+appends ASSIGN_PARTITIONS to each other shard, and repeats it until each shard has folded it. Then
+it appends QUEUE_READY in the home shard, and only then can any client use the queue.
 """
 
 import json

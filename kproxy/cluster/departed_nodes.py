@@ -1,4 +1,4 @@
-"""Forgetting workers that never came back: their addresses would add up in the map."""
+"""Removes the addresses of workers that never came back, so that the map stays small."""
 
 from collections.abc import Awaitable, Callable, Collection
 

@@ -1,7 +1,7 @@
-"""What stands last in the partitions topic, held against what holds.
+"""Repairs records of the partitions topic that compaction would keep although they do not hold.
 
-Of each key the first record may hold, but the last one survives the topic's compaction. So a worker
-says again what is its own wherever something else stands last, and what was lost on the way.
+The map uses the first record of some keys, but compaction keeps the last one. A worker therefore
+writes its own record again where another record stands behind it, or where its record was lost.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One worker among many on a real cluster: from an address to a `Worker` that serves its shards."""
+"""This worker's membership of a cluster: from the cluster's address to a `Worker` that serves."""
 
 import time
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""The shards that the group has given to this worker, each held by a task of its own."""
+"""The shards that Kafka's group assigned to this worker, one task each."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path

@@ -1,4 +1,19 @@
-"""Publishing a shard's changed rows, and trimming its log behind them."""
+"""Publishes a shard's changed rows to the offset topic, and trims the shard's log behind them.
+
+Publication bounds the log: without it a new owner would fold the log from its first record.
+
+1. The owner fences earlier owners: it opens a producer with the shard's transactional id, and
+   reads its log to the end.
+2. It notes X, the log offset after the last applied envelope, and S, the first log offset that a
+   live batch needs.
+3. It captures the changed rows as they are at X. The fold goes on meanwhile: before it changes a
+   row that is not captured yet, it hands the old value to the capture.
+4. It writes the rows and X in one Kafka transaction. After a failure the rows stay marked as
+   changed (`d` rows), and the next publication writes them.
+5. Once the transaction is visible to readers, it trims the log to S (DeleteRecords).
+
+All published rows together are the shard's state at X. `cluster.rebuild` starts from there.
+"""
 
 import time
 

@@ -1,4 +1,18 @@
-"""A shard's local copy made from nothing: the published rows, then what the log still holds."""
+"""Makes a shard's local copy from nothing: the published rows, then the log.
+
+The published rows are the shard's state at log offset X. They lack the index of batches, because
+the log still holds every live batch. A rebuild has three steps:
+
+1. It reads the log's start, and after that all published rows. The order matters: the log is
+   trimmed only after the rows are published, so nothing before that start is live at X.
+2. It reads the log from its start to X. It does not judge these envelopes again, because the state
+   that judged them is gone. It stores each batch, and counts its queue offset on from the
+   partition's anchor (`virtual.snapshot`).
+3. It compares what it counted with the rows. A difference means that the log or the rows lost
+   something: the worker refuses to serve the shard (`NotRebuilt`).
+
+From X on the fold goes on as always. A copy without a checkpoint row is unfinished, and discarded.
+"""
 
 import shutil
 from itertools import islice

@@ -1,7 +1,8 @@
-"""What follows in this worker's shards when a queue whose home is elsewhere changes or goes.
+"""Cleans up this worker's shards after a queue of another home shard changed or was deleted.
 
-Neither changes an answer: offsets filed under a dead queue's id are invisible at once, and
-retention is looked at once a day anyway. So what is not sure waits.
+Neither changes an answer: offsets under a deleted queue's id are invisible at once, and retention
+checks each partition once a day anyway. Cleaning therefore waits wherever the catalogue may be
+behind.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,21 @@
-"""One shard's life on this worker: open its local copy, follow its log, claim it, serve it."""
+"""One shard's life on this worker: open its local copy, fold its log, claim it, serve it.
+
+Kafka's group coordinator assigns the shard, but an assignment alone never lets a worker serve: two
+workers may believe for a while that they have it. The shard's log decides instead.
+
+1. **Open.** The owner checks that the local copy is a prefix of the log: the log still has the
+   copy's last envelope at its place. Otherwise it discards the copy and rebuilds it
+   (`cluster.rebuild`).
+2. **Catch up.** It folds the log to its end.
+3. **Claim.** It appends a CLAIM envelope. When it folds its own CLAIM it has folded everything
+   before it, and it serves the shard. The claim's log offset is the owner's epoch.
+4. **Serve.** It announces the claim in the map, answers clients, publishes, and does housekeeping.
+5. **Leave.** An owner that folds another worker's CLAIM stops serving in the same step. What it
+   appended before that CLAIM holds; the new owner has folded it. If the group still assigns the
+   shard to it, it appends a new CLAIM.
+
+An error ends the round. The owner logs it, waits, and starts again at the first step.
+"""
 
 import asyncio
 from functools import partial

@@ -1,7 +1,8 @@
-"""Raising the level of a cluster: what is above it is written once every live worker knows it.
+"""Raises the level of a cluster.
 
-Who is alive is what Kafka's group says; what each knows it has put beside its address. The record
-that finalizes is one that workers from before levels refuse to work with, each with one line.
+Kafka's group says which workers are alive. Each worker publishes the levels it knows beside its
+address. An operator finalizes a level that every live worker knows. The record that finalizes it
+is one that workers of releases before levels refuse with one clear line.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,1 +1,1 @@
-"""Fetching: what a consumer follows, fetch sessions, and reading batches into an answer."""
+"""What a consumer fetches: its partitions, fetch sessions, the poll, and the streamed response."""

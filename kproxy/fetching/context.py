@@ -1,7 +1,7 @@
-"""The partitions that one consumer follows, and which of them may have something new.
+"""The partitions of one consumer, and which of them may have new records.
 
-A session's poll looks only at partitions that changed since they were last found quiet, so its cost
-follows the traffic, not the subscription (KIP-227).
+A session's poll looks only at partitions that changed since the last poll found them empty. Its
+cost follows the traffic and not the size of the subscription (KIP-227).
 """
 
 import anyio

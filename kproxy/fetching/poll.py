@@ -1,7 +1,7 @@
-"""A Fetch's poll: read all that a consumer follows, and wait for more where that is too little.
+"""A Fetch's poll: reads the partitions of a context, and waits while there is too little.
 
-A poll ends with `min_bytes`, an error, the end of `max_wait`, or when the client has sent another
-request behind it: Spark asks for offsets behind each of its Fetches.
+A poll ends when it has `min_bytes`, at an error, after `max_wait`, or when the client sends
+another request on the connection: Spark asks for offsets behind each of its Fetches.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+"""Fetch sessions (KIP-227): a consumer names its partitions once, and then only changes.
 
-Left out: Kafka's preference for followers' sessions, of which there are none here.
+Kafka prefers the sessions of followers. kproxy has no followers, so that rule is left out.
 """
 
 import secrets

@@ -1,4 +1,4 @@
-"""Planning what a fetch returns, and reading it while it is sent."""
+"""Plans what a Fetch returns, and reads it from disk while the connection sends it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

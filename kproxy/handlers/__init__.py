@@ -1,1 +1,1 @@
-"""One file per API family: decode, rule, append or read, answer."""
+"""One file per API family. A handler decodes, calls the rule, and encodes the answer."""

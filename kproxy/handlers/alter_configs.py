@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (44) and AlterConfigs (33), of queues.
 
-Rules and codes follow Kafka's `ConfigurationControlManager`. A broker's settings are given
-at its start.
+Rules and codes follow Kafka's `ConfigurationControlManager`. An operator gives a broker's settings
+at its start, so they cannot be altered here.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

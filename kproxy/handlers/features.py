@@ -1,4 +1,4 @@
-"""Features (KIP-584): what ApiVersions says of kproxy's level, and UpdateFeatures (key 57)."""
+"""Features (KIP-584): kproxy's level in ApiVersions, and UpdateFeatures (57)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

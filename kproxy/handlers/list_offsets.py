@@ -1,7 +1,7 @@
-"""ListOffsets (key 2, versions 1 to 11) and OffsetForLeaderEpoch (key 23, versions 2 to 4).
+"""ListOffsets (2), versions 1 to 11, and OffsetForLeaderEpoch (23), versions 2 to 4.
 
-By time: the index finds the batch, and only that batch's records are looked at. Tiered storage
-(-5, -6) does not exist here, and is answered as Kafka does without it.
+A look-up by time finds the batch through the index, and reads the records of that batch only.
+There is no tiered storage: timestamps -5 and -6 are answered as Kafka does without it.
 """
 
 import time

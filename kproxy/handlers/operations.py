@@ -1,6 +1,8 @@
 """What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), ElectLeaders (43),
-DescribeQuorum (55), and what kproxy has none of: ACLs (29), reassignments (46), quotas (48), SCRAM
-users (50), transactions (65, 66), further config resources (74).
+DescribeQuorum (55).
+
+Of ACLs (29), reassignments (46), quotas (48), SCRAM users (50), transactions (65, 66) and further
+config resources (74) kproxy has none, and answers so.
 """
 
 import shutil

@@ -1,9 +1,9 @@
-"""Produce (key 0), versions 3 to 13 (0 to 2 are named to old clients, and refused).
+"""Produce (0), versions 3 to 13. ApiVersions names versions 0 to 2 too; they are refused.
 
-Everything that can be refused without the fold is refused here; what remains is appended, all
-partitions of the request to one ticket per shard, before this returns: so appends keep the arrival
-order of their connection. Of a partition that is named twice the last records are taken, as Kafka
-does; it also answers with an error where the form of the others is wrong. Left out: transactions.
+The handler refuses what needs no fold. It appends the rest before it returns, with one ticket per
+shard, so appends keep the arrival order of their connection. If a request names a partition twice,
+the last records count, as in Kafka; a malformed earlier one makes the partition's answer an error,
+as in Kafka. Left out: transactions.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""InitProducerId (key 22), versions 0 to 5: an id for an idempotent producer (KIP-98, KIP-360).
+"""InitProducerId (22), versions 0 to 5: an id for an idempotent producer (KIP-98, KIP-360).
 
 A producer without a transactional id gets a new id at each call, as from Kafka. Left out:
 transactional ids.

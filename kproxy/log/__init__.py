@@ -1,1 +1,1 @@
-"""Logs: what orders a shard's envelopes and keeps them. `local` is the embedded one."""
+"""Logs: a log orders a shard's envelopes and keeps them. `local` is embedded, `shared` on Kafka."""

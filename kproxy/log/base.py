@@ -1,4 +1,4 @@
-"""What a shard needs of a log, whichever keeps it."""
+"""What a shard needs of a log, wherever the log is."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol

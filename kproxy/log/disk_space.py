@@ -1,8 +1,8 @@
-"""Room on the disk: what may still be written when there is little, and a reserve for deletions.
+"""Admission by free disk space, and a reserve file for deletions.
 
-Below `disk_free_bytes_min` produces are refused; commits of offsets and copies go on to half of it,
-and deletions always. A reserve file holds a quarter of it (64 MiB at most) against other programs
-that fill the disk, and is given up when they have.
+Below `disk_free_bytes_min` the log refuses produces. Commits of offsets and copies are accepted
+down to half of it, deletions always. A reserve file holds a quarter of it (at most 64 MiB) against
+other programs that fill the disk; the log removes the file when they have.
 """
 
 import os

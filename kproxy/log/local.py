@@ -1,10 +1,10 @@
-"""The embedded log: segment files on the local disk, many appends to one write and one fsync.
+"""The embedded log: segment files on the local disk, with many appends in one write and one fsync.
 
-An envelope is applied only after the commit that holds it succeeded, so nothing that was read,
-acknowledged or judged by can be taken back by a crash, and a failed commit has nothing to undo:
-the file is cut back and the senders are told KAFKA_STORAGE_ERROR. Each frame says before which log
-offset all was on disk when it was written, and `store.synced` how far all is by now: so recovery
-tells a torn tail from damage.
+An envelope is applied only after its commit succeeded. A crash therefore takes back nothing that a
+client read, that was acknowledged, or that a decision used, and a failed commit has nothing to
+undo: the log cuts the file back and answers KAFKA_STORAGE_ERROR. Each frame says up to which log
+offset everything was on disk when the frame was written, and `store.synced` says it for now.
+Recovery uses both to tell a torn tail from damage.
 """
 
 import asyncio

@@ -1,10 +1,22 @@
-"""Putting a shared log's envelopes in order: ours from memory, others' as they are read.
+"""Puts a shared log's envelopes in order: ours from memory, others' from the log.
 
-For a log that many workers append to (a partition of a real Kafka topic). What we sent is known
-before it has landed; a delivery report says where it did. Where that is exactly the next offset it
-is applied at once; where it is further on, another worker wrote in between, and the gap is read
-first. An envelope's own id (writer and counter) says which of ours a read one is, so it does not
-matter whether the report or the reader brings it first. No I/O.
+Many workers append to a shared log (a partition of Kafka's data topic), and Kafka alone decides
+the order. Every worker must apply the same envelopes at the same log offsets. Reading everything
+back would cost each envelope twice, so the sequencer applies our own envelopes from memory:
+
+- `sent` keeps an envelope that is on its way.
+- `reported` takes a delivery report, which names the offset of one of ours. If that is the next
+  offset, the envelope is applied at once, and so are those of ours that follow without a gap.
+- If it is further on, another worker wrote in between. `gap` is then true, the log reader reads
+  the missing offsets, and `read` applies them.
+- A read envelope may be one of ours. Its writer id and counter say which, so the report and the
+  reader may come in either order; the later one changes nothing.
+
+The log is append-only. A report below the next offset, a read that leaves a gap, or another
+envelope where ours was reported means that the log was truncated: LogChanged, and the copy is
+rebuilt.
+
+No I/O: the caller sends, reads and applies.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,8 @@
-"""A shard's log on a partition of a real Kafka's data topic, which other workers may write as well.
+"""A shard's log on a partition of Kafka's data topic, to which other workers may append as well.
 
-What we append is applied when its delivery report says where it landed; what others wrote is read.
-Applied envelopes go to the local copy, unsynced: it can be made again from the log.
+Our own envelopes are applied when their delivery reports say where they landed. Envelopes of other
+workers are read. Applied envelopes go to the local copy without an fsync, because the copy can be
+made again from the log.
 """
 
 import time

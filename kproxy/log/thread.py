@@ -1,7 +1,7 @@
 """One thread for a log's blocking calls.
 
-`anyio.to_thread` took 60 microseconds for an empty call, this 12 (measured): with `--sync always`
-there is one such call in every commit.
+With `--sync always` each commit makes one such call. An empty call through `anyio.to_thread` takes
+60 µs, through this thread 12 µs (measured).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""What it costs to apply an envelope, told from the envelope alone.
+"""The cost of applying an envelope, estimated from the envelope alone.
 
-In units of one append, some ten microseconds: a turn of the loop applies so many and no more.
+The unit is one append, about 10 µs. A turn of the loop applies a fixed number of units.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Sharing the event loop: long work in slices, periodic work, garbage."""
+"""Sharing the event loop: long work in slices, periodic work, garbage collection."""

@@ -1,9 +1,9 @@
-"""When Python looks for cycles among objects: in small steps, and only among young ones.
+"""When Python's cyclic garbage collector runs: in small steps, and only over young objects.
 
-Nearly everything dies by its counts; what does not was made for a moment. A look at all there is
-takes as long as all there is: 200 ms with the caches of rows full, a second with fetch sessions of
-a million partitions. So nothing that lives long may be in a cycle that nobody cuts: `tests` hold a
-served worker against that. What cannot be cut is small, and counted: `left_behind`.
+Reference counting frees nearly everything. A full collection takes time in the number of all
+objects: 200 ms with full caches of rows, one second with fetch sessions of a million partitions.
+Therefore no long-lived object may be in a reference cycle that nobody cuts; a test holds a served
+worker against that. `left_behind` counts the few small objects that are.
 """
 
 import gc

@@ -1,6 +1,6 @@
-"""Cutting long work into slices, so that the loop never stands still.
+"""Cuts long work into slices, so that the loop never stands still.
 
-Of all work that has been cut, one slice is done in each turn of the loop, whoever it is for.
+Each turn of the loop does one slice of all the work that was cut, whoever it is for.
 """
 
 import asyncio

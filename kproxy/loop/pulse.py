@@ -1,7 +1,7 @@
-"""One pulse for all that is done now and then.
+"""One timer for all periodic work.
 
-A process that wakes up is paid for each time: caches are cold, the kernel is asked. Work of many
-shards that is due every second is therefore due in the same turn of the loop, by one timer.
+Each wake-up of a process costs: caches are cold, and the kernel is asked. Periodic work of many
+shards is therefore due in the same turn of the loop.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Long work as generators that yield on the way, so that it can be cut into slices.
 
-What is small is done within a request, counted by its yields and not by a clock, so that the same
-request has the same answer on any machine; the rest goes on at everybody's pace.
+Small work is done within the request. It is counted in yields and not by a clock, so that the same
+request has the same answer on any machine. The rest of large work is done in slices.
 """
 
 import heapq

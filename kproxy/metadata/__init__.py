@@ -1,1 +1,1 @@
-"""Which queues there are and which worker serves what: what Metadata is answered from."""
+"""Which queues there are and which worker serves them: what Metadata is answered from."""

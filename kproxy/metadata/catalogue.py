@@ -1,7 +1,7 @@
 """Queues by name and by id, and their creation.
 
-A creation on its way is shared: whatever names that queue meanwhile goes in line behind it with the
-same id, so a connection's appends keep their order from the first one on.
+Requests that name a queue while it is being created share one creation: they queue behind it with
+the same id. So a connection's appends keep their order from the first one on.
 """
 
 import random

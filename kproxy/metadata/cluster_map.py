@@ -1,9 +1,9 @@
-"""The map every worker caches: which node owns which shard, and where nodes are reached.
+"""The map on every worker: which node owns which shard, and each node's address.
 
-A fold of the partitions topic. Of two owners of a shard the one with the later claim (log offset)
-holds, whatever the order of their records; of two addresses for one node id, and of two ids of the
-cluster, the first one. So what a late worker writes changes nothing: `serving.standing` has the
-worker that it would undo say its own again, as compaction keeps the last record.
+The map is a fold of the partitions topic. Of two owners of a shard the later claim (log offset)
+holds, in whatever order their records come. Of two addresses for one node id the first record
+holds, and so with the cluster id. A worker that sees its own record overwritten writes it again
+(`cluster.map_records`), because compaction keeps the last record.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The cluster as clients see it: its id, its nodes, who leads what."""
+"""The cluster as clients see it: its id, its nodes, and the leader of each partition."""
 
 import base64
 import json

@@ -1,9 +1,9 @@
-"""Levels: what a cluster or a data directory may be written with.
+"""Levels: which formats a cluster or a data directory may be written with.
 
-A level is a set of kinds of envelopes, rows and records that older kproxies do not know. Each
-kproxy reads all levels up to its `NEWEST`, and writes what is above the level in force only once an
-operator has finalized it. Level 1 is what kproxy wrote before there were levels. To clients the
-level is a feature as those of Kafka (KIP-584): `kafka-features.sh` shows and upgrades it.
+A level is a set of kinds of envelopes, rows and records that older releases do not know. Each
+release reads all levels up to its `NEWEST`. It writes what needs a level only after an operator
+has finalized that level. Level 1 is what kproxy wrote before there were levels. Clients see the
+level as a feature (KIP-584): `kafka-features.sh` shows and upgrades it.
 """
 
 from typing import Protocol

@@ -1,6 +1,10 @@
-"""A queue's settings: which there are, what they may be, what they are if not given.
+"""A queue's settings: names, allowed values, defaults.
 
-Names, defaults and documentation follow Kafka's `TopicConfig`; unknown ones are refused.
+Names, defaults and documentation follow Kafka's `TopicConfig`. Unknown names are refused.
+
+The fold reads no settings but those of its own log, and a queue's settings are in its home shard
+only. A setting that the fold needs in another shard therefore travels in the envelope, as
+`kproxy.commit.rewind` does in COMMIT.
 """
 
 import re

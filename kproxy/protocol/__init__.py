@@ -1,1 +1,1 @@
-"""Bytes to values and back. The only importer of kio; no I/O, no clock."""
+"""Bytes to values and back. The only package that imports kio. No I/O, no clock."""

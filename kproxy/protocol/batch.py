@@ -1,7 +1,7 @@
-"""Record batches, magic 2: the header peeked at and patched, the records left as they came.
+"""Record batches, magic 2: reads and patches the header, and leaves the records as they came.
 
-Source: Kafka's message format (KIP-98) and `DefaultRecordBatch`. Base offset and leader epoch lie
-outside the CRC, so giving a batch its offset changes twelve bytes and nothing else.
+Source: Kafka's message format (KIP-98) and `DefaultRecordBatch`. The CRC covers neither the base
+offset nor the leader epoch, so giving a batch its offset changes twelve bytes and nothing else.
 """
 
 import struct

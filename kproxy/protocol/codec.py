@@ -1,7 +1,7 @@
-"""Requests and responses: header by hand, body with kio, in any version from one set of names.
+"""Requests and responses: the header by hand, the body with kio, one set of names for all versions.
 
-A handler answers with plain dicts that carry the fields of every version; `encode` takes those the
-asked version has. So no class of one API version leaks into a handler.
+A handler answers with plain dicts that have the fields of every version. `encode` takes the fields
+of the requested version. So no class of one API version reaches a handler.
 """
 
 import io

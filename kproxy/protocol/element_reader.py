@@ -1,7 +1,8 @@
-"""kio's values read element by element: for large requests, on a thread.
+"""Reads kio's values element by element: for large requests, on a thread.
 
-kio reads a whole request in one call and holds the interpreter for as long: 100 ms for a hundred
-thousand queues. Read so, it is let go between two elements. The values are the same.
+kio reads a whole request in one call and holds the interpreter's lock meanwhile: 100 ms for a
+hundred thousand queues. This reader gives the lock away between two elements. Its values are the
+same.
 """
 
 from collections.abc import Callable

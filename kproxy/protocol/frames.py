@@ -1,7 +1,7 @@
 """Frames: a 4-byte big-endian length, then that many bytes. Bytes in, frames out; no I/O.
 
-The length is checked before a byte of the body is kept, and no more is ever kept than has arrived,
-so a peer that announces much and sends little costs little.
+The assembler checks the length before it keeps a byte of the body, and keeps only bytes that have
+arrived. A peer that announces much and sends little costs little.
 """
 
 from kproxy.protocol.varint import Malformed

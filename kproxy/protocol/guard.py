@@ -1,10 +1,10 @@
 """Checks a request's shape before kio decodes it.
 
-kio's native reader allocates an array by the count that the peer sent, and an impossible count ends
-the process; an unknown tagged field, which Kafka says to ignore (KIP-482), raises. So every request
-is walked once first, by a walker compiled from kio's own schema: each count and length is held
-against the bytes that remain, and unknown tagged fields are cut out. Nothing is allocated by a
-number that a peer sent.
+kio's native reader allocates an array by the count that the peer sent, and an impossible count
+ends the process. It also raises at an unknown tagged field, which Kafka says to ignore (KIP-482).
+The guard therefore walks each request first, with a walker compiled from kio's own schema. It
+holds each count and length against the bytes that remain, and cuts out unknown tagged fields. It
+allocates nothing by a number that a peer sent.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Records inside a batch, for look-ups by time; never on the produce or fetch path.
+"""Reads records inside a batch, for look-ups by time; never on the produce or fetch path.
 
-Unpacked a piece at a time, so that what a small batch claims to hold is never all in memory, and
-refused where it unpacks to more than the limit. gzip is the standard library's; lz4, zstandard and
-cramjam (snappy) are the usual bindings.
+It decompresses a piece at a time, so the content of a small batch that claims much is never in
+memory as a whole, and refuses a batch that decompresses to more than the limit. gzip is the
+standard library's; lz4, zstandard and cramjam (snappy) are the usual bindings.
 """
 
 import zlib

@@ -1,7 +1,7 @@
-"""What the system says of file descriptors: how many there may be, what a socket still holds.
+"""Limits on file descriptors: how many the system allows, how many connections may take.
 
-Connections take no more of them than the shards can spare: a process out of descriptors cannot
-flush rows, and ends.
+Connections leave enough descriptors for the shards: a process without descriptors cannot flush
+rows, and ends.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""What is too large for one turn of the loop: requests decoded on a thread, one at a time.
+"""Decodes requests that are too large for one turn of the loop, on a thread, one at a time.
 
-Python holds the interpreter, but hands it over every few milliseconds: the loop goes on, and what
-comes from others is answered meanwhile.
+The decoding thread shares the interpreter's lock and gives it away every few milliseconds, so the
+loop answers other connections meanwhile.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The server: opens the data directory, listens, keeps limiter, stops without losing an answer."""
+"""The server: opens the data directory, listens, and stops without losing an answer."""
 
 import asyncio
 import fcntl

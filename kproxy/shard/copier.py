@@ -1,8 +1,8 @@
-"""Live batches of a mostly dead segment, written again further on in the log.
+"""Copies forward the live batches of a mostly dead segment: appends them to the log again.
 
-A segment may hold a million batches, nearly all of them dead. So the dead are told by their heads
-alone: of each partition only the next live batch is looked up, and what lies before it is passed
-over. The disk is read in a thread, and the loop is given back every few milliseconds.
+A segment may hold a million batches, nearly all of them dead. The copier therefore reads the heads
+of the batches alone, and looks up only the next live batch of each partition; it passes over what
+lies before that batch. A thread reads the disk, and the work on the loop is cut into slices.
 """
 
 from itertools import islice

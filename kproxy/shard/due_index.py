@@ -1,4 +1,4 @@
-"""Looking now and then at rows that an index files under the time when they are due."""
+"""Periodic scan of a time-ordered index for entries that are due."""
 
 from itertools import islice
 from typing import NamedTuple

@@ -1,9 +1,16 @@
-"""Housekeeping of a shard's local copy: checkpoints, sweeping what is dead, giving disk back.
+"""Housekeeping of a shard's local copy: checkpoints, sweeps, and deleting segments.
 
-None of it changes an answer. Sweeping removes the index rows of batches that no reader can reach
-any more and counts the bytes off their segments; a segment without live bytes is deleted once the
-rows that say so are on disk; one that is mostly dead has its live batches copied forward through
-the log first. All work is cut into slices, so that live traffic goes between them.
+None of it changes an answer.
+
+- A checkpoint flushes the rows. The order is: fsync the log on a thread; fsync on the loop what
+  was applied meanwhile; begin the flush before anything else is applied. So flushed rows never run
+  ahead of the synced log.
+- A sweep removes the index rows of batches that no reader can reach any more, and subtracts the
+  bytes of these batches from their segments' live bytes.
+- A segment without live bytes is deleted, once the rows that say so are on disk.
+- A segment that is mostly dead is copied forward first (`shard.copier`).
+
+All work is cut into slices, so that live traffic goes between them.
 """
 
 import json

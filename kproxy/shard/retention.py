@@ -1,10 +1,11 @@
 """Moves log starts by `retention.ms` and `retention.bytes`, as logged TRIMs.
 
-Due partitions are found by an index (`c` rows): the fold files a partition when it gets its first
-record, under the time when that record can be due; whoever looks files it again for the next time,
-and not before `retention_check_ms` have passed, as Kafka's cleaner looks.
-A partition is looked at once a day at least, and at once when its settings change, so a change that
-nobody heard of is late, not lost. What a clock that was ahead filed for later is looked at at once.
+An index (`c` rows) finds the partitions that are due. The fold files a partition in it with the
+first record, under the earliest time at which that record can expire. After each check the scanner
+files the partition again, at least `retention_check_ms` later, as often as Kafka's cleaner looks.
+
+Each partition is checked once a day at least, and at once when its settings change; so a missed
+change is late and not lost. Entries that a clock ahead of time filed too late are checked at once.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A shard: its log, the state folded from it, and who waits for changes. Opened from its disk."""
+"""A shard: its log, the state folded from it, and the watchers of both. Opened from its disk."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Who waits for which queue partition. Waking costs what changed, not what is watched."""
+"""Requests that wait for a queue partition to change.
+
+Waking costs time in what changed, not in what is watched.
+"""
 
 from typing import Protocol
 

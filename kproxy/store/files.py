@@ -1,4 +1,4 @@
-"""File calls that not every platform has, each with what serves instead."""
+"""File calls that not every platform has, each with its substitute."""
 
 import os
 

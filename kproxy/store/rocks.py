@@ -1,8 +1,8 @@
-"""Rows in RocksDB (rocksdict): an ordered map that opens at once whatever it holds.
+"""Rows in RocksDB (rocksdict): an ordered map that opens at once, whatever its size.
 
-Its own write-ahead log is off. What it holds is a fold of the shard's log, every write is atomic
-and carries the log position it stands for, and a flush keeps a prefix of the writes: after a crash
-it is some earlier state, and the log from there on gives the rest.
+RocksDB's own write-ahead log is off. The rows are a fold of the shard's log. Every write is atomic
+and carries the log offset it stands for, and a flush keeps a prefix of the writes. After a crash
+the rows are some earlier state, and recovery folds the log from there.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
-"""Append-only segment files: the embedded log, and where every batch's bytes are read from.
+"""Append-only segment files: the embedded log, and the bytes of every batch.
 
 A segment is named by its first log offset. It is a run of frames (`store.frames`). A frame is
-never changed. A tail that does not check out is what a crash left of an unfinished commit, and is
-cut off; anything else that does not check out is damage, and refused (`store.tail` tells which).
+never changed. Recovery cuts off an unsound tail that a crash left of an unfinished commit, and
+refuses any other unsound frame as damage (`store.tail` tells which).
 """
 
 import os

@@ -1,7 +1,8 @@
 """How far a log is known to be on disk, in a small file beside it.
 
-Written after each forced write, itself not forced: a kill leaves it exact, and after a power cut it
-may say less than the log has, never more. A log that ends before what it says has lost something.
+The log writes the file after each fsync and does not force it. After a kill it is exact. After a
+power cut it may say less than the log has, never more. A log that ends before it has lost
+something.
 """
 
 import os

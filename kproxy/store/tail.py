@@ -1,8 +1,8 @@
-"""The end of a log that does not check out: torn by a crash, or damaged?
+"""Tells a torn tail of a log from damage.
 
-Each frame of an embedded log says before which log offset all was on disk when it was written. A
-sound frame behind an unsound one that says the unsound one was is the proof of damage. The search
-is bounded: it reads each byte a few times, whatever clients have put into their records.
+Each frame of an embedded log says up to which log offset everything was on disk when the frame was
+written. A sound frame that says so of an unsound frame before it proves damage. The search is
+bounded: it reads each byte a few times, whatever clients have put into their records.
 """
 
 import mmap

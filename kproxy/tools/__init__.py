@@ -1,1 +1,1 @@
-"""`kproxy queues`, `groups`, `describe` and `delete`: asked over the Kafka protocol."""
+"""`kproxy queues`, `groups`, `describe` and `delete`: Kafka requests to a served kproxy."""

@@ -1,4 +1,4 @@
-"""`kproxy locate` and `kproxy health`: what can be asked from outside of a worker."""
+"""`kproxy locate` and `kproxy health`: where a queue is, and whether a worker answers."""
 
 from itertools import chain
 

@@ -1,4 +1,4 @@
-"""`kproxy upgrade`: whether every worker knows a newer level, and putting it in force."""
+"""`kproxy upgrade`: checks whether every worker knows a newer level, and finalizes it."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What kproxy's commands show, put together from what a `Client` is told."""
+"""What kproxy's commands show, put together from a `Client`'s answers."""
 
 import base64
 import heapq

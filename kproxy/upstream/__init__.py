@@ -1,1 +1,1 @@
-"""The real Kafka cluster behind the queues: its topics, appending, reading, membership."""
+"""The Kafka cluster behind the queues: its topics, appending, reading, membership."""

@@ -1,9 +1,9 @@
-"""A worker's way to the data topic: appending, reading, where the logs end and begin.
+"""A worker's access to the data topic: appending, reading, where the logs end and begin.
 
-Who appends to a log that another worker follows says so in the queues topic, once the record is
-durable (`call`): the owner reads on at once. So the ends of logs are asked for only now and then,
-in case a call is lost; often where somebody may append who does not call: a worker of a release
-before levels, or one that does not know yet that it has lost a shard.
+A worker that appends to another owner's log notifies it through the queues topic once the record
+is durable (`call`), and the owner reads on at once. The link therefore polls the ends of logs
+rarely, in case a notification is lost. It polls often where somebody may append without notifying:
+a worker of a release before levels, or a worker that does not know yet that it has lost a shard.
 """
 
 import struct

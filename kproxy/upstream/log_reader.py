@@ -1,8 +1,8 @@
-"""Reading the data topic: only what this worker did not append itself, and what it missed.
+"""Reads the data topic: envelopes of other workers, and gaps.
 
-Nothing is assigned while there is nothing to read, so that a read begins at once: librdkafka has
-one fetch under way per broker, and one that waits for records would be waited for. A partition
-whose reader is still busy (with its disk) is paused meanwhile: the others go on.
+The consumer has no partition assigned while there is nothing to read. librdkafka keeps one Fetch
+per broker in flight, and a Fetch that long-polls an idle partition would delay the next read. A
+partition whose listener is busy (with its disk) is paused, and the others go on.
 """
 
 import asyncio

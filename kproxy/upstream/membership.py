@@ -1,7 +1,7 @@
 """Which shards this worker is to serve: Kafka's own group coordinator decides.
 
-Workers are static members of one consumer group on the data topic; nothing is ever fetched through
-it. It is polled on a thread of its own, so that nothing the event loop does evicts a worker.
+Workers are static members of one consumer group on the data topic. The group's consumer fetches
+nothing. A thread of its own polls it, so nothing that the event loop does evicts a worker.
 """
 
 import asyncio

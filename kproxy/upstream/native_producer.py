@@ -1,9 +1,9 @@
-"""librdkafka's producer without a copy and without a thread of ours, where it can be had.
+"""librdkafka's producer without copies and without a polling thread, where the platform has it.
 
-`confluent_kafka.Producer` copies every record in, and builds a Message with copies of its key and
-value for every delivery report, each on a thread that polls and takes the interpreter's lock from
-the event loop. librdkafka's own interface (rdkafka.h: events, and a file descriptor that says when
-there are some) needs neither. It is called in the very library that confluent-kafka has loaded.
+`confluent_kafka.Producer` copies every record, and builds for every delivery report a Message with
+copies of its key and value, on a thread that polls and takes the interpreter's lock from the event
+loop. librdkafka's own interface (rdkafka.h: events, and a file descriptor that signals them) needs
+neither. This module calls it in the same library that confluent-kafka has loaded.
 """
 
 import asyncio

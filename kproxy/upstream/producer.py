@@ -1,4 +1,4 @@
-"""Appending to the data topic: one idempotent producer for all shards of a worker."""
+"""Appends to the data topic: one idempotent producer for all shards of a worker."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Reading a partition from its start to its end."""
+"""Reads a partition from its start to its end."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""Rows on the offset topic: written by a shard's owner in one transaction, read by the next one.
+"""Writes published rows to the offset topic: the shard's owner, in one transaction.
 
-The transactional id is the shard's, so a new owner's first publication fences the one before it.
+The transactional id is the shard's, so a new owner's first publication fences the owner before it.
 """
 
 from collections.abc import Iterator

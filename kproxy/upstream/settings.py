@@ -1,4 +1,4 @@
-"""How to reach the cluster, and what each client of it (librdkafka's) is told."""
+"""The cluster's address, and the settings of each librdkafka client."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Following whole topics that every worker caches: the map and the catalogue of queues."""
+"""Tails whole topics that every worker caches: the map and the catalogue."""
 
 import asyncio
 import threading

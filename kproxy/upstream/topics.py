@@ -1,6 +1,7 @@
-"""The four topics: made at a first start, and held against what kproxy may rely on at each.
+"""The four topics: creates them at a first start, and checks their settings at each start.
 
-What could lose an acknowledged record or an offset is refused, with the line that mends it.
+A setting that could lose an acknowledged record or an offset is refused, with the command that
+mends it.
 """
 
 import time

@@ -1,1 +1,1 @@
-"""Queues as a pure fold over a log: rows, envelopes, and `apply`. No I/O, clock or randomness."""
+"""The state machine: queues as a pure fold over a log. No I/O, clock or randomness."""

@@ -1,7 +1,22 @@
-"""`state = apply(state, offset, envelope)`: the only place where durable state changes.
+"""The fold, `state = apply(state, offset, envelope)`: the only place where durable state changes.
 
-Deterministic: no clock, no randomness, no setting that is not in the log. Live and on recovery the
-same code runs, so what was answered and what is rebuilt cannot differ.
+A shard's log holds envelopes: client batches and commands. The fold applies them one by one, in
+log order. It decides here, and nowhere else, which queue offset a batch gets, whether it is a
+duplicate, whether a commit rewinds, and whether a group's change still stands. `apply` returns an
+`Outcome`, which answers the client.
+
+The fold is deterministic. It reads the envelope, its log offset and the rows, and no clock, no
+randomness, and no setting that is not in the log. The same code runs live, on recovery, and on
+every other worker that folds the log; so what was answered and what is rebuilt cannot differ. A
+time that a decision needs is in the envelope (`time_ms`), put there by the worker that appended
+it.
+
+Changes go through `State`, which gathers them until the shard writes them in one atomic step with
+the log offset they stand for. A command that comes too late, after a deletion or another decision,
+changes nothing and has an outcome that says why.
+
+A release must fold every envelope that an earlier release wrote as that release did: a kind's
+number and meaning never change.
 """
 
 import json

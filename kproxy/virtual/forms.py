@@ -1,4 +1,4 @@
-"""Forms of binary rows and bodies: one byte says which, and one that is not known is refused."""
+"""Forms of binary rows and bodies: one byte names the form, and an unknown form is refused."""
 
 
 def later_form(what: str, form: int) -> ValueError:

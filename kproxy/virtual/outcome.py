@@ -1,4 +1,4 @@
-"""What the fold is told of an envelope's place, and what it decides."""
+"""What the fold needs to know of an envelope's place, and what it decides."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Which shard a queue's partition, a group or a transactional id lives in. N never changes."""
+"""The shard of a queue's partition, a group or a transactional id; N shards are fixed."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a partition remembers of idempotent producers: in its own `p` row, or one `k` row each."""
+"""What a partition remembers of idempotent producers, in its `p` row or in one `k` row each."""
 
 import struct
 from typing import NamedTuple

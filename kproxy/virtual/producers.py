@@ -1,10 +1,11 @@
 """Idempotent producers: is a batch next in sequence, a duplicate, or out of order?
 
-Kafka's rules (`ProducerStateManager`, `ProducerAppendInfo`, KIP-98, KIP-360): the last five batches
-of a producer are remembered in each partition; a producer not remembered may start anywhere.
+Rules: Kafka's `ProducerStateManager` and `ProducerAppendInfo` (KIP-98, KIP-360). Each partition
+remembers the last five batches of a producer. A producer that is not remembered may start
+anywhere.
 
-A partition's row has the few producers that used it last, and others have rows of their own: so an
-append costs the same whether a queue has one producer or those of a thousand web servers.
+A partition's row has the few producers that used it last; other producers have rows of their own.
+So an append costs the same whether a queue has one producer or those of a thousand web servers.
 """
 
 from collections.abc import Iterator

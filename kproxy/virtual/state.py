@@ -1,6 +1,6 @@
 """A shard's state as the fold sees it: rows behind a bounded cache, changes gathered for one write.
 
-Everything here has been applied, and was durable before it was: readers may answer from it.
+Everything in it has been applied, and was durable before that. Readers may answer from it.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Quantities that must not meet by accident."""
+"""Types of ids and offsets that must not be mixed up."""
 
 from typing import NewType
 
