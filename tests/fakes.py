@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from kproxy.config import Config
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.log.base import Ticket
+from kproxy.loop.clock import Clock
 from kproxy.loop.garbage import collect_less
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster_view import SingleNode
@@ -144,5 +145,5 @@ def memory_worker(**settings: Any) -> Worker:
         cluster=SingleNode(cluster_id="test-cluster", me=Broker(1, "127.0.0.1", 9092)),
         routes=OneShard(shard),
         lookup=StateLookup(shard.state),
-        now_ms=lambda: next(clock),
+        clock=Clock(now_ms=lambda: next(clock)),
     )

@@ -1,6 +1,5 @@
 """This worker's membership of a cluster: from the cluster's address to a `Worker` that serves."""
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,6 +25,7 @@ from kproxy.cluster.upgrades import ClusterUpgrades
 from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.log.disk_space import DiskSpace
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.cluster_map import (
@@ -47,7 +47,7 @@ from kproxy.upstream.membership import Membership
 from kproxy.upstream.settings import BadKafkaConfig, Upstream, upstream_of
 from kproxy.upstream.topic_tailer import Record, TopicTailer
 from kproxy.upstream.topics import ClusterRefused, Topics
-from kproxy.worker.worker import Worker, wall_clock_ms
+from kproxy.worker.worker import Worker
 
 _log = structlog.get_logger()
 
@@ -65,10 +65,16 @@ class ClusterNode:
     """What a worker keeps beside its shards: the map, the catalogue, its name in both."""
 
     def __init__(
-        self, config: Config, upstream: Upstream, address: tuple[str, int], kept_ms: int
+        self,
+        config: Config,
+        upstream: Upstream,
+        address: tuple[str, int],
+        kept_ms: int,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`kept_ms`: how long the queues topic keeps its tombstones."""
         self.config = config
+        self.clock = clock
         self.upstream = upstream
         self.address = address
         self.level = Level(OLDEST)  # until the map says more
@@ -79,10 +85,10 @@ class ClusterNode:
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
         self.cache = CatalogueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)
-        if self.cache.has_missed(wall_clock_ms(), kept_ms):
+        if self.cache.has_missed(self.clock.now_ms(), kept_ms):
             _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
             self.cache.begin_again()
-        self.link = DataLink(upstream, config, self.level)
+        self.link = DataLink(upstream, config, self.level, clock)
         self.map_records = MapRecordGuard(self.map, self.link.publish_map)
         self.catalogue_barrier = CatalogueBarrier(
             self.link.queues_end, lambda: self.cache.next_offset
@@ -104,13 +110,14 @@ class ClusterNode:
             self._take,
             lambda topic: self.cache.begin_again(),
             self.fail,
+            clock,
         )
         self.catalogue_reload = CatalogueReload(
             self.cache,
             partial(self._follower.again, upstream.queues),
             self.catalogue_barrier.wait,
             kept_ms,
-            wall_clock_ms,
+            clock.now_ms,
         )
 
     def fail(self, reason: str) -> None:
@@ -124,7 +131,7 @@ class ClusterNode:
         """Read the map and the catalogue to their ends, and take a place in the map."""
         # A producer takes up to a second over the first record of a topic: not a client's second.
         self.link.publish_queue(outcome_key(0, self.link.writer), None)
-        began_ms = wall_clock_ms()
+        began_ms = self.clock.now_ms()
         await to_thread.run_sync(self._follower.start)
         await self._until(self._follower.caught_up.is_set)
         self.cache.is_current(began_ms)
@@ -243,13 +250,13 @@ class ClusterNode:
     async def flush_now_and_then(self) -> None:
         """Put the catalogue on disk where much has changed, or a while after it has."""
         kv, most = self.rows, self.config.rows_flush_bytes // _CATALOGUE_SHARE
-        flushed_at = time.monotonic()
+        flushed_at = self.clock.monotonic()
         while True:
             await pulse(_FLUSH_LOOK_S)
-            if kv.unflushed_bytes() > most or time.monotonic() - flushed_at > _FLUSH_S:
+            if kv.unflushed_bytes() > most or self.clock.monotonic() - flushed_at > _FLUSH_S:
                 kv.begin_flush()
                 await to_thread.run_sync(kv.finish_flush)
-                flushed_at = time.monotonic()
+                flushed_at = self.clock.monotonic()
 
     async def close(self) -> None:
         await to_thread.run_sync(self._follower.close)
@@ -311,7 +318,7 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 
 async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
     shards = node.shards
-    node.command_router = CommandRouter(node.voice(tasks), wall_clock_ms)
+    node.command_router = CommandRouter(node.voice(tasks), node.clock.now_ms)
     node.link.unfollowed = node.command_router.unfollowed
     shards.submit = node.command_router.submit
     await node.start()
@@ -371,7 +378,7 @@ def _site(node: ClusterNode) -> ShardServices:
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
         lookup=node.cache,
-        now_ms=wall_clock_ms,
+        clock=node.clock,
         level=node.level,
     )
 

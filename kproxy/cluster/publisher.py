@@ -15,8 +15,6 @@ Publication bounds the log: without it a new owner would fold the log from its f
 All published rows together are the shard's state at X. `cluster.rebuild` starts from there.
 """
 
-import time
-
 import anyio
 import structlog
 from anyio import to_thread
@@ -24,6 +22,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.errors import KafkaError
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
 from kproxy.shard.shard import Shard
@@ -44,8 +43,16 @@ _IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
 class Publisher:
     """Keeps one shard's published rows near its state; `run` until cancelled."""
 
-    def __init__(self, shard: Shard, upstream: Upstream, link: DataLink, config: Config) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        upstream: Upstream,
+        link: DataLink,
+        config: Config,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._shard = shard
+        self._monotonic = clock.monotonic
         self._upstream = upstream
         self._link = link
         self._period_s = config.publish_ms / 1000
@@ -54,7 +61,7 @@ class Publisher:
         self._writer: RowsWriter | None = None
         self._anchors = Anchors(shard.kv)
         self._trimmed_to = 0
-        self._published_at = time.monotonic()
+        self._published_at = self._monotonic()
 
     async def run(self) -> None:
         try:
@@ -62,7 +69,7 @@ class Publisher:
                 await pulse(min(_PERIOD_S, self._period_s))
                 if self._due():
                     await self.publish()
-                elif time.monotonic() - self._published_at > _IDLE_S + self._period_s:
+                elif self._monotonic() - self._published_at > _IDLE_S + self._period_s:
                     await self._close()
         finally:
             with anyio.CancelScope(shield=True):
@@ -79,7 +86,7 @@ class Publisher:
         changed = len(unpublished) - (rows.TERM_KEY in unpublished)
         if changed > self._rows_max:
             return True
-        old = time.monotonic() - self._published_at > self._period_s
+        old = self._monotonic() - self._published_at > self._period_s
         return old and (changed > 0 or self._shard.first_live() > self._trimmed_to)
 
     async def publish(self) -> None:
@@ -88,7 +95,7 @@ class Publisher:
             writer = await self._fenced()
         except (NotPublished, KafkaError) as error:
             _log.warning("rows_not_published", shard=self._shard.shard, reason=str(error))
-            self._published_at = time.monotonic()
+            self._published_at = self._monotonic()
             return
         state = self._shard.state
         await self._look_ahead(list(state.unpublished or ()))
@@ -103,7 +110,7 @@ class Publisher:
                 raise
             await self._refused(error)
             return
-        self._published_at = time.monotonic()
+        self._published_at = self._monotonic()
         again = state.unpublished
         self._shard.commit({rows.unpublished_key(k): None for k in keys if k not in again})
         _log.debug("rows_published", shard=self._shard.shard, rows=len(keys), as_of=as_of)
@@ -141,7 +148,7 @@ class Publisher:
         _log.warning(
             "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
         )
-        self._published_at = time.monotonic()
+        self._published_at = self._monotonic()
         if error.fenced:
             await self._close()
 

@@ -152,7 +152,7 @@ async def rebuild(shard: Shard, site: ShardServices) -> None:
             f"the log begins at {start}, but its rows were published as of {as_of} only",
         )
     shard.segments.start(start)
-    below = _Below(shard, start, as_of, site.config, site.now_ms())
+    below = _Below(shard, start, as_of, site.config, site.clock.now_ms())
     if start == as_of:
         await below.finish()
     else:

@@ -8,6 +8,7 @@ import anyio
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.config import Config
 from kproxy.log.disk_space import DiskSpace
+from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
@@ -29,5 +30,5 @@ class ShardServices:
     opening: anyio.Semaphore  # how many local copies are opened at a time
     progress: Progress
     lookup: Lookup
-    now_ms: Callable[[], int]
+    clock: Clock
     level: Level

@@ -184,6 +184,7 @@ class ShardOwner:
                 self._site.link,
                 segment_bytes=config.segment_bytes,
                 room=room,
+                clock=self._site.clock,
             )
 
         shard = Shard(
@@ -232,11 +233,12 @@ class ShardOwner:
             shard.tasks = tasks
             tasks.start_soon(log.run)
             await self._catch_up(log)
-            tasks.start_soon(Housekeeper(shard, self._site.config, shards=self._shards).run)
-            publisher = Publisher(shard, self._site.upstream, self._site.link, self._site.config)
-            tasks.start_soon(publisher.run)
             site = self._site
-            tasks.start_soon(Retention(shard, site.config, site.lookup, site.now_ms).run)
+            keeper = Housekeeper(shard, site.config, shards=self._shards, clock=site.clock)
+            tasks.start_soon(keeper.run)
+            publisher = Publisher(shard, site.upstream, site.link, site.config, site.clock)
+            tasks.start_soon(publisher.run)
+            tasks.start_soon(Retention(shard, site.config, site.lookup, site.clock.now_ms).run)
             try:
                 await self._claim_and_serve(shard)
             finally:  # a publication under way may hold up the end for a minute

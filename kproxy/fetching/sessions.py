@@ -4,11 +4,12 @@ Kafka prefers the sessions of followers. kproxy has no followers, so that rule i
 """
 
 import secrets
-import time
 from collections import deque
+from collections.abc import Callable
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.context import FetchContext
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 
 EPOCH_MAX = 0x7FFFFFFF
@@ -22,13 +23,13 @@ Kafka, and nobody else can, who would have to guess the session's id as well."""
 class Session(FetchContext):
     """An incremental fetch session."""
 
-    def __init__(self, session_id: int, owner: Owner, by_id: bool) -> None:
+    def __init__(self, session_id: int, owner: Owner, by_id: bool, used_at: float) -> None:
         super().__init__()
         self.session_id = session_id
         self.owner = owner
         self.by_id = by_id
         self.epoch = 1
-        self.used_at = time.monotonic()
+        self.used_at = used_at
         self.busy = False
         self._watching = True
 
@@ -36,7 +37,16 @@ class Session(FetchContext):
 class FetchSessions:
     """All sessions of a worker, least recently used first; bounded in number and partitions."""
 
-    def __init__(self, sessions_max: int, partitions_max: int) -> None:
+    def __init__(
+        self,
+        sessions_max: int,
+        partitions_max: int,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        random_below: Callable[[int], int] = secrets.randbelow,
+    ) -> None:
+        self._clock = clock
+        self._random_below = random_below
         self._sessions: dict[int, Session] = {}
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
@@ -46,10 +56,11 @@ class FetchSessions:
         """A new session, or None where there is no room for one: the client goes on without."""
         if not self._make_room(partitions):
             return None
-        session_id = secrets.randbelow(EPOCH_MAX) + 1
+        session_id = self._random_below(EPOCH_MAX) + 1
         while session_id in self._sessions:
-            session_id = secrets.randbelow(EPOCH_MAX) + 1
-        session = self._sessions[session_id] = Session(session_id, owner, by_id)
+            session_id = self._random_below(EPOCH_MAX) + 1
+        now = self._clock.monotonic()
+        session = self._sessions[session_id] = Session(session_id, owner, by_id, now)
         return session
 
     def use(self, session_id: int, owner: Owner, epoch: int, by_id: bool) -> Session:
@@ -62,7 +73,7 @@ class FetchSessions:
         if session.epoch != epoch:
             raise KafkaError(Code.INVALID_FETCH_SESSION_EPOCH)
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
-        session.used_at = time.monotonic()
+        session.used_at = self._clock.monotonic()
         del self._sessions[session_id]
         self._sessions[session_id] = session
         return session
@@ -110,7 +121,8 @@ class FetchSessions:
             or self._followed() + partitions > self._partitions_max
         ):
             oldest = next(iter(self._sessions.values()))
-            if oldest.busy or time.monotonic() - oldest.used_at < _IDLE_S_TO_EVICT:
+            idle_s = self._clock.monotonic() - oldest.used_at
+            if oldest.busy or idle_s < _IDLE_S_TO_EVICT:
                 return False
             self._close(oldest)
         return partitions <= self._partitions_max

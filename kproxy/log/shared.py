@@ -5,7 +5,6 @@ workers are read. Applied envelopes go to the local copy without an fsync, becau
 made again from the log.
 """
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -19,6 +18,7 @@ from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.log.weight import weight
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.store.segments import Segments
 from kproxy.virtual.envelope import Envelope, Kind
@@ -88,8 +88,10 @@ class SharedLog(Log):
         *,
         segment_bytes: int,
         room: DiskSpace,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._partition = partition
+        self._monotonic = clock.monotonic
         self._segments = segments
         self._deliver = deliver
         self._link = link
@@ -152,7 +154,7 @@ class SharedLog(Log):
     def _refusal(self, ticket: Ticket) -> KafkaError | None:
         if self._closing or self._broken is not None:
             return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "another worker serves this shard")
-        now = time.monotonic()
+        now = self._monotonic()
         if now - self._asked_at > _ASK_S:
             self._asked_at = now
             self._allowed = self._room.allowed_kinds(
@@ -227,7 +229,7 @@ class SharedLog(Log):
 
     def _saw_too_short(self, end: int, applied: int) -> None:
         """A new leader may not know its end at once; a log that stays short was truncated."""
-        now = time.monotonic()
+        now = self._monotonic()
         self._short_since = self._short_since or now
         if now - self._short_since > _SHORT_S:
             self.lost(f"the log ends at {end}, but {applied} envelopes were applied")

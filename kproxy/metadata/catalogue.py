@@ -6,11 +6,11 @@ the same id. So a connection's appends keep their order from the first one on.
 
 import random
 import struct
-import time
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from kproxy.errors import Code, KafkaError
+from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.rows import Queue, decode_queue, queue_key
@@ -29,16 +29,29 @@ def absent(name: str) -> tuple[Code, str | None]:
     return Code.INVALID_TOPIC_EXCEPTION if fault else Code.UNKNOWN_TOPIC_OR_PARTITION, fault
 
 
-def new_queue_id(home: ShardId, shards: int) -> QueueId:
-    """Milliseconds since 1970, then random: queues made one after the other have rows side by side.
+class QueueIds:
+    """Makes ids of new queues: milliseconds since 1970, then random, as in a UUID of version 7.
 
-    As in a UUID of version 7; nothing goes by the time, so that a clock may be wrong. The last
-    eight bytes say which shard is the queue's home, see `home_of`.
+    Queues that are created one after the other have rows side by side. Nothing relies on the time,
+    so the clock may be wrong. The last eight bytes give the queue's home shard (`home_of`).
     """
-    time_ms = time.time_ns() // 1_000_000 & _TIME_MASK
-    number = _random.getrandbits(63)
-    number += home - number % shards
-    return QueueId(_ID.pack(time_ms << 16 | _random.getrandbits(16), number))
+
+    def __init__(
+        self,
+        shards: int,
+        now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms,
+        random_bits: Callable[[int], int] = _random.getrandbits,
+    ) -> None:
+        self.shards = shards
+        self._now_ms = now_ms
+        self._random_bits = random_bits
+
+    def new(self, home: ShardId) -> QueueId:
+        """A new id of a queue with this home shard."""
+        number = self._random_bits(63)
+        number += home - number % self.shards
+        time_ms = self._now_ms() & _TIME_MASK
+        return QueueId(_ID.pack(time_ms << 16 | self._random_bits(16), number))
 
 
 def home_of(queue_id: QueueId, shards: int) -> ShardId:
@@ -104,12 +117,12 @@ class Catalogue(Generic[Ticket]):
         lookup: Lookup,
         submit: Callable[[str, Envelope], Ticket],
         partitions_default: int,
-        shards: int,
+        ids: QueueIds,
     ) -> None:
         """`submit` puts a command in line where a queue's home is."""
         self._submit = submit
         self._partitions_default = partitions_default
-        self._shards = shards
+        self._ids = ids
         self._coming: dict[str, tuple[Queue, Ticket]] = {}
         self._coming_kept_max = _COMING_KEPT
         self.find = lookup.find
@@ -136,7 +149,7 @@ class Catalogue(Generic[Ticket]):
             return coming
         queue = Queue(
             name=name,
-            queue_id=new_queue_id(shard_of(name, self._shards), self._shards),
+            queue_id=self._ids.new(shard_of(name, self._ids.shards)),
             partitions=partitions or self._partitions_default,
             wanted=partitions or self._partitions_default,
             created_at=LogOffset(0),

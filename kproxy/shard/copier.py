@@ -5,14 +5,15 @@ of the batches alone, and looks up only the next live batch of each partition; i
 lies before that batch. A thread reads the disk, and the work on the loop is cut into slices.
 """
 
+from collections.abc import Callable
 from itertools import islice
-from time import perf_counter
 
 import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.errors import KafkaError
+from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
@@ -112,8 +113,11 @@ class Live:
 class Copier:
     """Copies what is live in one segment of a shard."""
 
-    def __init__(self, shard: Shard, segment: int) -> None:
+    def __init__(
+        self, shard: Shard, segment: int, monotonic: Callable[[], float] = SYSTEM_CLOCK.monotonic
+    ) -> None:
         self._shard = shard
+        self._monotonic = monotonic
         self._segment = segment
         end = min((other for other in shard.segments.ids if other > segment), default=_NEVER)
         self._live = Live(shard.state, end)
@@ -128,22 +132,22 @@ class Copier:
             await self._run()
 
     async def _run(self) -> None:
-        read, began = 0, perf_counter()
+        read, began = 0, self._monotonic()
         for number, (log_offset, kind, key, position, after) in enumerate(self._reader.heads()):
             if after > read:
                 read = after + _READ_BYTES
                 await to_thread.run_sync(self._reader.read_ahead, position, read - position)
-                began = perf_counter()
-            elif not number % _LOOK_FRAMES and perf_counter() - began > _TURN_S:
+                began = self._monotonic()
+            elif not number % _LOOK_FRAMES and self._monotonic() - began > _TURN_S:
                 await checkpoint()
-                began = perf_counter()
+                began = self._monotonic()
             if not (kind == _COPY or (kind == _APPEND and self._live.may_be(key, log_offset))):
                 continue
             self._take(key, position)
             if self._pending_bytes >= _COPY_BYTES or len(self._pending) >= _COPY_ENVELOPES:
                 if not await self._append():
                     return
-                began = perf_counter()
+                began = self._monotonic()
         if self._pending:
             await self._append()
 

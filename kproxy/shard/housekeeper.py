@@ -14,7 +14,6 @@ All work is cut into slices, so that live traffic goes between them.
 """
 
 import json
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
@@ -25,6 +24,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.errors import KafkaError
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
 from kproxy.shard.copier import Copier
@@ -79,9 +79,12 @@ def _tracked(queue_id: QueueId) -> tuple[bytes, bytes]:
 class Housekeeper:
     """Keeps one shard's disk in order; `run` until cancelled."""
 
-    def __init__(self, shard: Shard, config: Config, *, shards: int = 0) -> None:
+    def __init__(
+        self, shard: Shard, config: Config, *, shards: int = 0, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """`shards`: of a log that is kept elsewhere as well, and given back from its start on."""
         self._in_order = shards > 0
+        self._monotonic = clock.monotonic
         self._shard = shard
         self._state = shard.state
         self._flush_bytes = config.rows_flush_bytes // max(1, shards)
@@ -91,7 +94,7 @@ class Housekeeper:
         self._more_to_sweep = False
         self._noted = {kind: bytes([kind]) for kind in b"xy"}  # no note lies before
         self._swept: OrderedDict[PartitionKey, int] = OrderedDict()
-        self._flushed_at = time.monotonic()
+        self._flushed_at = self._monotonic()
 
     async def run(self) -> None:
         while True:
@@ -118,7 +121,7 @@ class Housekeeper:
     def _flush_due(self, swept: bool, dead: bool) -> bool:
         if self._much_unflushed():
             return True
-        old = time.monotonic() - self._flushed_at > self._flush_s
+        old = self._monotonic() - self._flushed_at > self._flush_s
         behind = self._shard.applied_through != self._shard.durable_through
         return (behind and (old or dead)) or (swept and dead)
 
@@ -137,7 +140,7 @@ class Housekeeper:
         shard.kv.begin_flush()
         await to_thread.run_sync(shard.kv.finish_flush)
         shard.durable_through = through
-        self._flushed_at = time.monotonic()
+        self._flushed_at = self._monotonic()
 
     def _sealed(self) -> list[int]:
         """In order; a log may have ten thousand of them."""
@@ -174,7 +177,7 @@ class Housekeeper:
 
     async def _sweep(self) -> bool:
         """Work through the notes that deletions and trims left; whether anything was done."""
-        until, swept = time.monotonic() + _SWEEP_S, False
+        until, swept = self._monotonic() + _SWEEP_S, False
         self._more_to_sweep = False
         for kind in b"xy" if self._shard.serving else b"y":  # offsets go through the log
             while not self._more_to_sweep and (notes := self._notes(kind)):
@@ -183,7 +186,7 @@ class Housekeeper:
                 if done < len(notes):
                     self._more_to_sweep = swept
                     break
-                self._more_to_sweep = time.monotonic() > until
+                self._more_to_sweep = self._monotonic() > until
         return swept
 
     async def _sweep_notes(self, kind: int, notes: list[tuple[bytes, bytes]]) -> int:
@@ -272,7 +275,7 @@ class Housekeeper:
             live = self._state.live_bytes(segment)
             if live and segment not in self._uncopied:
                 try:
-                    copier = Copier(self._shard, segment)
+                    copier = Copier(self._shard, segment, self._monotonic)
                     await copier.run()
                 except OSError as error:  # no descriptor is left, or the disk fails: another time
                     _log.error("segment_not_copied", segment=segment, reason=str(error))

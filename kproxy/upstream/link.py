@@ -7,7 +7,6 @@ a worker of a release before levels, or a worker that does not know yet that it 
 """
 
 import struct
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -21,6 +20,7 @@ from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE, PartialTicket
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.metadata.levels import CALLS_FROM, Level
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
@@ -70,8 +70,11 @@ class LogListenerBase:
 class DataLink:
     """`log.shared.Link` over confluent-kafka. Made and used on the event loop."""
 
-    def __init__(self, upstream: Upstream, config: Config, level: Level) -> None:
+    def __init__(
+        self, upstream: Upstream, config: Config, level: Level, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._upstream = upstream
+        self._monotonic = clock.monotonic
         self._level = level
         self._landing: dict[int, tuple[PartialTicket, int]] = {}  # by counter
         self._uneasy: dict[int, float] = {}  # until when, by partition
@@ -84,7 +87,7 @@ class DataLink:
             buffered_bytes_max=2 * config.request_bytes_buffered_max,
             delivery_ms_max=config.delivery_ms_max,
         )
-        self._reader = LogReader(upstream, self._was_read, self._lost)
+        self._reader = LogReader(upstream, self._was_read, self._lost, clock)
         self._admin = AdminClient(upstream.settings())
         self.writer = self._appender.writer
         self.next_counter: Callable[[], int] = self._appender.next_counter
@@ -116,7 +119,7 @@ class DataLink:
         self._uneasy.pop(partition, None)
 
     def _watch_often(self, partition: int) -> None:
-        self._uneasy[partition] = time.monotonic() + _UNEASY_S
+        self._uneasy[partition] = self._monotonic() + _UNEASY_S
         self._anxious.set()
 
     # -- calls
@@ -211,7 +214,7 @@ class DataLink:
             with anyio.move_on_after(_ENDS_OFTEN_S if self._often() else _ENDS_PERIOD_S):
                 await self._anxious.wait()
                 await anyio.sleep(_ENDS_OFTEN_S)
-            now = time.monotonic()
+            now = self._monotonic()
             partitions = list(self._often())
             if now - asked_all_at >= _ENDS_PERIOD_S:
                 partitions, asked_all_at = list(self._following), now
@@ -222,7 +225,7 @@ class DataLink:
         """The logs that somebody may append to who does not call."""
         if not self._level.reaches(CALLS_FROM):
             return self._following.keys()
-        now = time.monotonic()
+        now = self._monotonic()
         for partition in [p for p, until in self._uneasy.items() if until < now]:
             del self._uneasy[partition]
         return self._uneasy.keys()

@@ -18,6 +18,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, Kind, from_record
 
@@ -42,9 +43,11 @@ class LogReader:
         upstream: Upstream,
         deliver: Callable[[int, object, Records], Coroutine[Any, Any, None]],
         lost: Callable[[int, object, str], None],
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Both are told of the partition, and for whom it was read."""
         self._topic = upstream.data
+        self._monotonic = clock.monotonic
         self._deliver = deliver
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -142,7 +145,7 @@ class LogReader:
 
     def _refresh_leaders(self) -> None:
         """What librdkafka does not know it looks up at its next second only, if not told to."""
-        now = time.monotonic()
+        now = self._monotonic()
         if now - self._leaders_at > _LEADERS_S:
             self._consumer.list_topics(self._topic, timeout=_ASK_S)
             self._leaders_at = now

@@ -111,6 +111,7 @@ class Appender:
         message_bytes_max: int,
         buffered_bytes_max: int,
         delivery_ms_max: int,
+        random_bits: Callable[[int], int] = secrets.randbits,
     ) -> None:
         self._upstream = upstream
         self._data = upstream.data
@@ -126,7 +127,7 @@ class Appender:
             delivery_timeout_ms=delivery_ms_max,
             error_cb=self._on_error,
         )
-        self.writer = secrets.randbits(63) | 1
+        self.writer = random_bits(63) | 1
         self._tags = itertools.count(1)
         self.next_counter: Callable[[], int] = self._tags.__next__
         self._flying: dict[int, int] = {}  # counter -> partition

@@ -13,6 +13,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store.rocks import RowsFailed
 from kproxy.upstream.settings import Upstream
 
@@ -46,12 +47,14 @@ class TopicTailer:
         deliver: Callable[[list[Record]], Coroutine[Any, Any, None]],
         began_again: Callable[[str], None],
         failed: Callable[[str], None],
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`began_again`: a topic has no record at its start offset any more; all of it comes.
 
         `failed`: `deliver` did, for the reason given, and nothing more comes.
         """
         self._failed = failed
+        self._monotonic = clock.monotonic
         self._deliver = deliver
         self._began_again = began_again
         self._loop = asyncio.get_running_loop()
@@ -86,14 +89,14 @@ class TopicTailer:
 
     def _watermarks(self, topic: str) -> tuple[int, int]:
         """Where a topic begins and ends; one just made may not be known to every broker yet."""
-        end = time.monotonic() + _ASK_S
+        end = self._monotonic() + _ASK_S
         while True:
             try:
                 low, high = self._consumer.get_watermark_offsets(
                     TopicPartition(topic, 0), timeout=_ASK_S
                 )
             except KafkaException:
-                if time.monotonic() > end:
+                if self._monotonic() > end:
                     raise
                 time.sleep(0.2)
             else:

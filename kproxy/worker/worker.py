@@ -1,7 +1,6 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -14,8 +13,9 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.memory_budget import MemoryBudget, ResponseBudget
-from kproxy.metadata.catalogue import Catalogue, Lookup
+from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.levels import Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import QueueSettings, effective, settings_of
@@ -29,10 +29,6 @@ from kproxy.virtual.types import QueueId
 
 Args = TypeVarTuple("Args")
 Encoded = TypeVar("Encoded")
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _uncounted() -> ResponseBudget:
@@ -131,7 +127,7 @@ class Worker:
         lookup: Lookup,
         level: Level | None = None,
         upgrades: Upgrades | None = None,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.config = config
         self.level = level or Level()
@@ -139,18 +135,18 @@ class Worker:
         self.cluster = cluster
         self.routes = routes
         self.catalogue: Catalogue[Ticket] = Catalogue(
-            lookup, routes.submit, config.partitions_default, routes.shards
+            lookup, routes.submit, config.partitions_default, QueueIds(routes.shards, clock.now_ms)
         )
         self.sessions = FetchSessions(
-            config.fetch_sessions_max, config.fetch_session_partitions_max
+            config.fetch_sessions_max, config.fetch_session_partitions_max, clock=clock
         )
         self.request_memory = MemoryBudget(config.request_bytes_buffered_max)
         self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests
         self.answer_memory = MemoryBudget(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
-        self.now_ms = now_ms
-        self.groups = Coordinators(routes.all, config, lookup, now_ms)
+        self.now_ms = clock.now_ms
+        self.groups = Coordinators(routes.all, config, lookup, clock.now_ms)
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
 

@@ -9,7 +9,7 @@ from kproxy.cluster import announcer
 from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.log.base import Ticket
-from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.catalogue import QueueIds
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import COMPARE_KEY
@@ -25,7 +25,7 @@ GROUPS = shard_of(GROUP, SHARDS)
 
 def create(partitions: int = 1, name: str = NAME) -> Envelope:
     values = {"name": name, "partitions": partitions, "configs": {}}
-    return command(Kind.CREATE, new_queue_id(HOME, SHARDS), values=values)
+    return command(Kind.CREATE, QueueIds(SHARDS).new(HOME), values=values)
 
 
 def delete(of: Envelope) -> Envelope:

@@ -12,7 +12,7 @@ from kproxy.cluster.catalogue_cache import (
     announcement,
     outcome_key,
 )
-from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.catalogue import QueueIds
 from kproxy.store.rocks import RocksKv
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.envelope import Kind, command
@@ -26,7 +26,7 @@ SHARDS = 4
 
 def queue(name: str, partitions: int = 1, changed_at: int = 5) -> Queue:
     return Queue(
-        name=name, queue_id=new_queue_id(shard_of(name, SHARDS), SHARDS), partitions=partitions,
+        name=name, queue_id=QueueIds(SHARDS).new(shard_of(name, SHARDS)), partitions=partitions,
         wanted=partitions, created_at=LogOffset(5), changed_at=LogOffset(changed_at),
         configs={"retention.ms": "5"},
     )  # fmt: skip
@@ -80,7 +80,7 @@ def test_the_home_shards_state_is_believed_first(
     home = shard_of("one", SHARDS)
     shard = served[home] = MemoryShard(home, SHARDS)
     values = {"name": "one", "partitions": 1, "configs": {}}
-    made = new_queue_id(shard_of("one", SHARDS), SHARDS)
+    made = QueueIds(SHARDS).new(shard_of("one", SHARDS))
     shard.apply(command(Kind.CREATE, made, values=values))
     assert cache.find("one") is not None
     late = queue("one", changed_at=0)
@@ -97,7 +97,7 @@ def test_a_queue_that_others_are_still_told_of_is_not_there(
 ) -> None:
     home = shard_of("wide", SHARDS)
     shard = served[home] = MemoryShard(home, SHARDS)
-    made = new_queue_id(shard_of("wide", SHARDS), SHARDS)
+    made = QueueIds(SHARDS).new(shard_of("wide", SHARDS))
     values = {"name": "wide", "partitions": 4, "configs": {}}
     assert shard.apply(command(Kind.CREATE, made, values=values)).code == 0
     assert cache.find("wide") is None

@@ -7,7 +7,7 @@ from typing import Any
 from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
 from kproxy.cluster.catalogue_reload import CatalogueReload
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.catalogue import QueueIds
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
@@ -20,7 +20,7 @@ DAY_MS = 24 * 3600 * 1000
 
 def queue(name: str, at: int) -> Queue:
     return Queue(
-        name=name, queue_id=new_queue_id(shard_of(name, SHARDS), SHARDS), partitions=1, wanted=1,
+        name=name, queue_id=QueueIds(SHARDS).new(shard_of(name, SHARDS)), partitions=1, wanted=1,
         created_at=LogOffset(at), changed_at=LogOffset(at), configs={},
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.metadata.catalogue import StateLookup, new_queue_id
+from kproxy.metadata.catalogue import QueueIds, StateLookup
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import announce_key
@@ -63,7 +63,7 @@ class History:
         queue = shard.state.queue(name)
         if queue is None:
             values = {"name": name, "partitions": 1, "configs": {}}
-            return command(Kind.CREATE, new_queue_id(HOME, SHARDS), values=values)
+            return command(Kind.CREATE, QueueIds(SHARDS).new(HOME), values=values)
         if self.chance.random() < 0.5:
             return command(Kind.DELETE, queue.queue_id)
         values = {"set": {"retention.ms": str(len(self.log))}, "drop": [], "all": False}
@@ -133,7 +133,7 @@ def test_a_note_of_what_came_later_stays() -> None:
         holder._serve(shard, 0)
         await history.member.tasks.run()
         values: dict[str, Any] = {"name": NAMES[0], "partitions": 1, "configs": {}}
-        create = command(Kind.CREATE, new_queue_id(HOME, SHARDS), values=values)
+        create = command(Kind.CREATE, QueueIds(SHARDS).new(HOME), values=values)
         history.fold(holder, shard, create)
         (first,) = history.link.reports
         history.fold(holder, shard, command(Kind.DELETE, create.queue_id))

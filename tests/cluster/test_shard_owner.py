@@ -18,7 +18,7 @@ from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.coordinators import Coordinators
 from kproxy.loop import garbage, pace
 from kproxy.loop.steps import at_once
-from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard import housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsClosed
@@ -103,7 +103,7 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
         return scan(self, start, end)
 
     async def test(life: Life) -> None:
-        queue_id = new_queue_id(ShardId(0), 1)
+        queue_id = QueueIds(1).new(ShardId(0))
         life.shards.assigned(frozenset({0}))
         await fill(await served(life), queue_id)
         monkeypatch.setattr(RocksKv, "scan", noted)
@@ -115,7 +115,7 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
             for turns in range(ROUNDS):
                 life.shards.assigned(frozenset({0}))
                 shard = await served(life)
-                life.aftermath.queue_gone(new_queue_id(ShardId(0), 1))
+                life.aftermath.queue_gone(QueueIds(1).new(ShardId(0)))
                 assert shard.tasks is not None
                 shard.tasks.start_soon(life.aftermath.look_at, shard, [queue_id], [])
                 coordinators.of(shard)
@@ -138,7 +138,7 @@ def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(with_life: Any)
     async def test(life: Life) -> None:
         life.shards.assigned(frozenset({0}))
         shard = await served(life)
-        await fill(shard, new_queue_id(ShardId(0), 1))
+        await fill(shard, QueueIds(1).new(ShardId(0)))
         rows = shard.kv.scan(b"g", b"h")
         next(rows)
         life.shards.assigned(frozenset())
@@ -163,7 +163,7 @@ def test_little_is_left_of_shards_that_were_given_up(
         life.shards.assigned(frozenset({0}))
         shard = await served(life)
         if not given_up:
-            await fill(shard, new_queue_id(ShardId(0), 1))
+            await fill(shard, QueueIds(1).new(ShardId(0)))
         assert shard.state.queue("q") is not None
         given_up.append(weakref.ref(shard))
         life.shards.assigned(frozenset())
@@ -205,7 +205,7 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
     with_life: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed 70 of `tests/simulation/test_workers.py`: a copied batch was not there any more."""
-    key = new_queue_id(ShardId(0), 1), 0
+    key = QueueIds(1).new(ShardId(0)), 0
 
     def trimmed_meanwhile(world: World) -> Any:
         def read_to_end(*asked: Any) -> Any:
@@ -243,7 +243,7 @@ def test_a_log_that_cannot_be_read_is_said_and_tried_again(
 ) -> None:
     """FAULT: the rebuild waited for ever, and kept others from being opened."""
     monkeypatch.setattr(shard_owner, "_REFUSED_AGAIN_S", 0.01)
-    queue_id = new_queue_id(ShardId(0), 1)
+    queue_id = QueueIds(1).new(ShardId(0))
     row = Partition()
     row.next_offset = 1
     published: dict[bytes, bytes | None] = {

@@ -80,7 +80,7 @@ def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
 
 def test_who_goes_on_with_a_session_that_has_ended_watches_nothing() -> None:
     shard: Any = Watched()
-    session = Session(1, ("/here", None), False)
+    session = Session(1, ("/here", None), False, 0.0)
     follow(session, shard, 10)
     assert len(shard.watchers) == 10
     assert session.let_go()

@@ -8,7 +8,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import offsets
-from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.envelope import Kind, command
 from kproxy.virtual.types import ShardId
@@ -57,7 +57,7 @@ def test_a_queue_made_again_has_no_offsets_of_the_one_before(
             assert list(names) == ["q"]
             values = {"name": "q", "partitions": 1, "configs": {}}
             shard.apply(command(Kind.DELETE, old.queue_id))
-            shard.apply(command(Kind.CREATE, new_queue_id(ShardId(0), 1), values=values))
+            shard.apply(command(Kind.CREATE, QueueIds(1).new(ShardId(0)), values=values))
 
         monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
         assert (await committed(client)).topics[0].partitions[0].committed_offset == -1

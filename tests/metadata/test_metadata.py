@@ -1,6 +1,5 @@
 import base64
 import json
-import time
 from pathlib import Path
 
 import anyio
@@ -9,7 +8,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
-from kproxy.metadata.catalogue import StateLookup, home_of, new_queue_id
+from kproxy.metadata.catalogue import QueueIds, StateLookup, home_of
 from kproxy.metadata.cluster_view import DirectoryUpgrades, open_identity
 from kproxy.metadata.levels import NEWEST
 from kproxy.virtual.partitioner import name_fault, shard_of
@@ -29,7 +28,7 @@ def test_creations_on_their_way_are_shared() -> None:
         appended.append(envelope)
         return Slow()
 
-    catalogue: Catalogue[Slow] = Catalogue(StateLookup(MemoryShard().state), decide, 1, 1)
+    catalogue: Catalogue[Slow] = Catalogue(StateLookup(MemoryShard().state), decide, 1, QueueIds(1))
     first = catalogue.create("q")
     assert catalogue.create("q") == first
     assert catalogue.exists("q")
@@ -47,22 +46,21 @@ def test_a_bad_name_is_not_created() -> None:
 
 
 def test_ids_are_unlike() -> None:
-    made = {new_queue_id(ShardId(i % 64), 64): i % 64 for i in range(1000)}
+    made = {QueueIds(64).new(ShardId(i % 64)): i % 64 for i in range(1000)}
     assert len(made) == 1000
     assert all(home_of(queue_id, 64) == home for queue_id, home in made.items())
 
 
 @pytest.mark.parametrize("time_ns", [0, -1, 1_790_000_000_000_000_000, (1 << 63) - 1])
 def test_ids_are_in_order_of_creation_and_fit_whatever_the_clock_says(
-    time_ns: int, monkeypatch: pytest.MonkeyPatch
+    time_ns: int,
 ) -> None:
-    monkeypatch.setattr(time, "time_ns", lambda: time_ns)
-    first = new_queue_id(ShardId(3), 8)
+    time_ms = time_ns // 1_000_000
+    first = QueueIds(8, lambda: time_ms).new(ShardId(3))
     assert not base64.urlsafe_b64encode(first).startswith(b"-")
     assert home_of(first, 8) == 3
-    monkeypatch.setattr(time, "time_ns", lambda: time_ns + 1_000_000)
     if 0 < time_ns < 1 << 62:
-        assert first < new_queue_id(ShardId(1), 8)
+        assert first < QueueIds(8, lambda: time_ms + 1).new(ShardId(1))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.shared import SharedLog
+from kproxy.loop.clock import Clock
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
 from kproxy.shard.shard import Shard
@@ -226,7 +227,11 @@ def test_a_rebuild_while_the_owner_trims_begins_again(kafka: Kafka, tmp_path: Pa
             async def main() -> None:
                 link = DataLink(site, CONFIG, Level())
                 means: Any = SimpleNamespace(
-                    upstream=site, link=link, config=CONFIG, progress=Progress(), now_ms=lambda: 0
+                    upstream=site,
+                    link=link,
+                    config=CONFIG,
+                    progress=Progress(),
+                    clock=Clock(now_ms=lambda: 0),
                 )
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(rebuilding, "_read_rows", read_and_wait)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import anyio
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.catalogue import new_queue_id
+from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
@@ -127,7 +127,9 @@ class Clients:
     async def _create(self, life: Life, name: str) -> None:
         shards = len(self._world.logs)
         values = {"name": name, "partitions": self._rng.choice((1, 1, 4)), "configs": {}}
-        queue_id = new_queue_id(ShardId(shard_of(name, shards)), shards)
+        queue_id = QueueIds(shards, life.now_ms, self._rng.getrandbits).new(
+            ShardId(shard_of(name, shards))
+        )
         if not await self._ask_home(life, name, command(Kind.CREATE, queue_id, values=values)):
             self.done["created"] += 1
 

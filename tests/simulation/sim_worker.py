@@ -15,14 +15,15 @@ from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.cluster.services import ShardServices
 from kproxy.config import Config
 from kproxy.log.disk_space import DiskSpace
+from kproxy.loop.clock import Clock
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
 from kproxy.shard.shard import Shard
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.rows import TERM_KEY, Queue, decode_term
+from tests.simulation import virtual_time
 from tests.simulation.cluster import SimLink, World
 from tests.simulation.disks import SimKv
-from tests.simulation.virtual_time import Clock
 
 
 def config(directory: Path, shards: int) -> Config:
@@ -103,7 +104,9 @@ class Life:
             config=self.config, upstream=upstream, link=self.link, decisions=self.decisions,
             announce=lambda shard, claim: None,
             room=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
-            progress=Progress(), lookup=self.cache, now_ms=self.now_ms, level=Level(),
+            progress=Progress(), lookup=self.cache,
+            clock=Clock(self.now_ms, virtual_time.monotonic),
+            level=Level(),
         )  # fmt: skip
         for task in (
             self.link.watch_ends, self.decisions.expire, self.aftermath.run, self.freshness.run,
@@ -118,7 +121,7 @@ class Life:
 
     def now_ms(self) -> int:
         off_ms = self.world.conditions.clocks_off_ms.get(self.name, 0)
-        return Clock().time_ns() // 1_000_000 + off_ms
+        return int(virtual_time.monotonic() * 1000) + 10**12 + off_ms
 
     async def crash(self) -> None:
         """Nothing it does from now on has an effect, and what was not on its disk is gone."""

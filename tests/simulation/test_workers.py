@@ -7,7 +7,6 @@ of each from its first record on.
 """
 
 import os
-import random
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from anyio.lowlevel import checkpoint
 from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.log import shared
 from kproxy.loop import pace
-from kproxy.metadata import catalogue
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
 from kproxy.virtual.snapshot import RowCapture
@@ -69,13 +67,9 @@ class _Keys(dict[bytes, None]):
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path], Simulation]]:
     """Runs a seed, with the means of workers replaced by simulated ones."""
-    clock: Any = virtual_time.Clock()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
-    for module in (publisher, keeper_module, shared, catalogue):
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(copier, "perf_counter", clock.monotonic)
     monkeypatch.setattr(publisher, "RowsWriter", SimRowsWriter)
     monkeypatch.setattr(
         publisher, "RowCapture", lambda kv, keys, anchors: RowCapture(kv, _keys(keys), anchors)
@@ -91,7 +85,6 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
         for module in (shard_owner, rebuild):
             monkeypatch.setattr(module, "wipe", world.wipe)
-        monkeypatch.setattr(catalogue, "_random", random.Random(seed))
         monkeypatch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
         monkeypatch.setattr(publisher, "_SLICE", simulation.conditions.rows_at_once)
         monkeypatch.setattr(publisher, "checkpoint", _checkpoint(simulation))

@@ -68,17 +68,8 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
         anyio.run(main, backend_options={"loop_factory": VirtualLoop})
 
 
-class Clock:
-    """In the place of the module `time`."""
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def time_ns(self) -> int:
-        return int(self.monotonic() * 1e9) + 10**18
-
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError("nobody may sleep here")
+def monotonic() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def working_clock(seed: int) -> Callable[[], float]:
