@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
+JOBS ?= 2
+FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store upstream virtual
 
 .PHONY: run test test-long check format clean kafka-libs spark-jars spark bench bench-quick
 
@@ -12,7 +14,8 @@ run: $(VENV)/.run
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars static
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long and not alone" -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long and alone"
 
 test-long: $(VENV)/.dev kafka-libs spark-jars
 	$(BIN)/python -m pytest -m long
@@ -26,7 +29,7 @@ bench-quick: $(VENV)/.dev kafka-libs
 
 # Under a minute, nothing but Python needed.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long" tests/protocol tests/virtual tests/metadata tests/store tests/log tests/fetching tests/handlers tests/owning tests/groups tests/simulation
+	$(BIN)/python -m pytest -q -m "not long" $(FAST:%=tests/%)
 
 .PHONY: static
 static: $(VENV)/.check

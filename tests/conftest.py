@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,24 @@ from tests.harness import Served, served
 from tests.real_kafka import Kafka
 from tests.wire import Wire
 from tests.workers import Workers
+
+_LONGEST_FIRST = ("spark", "on_kafka", "clients", "faults", "kafka", "scale", "releases")
+"""Folders whose tests take longest; the quick ones fill up the end of a run."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side (`-n`): a file stays on one process, and so do all files that need Spark."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
+
+    items.sort(key=rank)
+    for item in items:
+        group = "spark" if item.path.parent.name == "spark" else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="module")

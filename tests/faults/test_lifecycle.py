@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import ROOT, Served, served
+from tests.harness import ROOT, Served, eventually, free_port, served
 from tests.wire import Wire, batch, fetch_values, produce_values
 
 
@@ -52,6 +52,33 @@ def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
     done = command("serve", "--config", str(file))
     assert done.returncode == 2
     assert "lissten" in done.stderr
+
+
+def test_make_run_takes_settings_from_the_environment(tmp_path: Path) -> None:
+    port = free_port()
+    env = {
+        **os.environ,
+        "KPROXY_LISTEN": f"127.0.0.1:{port}",
+        "KPROXY_DATA_DIR": str(tmp_path / "d"),
+    }
+    make = subprocess.Popen(
+        ["make", "-s", "-o", ".venv/.run", "run"], cwd=ROOT, env=env, start_new_session=True
+    )
+    try:
+        wire = eventually(lambda: _connected(port), 30)
+        with wire:
+            assert wire.call(ApiKey.API_VERSIONS, 0, {}).error_code == 0
+        assert (tmp_path / "d" / "meta.json").exists()
+    finally:
+        os.killpg(make.pid, signal.SIGTERM)
+        make.wait(30)
+
+
+def _connected(port: int) -> Wire | None:
+    try:
+        return Wire("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return None
 
 
 def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:

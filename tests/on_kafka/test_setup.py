@@ -1,13 +1,11 @@
 """Topics made, checked, refused with the line that mends them; the supervisor; locate."""
 
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from confluent_kafka.admin import (
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import wanted
 from kproxy.virtual.partitioner import shard_of
-from tests.harness import ROOT, Served, eventually, java
+from tests.harness import ROOT, Served, eventually, free_port, java
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
 from tests.workers import Workers
@@ -168,19 +166,6 @@ def supervised(kafka: Kafka, data_dir: Path, port: int, *more: str) -> subproces
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def two_free_ports() -> int:
-    """The first of two; below those that the system itself gives to connections."""
-    while True:
-        port = random.randrange(15_000, 30_000)
-        with closing(socket.socket()) as one, closing(socket.socket()) as two:
-            try:
-                one.bind(("127.0.0.1", port))
-                two.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
-
-
 def answers(port: int) -> bool:
     try:
         with Wire("127.0.0.1", port, seconds=3) as wire:
@@ -200,7 +185,7 @@ def nodes(port: int) -> set[int] | None:
 
 
 def test_workers_under_a_supervisor(kafka: Kafka, tmp_path: Path) -> None:
-    port = two_free_ports()
+    port = free_port(2)
     parent = supervised(kafka, tmp_path, port)
     try:
         assert eventually(lambda: nodes(port), 40) == {port, port + 1}  # the first answer
@@ -278,7 +263,7 @@ def located(kafka: Kafka, port: int) -> None:
 
 def test_a_worker_that_refuses_ends_the_supervisor(kafka: Kafka, tmp_path: Path) -> None:
     make(kafka, "supervised-3", 3)
-    parent = supervised(kafka, tmp_path, two_free_ports(), "--topic-prefix", "supervised-3")
+    parent = supervised(kafka, tmp_path, free_port(2), "--topic-prefix", "supervised-3")
     assert parent.wait(30) == 1
     assert parent.stderr
     lines = parent.stderr.read()
