@@ -26,8 +26,8 @@ def test_a_long_answer_waits_for_room() -> None:
         done = []
 
         async def make_answer() -> None:
-            with ResponseBudget(memory) as making:
-                await making.step(1 << 19)
+            with ResponseBudget(memory) as budget:
+                await budget.step(1 << 19)
                 done.append(memory.used)
 
         async with anyio.create_task_group() as tasks:

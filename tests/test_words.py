@@ -7,7 +7,7 @@ from tests.harness import ROOT
 RETIRED = (
     "Aftermath", "AwayNodes", "Decisions", "DiskRoom", "Freshness", "Holder", "House", "Interest",
     "Keeper", "LEFT_FOR_NOW", "Looks", "Making", "Onlooker", "QueueCache", "Reach", "Rereading",
-    "Wish", "aftermath", "owning", "pressed", "read_whole", "settle_one",
+    "Wish", "remote_cleanup", "owning", "pressed", "read_whole", "settle_one",
 )  # fmt: skip
 
 

@@ -44,12 +44,12 @@ class ClusterContext:
 class Announcer:
     """Puts announcements in the queues topic."""
 
-    def __init__(self, voice: ClusterContext) -> None:
-        self._settle = voice.settle
-        self._link = voice.link
-        self._shards = voice.shards
-        self._cache = voice.cache
-        self._tasks = voice.tasks
+    def __init__(self, context: ClusterContext) -> None:
+        self._settle = context.settle
+        self._link = context.link
+        self._shards = context.shards
+        self._cache = context.cache
+        self._tasks = context.tasks
         self._to_note: list[str] = []
         self._unsure: dict[str, tuple[Shard, int, float]] = {}  # claim, and since when
         self._to_compare: dict[int, tuple[Shard, int]] = {}

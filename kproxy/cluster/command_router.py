@@ -46,16 +46,16 @@ _Folded = tuple[int, Envelope, Outcome]
 class CommandRouter:
     """What this worker asked of other shards, and what it decides for others."""
 
-    def __init__(self, voice: ClusterContext, now_ms: Callable[[], int]) -> None:
-        self._link = voice.link
-        self._shards = voice.shards
-        self._serving = voice.serving
-        self._tasks = voice.tasks
+    def __init__(self, context: ClusterContext, now_ms: Callable[[], int]) -> None:
+        self._link = context.link
+        self._shards = context.shards
+        self._serving = context.serving
+        self._tasks = context.tasks
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._landing: dict[int, dict[QueueId, list[tuple[int, StreamedResponse]]]] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
-        self.announcer = Announcer(voice)
+        self.announcer = Announcer(context)
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking

@@ -80,8 +80,8 @@ class ClusterNode:
         self.level = Level(OLDEST)  # until the map says more
         self.map = ClusterMap(config.shards)
         self.shards = OwnedShards(config.shards, config.data_dir)
-        self.room = DiskSpace(config.data_dir, config.disk_free_bytes_min)
-        self.room.maintain_reserve()  # opening writes, too
+        self.disk_space = DiskSpace(config.data_dir, config.disk_free_bytes_min)
+        self.disk_space.maintain_reserve()  # opening writes, too
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
         self.cache = CatalogueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)
@@ -237,7 +237,7 @@ class ClusterNode:
             await pulse(_SAY_AGAIN_S)
             self.map_records.say_again(self.me)
 
-    def voice(self, tasks: TaskGroup) -> ClusterContext:
+    def context(self, tasks: TaskGroup) -> ClusterContext:
         return ClusterContext(
             link=self.link,
             shards=self.config.shards,
@@ -318,7 +318,7 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
 
 async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
     shards = node.shards
-    node.command_router = CommandRouter(node.voice(tasks), node.clock.now_ms)
+    node.command_router = CommandRouter(node.context(tasks), node.clock.now_ms)
     node.link.unfollowed = node.command_router.unfollowed
     shards.submit = node.command_router.submit
     await node.start()
@@ -355,7 +355,7 @@ def _start_tasks(node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades)
         lambda: shards.serving(0) is not None,
     )
     tasks.start_soon(_until_cancelled, membership)
-    tasks.start_soon(shards.run, _site(node))
+    tasks.start_soon(shards.run, _services(node))
     tasks.start_soon(node.link.watch_ends)
     tasks.start_soon(node.command_router.expire)
     tasks.start_soon(node.remote_cleanup.run)
@@ -367,14 +367,14 @@ def _start_tasks(node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades)
     tasks.start_soon(away.run)
 
 
-def _site(node: ClusterNode) -> ShardServices:
+def _services(node: ClusterNode) -> ShardServices:
     return ShardServices(
         config=node.config,
         upstream=node.upstream,
         link=node.link,
-        decisions=node.command_router,
+        command_router=node.command_router,
         announce=node.announce,
-        room=node.room,
+        disk_space=node.disk_space,
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
         lookup=node.cache,

@@ -24,7 +24,7 @@ class OwnedShards:
         self.shards = shards
         self._directory = directory
         self._wanted: frozenset[int] = frozenset()
-        self._holders: dict[int, ShardOwner] = {}
+        self._owners: dict[int, ShardOwner] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._changed = anyio.Event()
         self.submit: Callable[[str, Envelope], Ticket]
@@ -33,15 +33,15 @@ class OwnedShards:
         """Wait until the cached catalogue is as new as the cluster's."""
 
     def serving(self, index: int) -> Shard | None:
-        holder = self._holders.get(index)
-        return None if holder is None else holder.shard
+        owner = self._owners.get(index)
+        return None if owner is None else owner.shard
 
     def serving_name(self, name: str) -> Shard | None:
         """The home shard of a queue, if this worker serves it now."""
         return self.serving(shard_of(name, self.shards))
 
     def all(self) -> list[Shard]:
-        return [h.shard for h in self._holders.values() if h.shard is not None]
+        return [h.shard for h in self._owners.values() if h.shard is not None]
 
     async def wait_for_catalogue(self, names: Iterable[str]) -> None:
         if any(self.serving_name(name) is None for name in names):
@@ -53,7 +53,7 @@ class OwnedShards:
         self._wanted = wanted
         self._changed.set()
 
-    async def run(self, site: ShardServices) -> None:
+    async def run(self, services: ShardServices) -> None:
         """Hold what is assigned, let go of what is not, until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
@@ -62,18 +62,18 @@ class OwnedShards:
                     if index not in self._wanted:
                         scope.cancel()
                 for index in self._wanted - self._scopes.keys():
-                    self._start(index, site, tasks)
+                    self._start(index, services, tasks)
                 await self._changed.wait()
 
-    def _start(self, index: int, site: ShardServices, tasks: TaskGroup) -> None:
-        holder = ShardOwner(index, self.shards, self._directory / f"shard-{index}", site)
+    def _start(self, index: int, services: ShardServices, tasks: TaskGroup) -> None:
+        owner = ShardOwner(index, self.shards, self._directory / f"shard-{index}", services)
         scope = self._scopes[index] = anyio.CancelScope()
-        self._holders[index] = holder
+        self._owners[index] = owner
 
         async def hold() -> None:
             with scope:
-                await holder.run()
-            del self._holders[index], self._scopes[index]
+                await owner.run()
+            del self._owners[index], self._scopes[index]
             self._changed.set()  # it may have been given back meanwhile
 
         tasks.start_soon(hold)

@@ -129,7 +129,7 @@ class _Below(LogListenerBase):
         self._finish(KafkaError(Code.NOT_LEADER_OR_FOLLOWER, reason))
 
 
-async def rebuild(shard: Shard, site: ShardServices) -> None:
+async def rebuild(shard: Shard, services: ShardServices) -> None:
     """Fill an empty shard up to the log offset that the published rows stand for.
 
     Rows go to disk as they come, for memory to be bounded; those without a checkpoint are no copy.
@@ -137,9 +137,9 @@ async def rebuild(shard: Shard, site: ShardServices) -> None:
     Raises NotRebuilt; KafkaError where the log was trimmed meanwhile, or the cluster is away: wipe
     and try again.
     """
-    index, link = shard.shard, site.link
+    index, link = shard.shard, services.link
     start = await link.start(index)  # asked first: when rows are read, nothing is live before it
-    as_of = await _read_rows(shard, site)
+    as_of = await _read_rows(shard, services)
     end = await link.end(index)
     if as_of > end:
         raise NotRebuilt(
@@ -152,13 +152,13 @@ async def rebuild(shard: Shard, site: ShardServices) -> None:
             f"the log begins at {start}, but its rows were published as of {as_of} only",
         )
     shard.segments.start(start)
-    below = _Below(shard, start, as_of, site.config, site.clock.now_ms())
+    below = _Below(shard, start, as_of, services.config, services.clock.now_ms())
     if start == as_of:
         await below.finish()
     else:
         link.follow(index, below)
         link.read(index, start, as_of)
-    async with site.progress.of(
+    async with services.progress.of(
         "shard_rebuilding", as_of - start, lambda: below.next_offset - start, shard=index
     ):
         await below.done.wait()
@@ -167,13 +167,13 @@ async def rebuild(shard: Shard, site: ShardServices) -> None:
     _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
 
 
-async def _read_rows(shard: Shard, site: ShardServices) -> int:
+async def _read_rows(shard: Shard, services: ShardServices) -> int:
     """Put the published rows in place; the log offset they stand for."""
     as_of = 0
 
     def read() -> None:
         nonlocal as_of
-        for chunk in read_to_end(site.upstream, site.upstream.offset, shard.shard):
+        for chunk in read_to_end(services.upstream, services.upstream.offset, shard.shard):
             changes: dict[bytes, bytes | None] = {}
             for key, value in chunk:
                 if key == AS_OF_KEY and value is not None:
@@ -181,7 +181,7 @@ async def _read_rows(shard: Shard, site: ShardServices) -> int:
                 else:
                     changes |= snapshot.decode(key, value)
             shard.kv.write(changes)
-            if _flush_due(shard, site.config):
+            if _flush_due(shard, services.config):
                 shard.kv.flush()
         names = snapshot.names(shard.kv)
         while part := list(islice(names, _NAMES)):

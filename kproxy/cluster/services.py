@@ -23,10 +23,10 @@ class ShardServices:
     config: Config
     upstream: Upstream
     link: DataLink
-    decisions: CommandRouter
+    command_router: CommandRouter
     announce: Callable[[int, int], None]
     """Tell the map who serves a shard: (shard, claim's log offset)."""
-    room: DiskSpace
+    disk_space: DiskSpace
     opening: anyio.Semaphore  # how many local copies are opened at a time
     progress: Progress
     lookup: Lookup

@@ -24,6 +24,7 @@ from pathlib import Path
 import anyio
 import structlog
 from anyio import to_thread
+from anyio.abc import TaskGroup
 
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import NotRebuilt, rebuild, wipe
@@ -72,11 +73,11 @@ class _LastRecord(LogListenerBase):
 class ShardOwner:
     """Holds one shard until cancelled."""
 
-    def __init__(self, index: int, shards: int, directory: Path, site: ShardServices) -> None:
+    def __init__(self, index: int, shards: int, directory: Path, services: ShardServices) -> None:
         self._index = index
         self._shards = shards
         self._directory = directory
-        self._site = site
+        self._services = services
         self.shard: Shard | None = None  # while it is served
         self._claimed_by_other = anyio.Event()
         self._foreign = 0
@@ -113,12 +114,12 @@ class ShardOwner:
         return _AGAIN_S
 
     async def _hold_once(self) -> None:
-        async with self._site.opening:
+        async with self._services.opening:
             shard = await self._open()
         try:
             await self._follow(shard)
         finally:
-            self._site.link.forget(self._index)
+            self._services.link.forget(self._index)
             self._stop_serving(shard)
             shard.tasks = None
             shard.log.close()
@@ -145,9 +146,9 @@ class ShardOwner:
         await to_thread.run_sync(wipe, self._directory)
         shard = await to_thread.run_sync(self._new)
         try:
-            await rebuild(shard, self._site)
+            await rebuild(shard, self._services)
         except BaseException:
-            self._site.link.forget(self._index)
+            self._services.link.forget(self._index)
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(shard.close)
                 await to_thread.run_sync(wipe, self._directory)
@@ -171,20 +172,20 @@ class ShardOwner:
         return shard
 
     def _new(self) -> Shard:
-        config, directory = self._site.config, self._directory
+        config, directory = self._services.config, self._directory
         directory.mkdir(parents=True, exist_ok=True)
         segments = Segments(directory / "log")
-        room = self._site.room
+        disk_space = self._services.disk_space
 
         def log(deliver: Deliver) -> SharedLog:
             return SharedLog(
                 self._index,
                 segments,
                 deliver,
-                self._site.link,
+                self._services.link,
                 segment_bytes=config.segment_bytes,
-                room=room,
-                clock=self._site.clock,
+                disk_space=disk_space,
+                clock=self._services.clock,
             )
 
         shard = Shard(
@@ -192,11 +193,11 @@ class ShardOwner:
             shards=self._shards,
             kv=RocksKv(directory / "rows", max(1 << 20, config.rows_cache_bytes // self._shards)),
             segments=segments,
-            room=room,
+            disk_space=disk_space,
             config=config,
             log=log,
             shared=True,
-            level=self._site.level,
+            level=self._services.level,
         )
         shard.serving = False
         shard.state.unpublished = {key[1:] for key, _ in shard.kv.scan(b"d", b"e")}
@@ -208,7 +209,7 @@ class ShardOwner:
         Raises KafkaError where the cluster does not say.
         """
         here = shard.applied_through
-        link = self._site.link
+        link = self._services.link
         if not here.next_offset:
             return await link.start(self._index) == 0
         last = here.next_offset - 1
@@ -228,21 +229,26 @@ class ShardOwner:
         log = shard.log
         assert isinstance(log, SharedLog)
         shard.on_command = partial(self._applied, shard)
-        self._site.link.follow(self._index, log)
+        self._services.link.follow(self._index, log)
         async with anyio.create_task_group() as tasks:
             shard.tasks = tasks
             tasks.start_soon(log.run)
             await self._catch_up(log)
-            site = self._site
-            keeper = Housekeeper(shard, site.config, shards=self._shards, clock=site.clock)
-            tasks.start_soon(keeper.run)
-            publisher = Publisher(shard, site.upstream, site.link, site.config, site.clock)
-            tasks.start_soon(publisher.run)
-            tasks.start_soon(Retention(shard, site.config, site.lookup, site.clock.now_ms).run)
+            self._housekeep(shard, tasks)
             try:
                 await self._claim_and_serve(shard)
             finally:  # a publication under way may hold up the end for a minute
                 self._stop_serving(shard)
+
+    def _housekeep(self, shard: Shard, tasks: TaskGroup) -> None:
+        """Start what runs beside the requests for as long as the log is followed."""
+        services = self._services
+        config, clock = services.config, services.clock
+        housekeeper = Housekeeper(shard, config, shards=self._shards, clock=clock)
+        publisher = Publisher(shard, services.upstream, services.link, config, clock)
+        retention = Retention(shard, config, services.lookup, clock.now_ms)
+        for background in (housekeeper, publisher, retention):
+            tasks.start_soon(background.run)
 
     async def _claim_and_serve(self, shard: Shard) -> None:
         while True:
@@ -255,23 +261,23 @@ class ShardOwner:
 
     async def _catch_up(self, log: SharedLog) -> None:
         """Fold what others wrote."""
-        first, end = log.next_offset, await self._site.link.end(self._index)
-        async with self._site.progress.of(
+        first, end = log.next_offset, await self._services.link.end(self._index)
+        async with self._services.progress.of(
             "shard_catching_up", end - first, lambda: log.next_offset - first, shard=self._index
         ):
             await log.catch_up(end)
 
     def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         if envelope.kind == Kind.CLAIM:
-            if envelope.writer != self._site.link.writer:
+            if envelope.writer != self._services.link.writer:
                 self._stop_serving(shard)  # what comes behind it is the other's to tell
                 self._claimed_by_other.set()
         elif envelope.kind == Kind.VOID:
             self._saw_foreign()
         elif shard.serving:
-            self._site.decisions.applied(shard, log_offset, envelope, outcome)
+            self._services.command_router.applied(shard, log_offset, envelope, outcome)
         else:
-            self._site.decisions.folded(shard, log_offset, envelope, outcome)
+            self._services.command_router.folded(shard, log_offset, envelope, outcome)
 
     def _saw_foreign(self) -> None:
         """Say that someone else writes to the data topic, once a second at most."""
@@ -284,21 +290,21 @@ class ShardOwner:
         self._saying = False
         _log.warning(
             "foreign_records_skipped", shard=self._index, records=self._foreign,
-            topic=self._site.upstream.data,
+            topic=self._services.upstream.data,
         )  # fmt: skip
 
     def _serve(self, shard: Shard, claim: int) -> None:
         shard.serving = True
         shard.claim_offset = claim
         self.shard = shard
-        self._site.announce(self._index, claim)
-        self._site.decisions.take_up(shard)
+        self._services.announce(self._index, claim)
+        self._services.command_router.take_up(shard)
         _log.info("shard_served", shard=self._index, claim=claim)
 
     def _stop_serving(self, shard: Shard) -> None:
         if shard.serving:
             shard.serving = False
             self.shard = None
-            self._site.decisions.left(self._index)
+            self._services.command_router.left(self._index)
             shard.watchers.wake_all()
             _log.info("shard_left", shard=self._index)

@@ -96,11 +96,11 @@ class FetchSessions:
 
     # -- letting go
 
-    def end(self, interest: FetchContext) -> bool:
+    def end(self, context: FetchContext) -> bool:
         """Let go of what was followed; whether that is done: else `tidy` does the rest."""
-        done = interest.let_go()
+        done = context.let_go()
         if not done:
-            self._ended.append(interest)
+            self._ended.append(context)
         return done
 
     async def tidy(self, pace: Pace) -> None:

@@ -36,7 +36,7 @@ async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping[str, Any]:
     body = request.body
-    times = await request.making.count((r.resource_type, r.resource_name) for r in body.resources)
+    times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
     answers, tickets, slots = [], [], []
     for resource in body.resources:
         answer = {
@@ -46,12 +46,12 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
             "resource_name": resource.resource_name,
         }
         answers.append(answer)
-        await request.making.step(_ANSWER_BYTES + len(resource.configs))
+        await request.budget.step(_ANSWER_BYTES + len(resource.configs))
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
             queue = _queue(worker, resource)
-            values = await wanted(queue, resource.configs, request.making)
+            values = await wanted(queue, resource.configs, request.budget)
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
             continue
@@ -62,7 +62,7 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
     for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
         answer["error_code"] = outcome.code_by_name
         answer["error_message"] = outcome.message
-        await request.making.step()
+        await request.budget.step()
     return {"responses": answers}
 
 

@@ -277,14 +277,14 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     else:
         for member_id, instance in leaving:
             codes.append(_left(group, member_id, instance))
-            await request.making.step()
+            await request.budget.step()
     if not batched:
         return {"error_code": codes[0]}
     answers = []
     for one, code in zip(body.members, codes, strict=True):
         label = {"member_id": one.member_id, "group_instance_id": one.group_instance_id}
         answers.append(label | {"error_code": code})
-        await request.making.step(_MEMBER_BYTES)
+        await request.budget.step(_MEMBER_BYTES)
     return {"error_code": Code.NONE, "members": answers}
 
 

@@ -22,12 +22,12 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     for group_id in request.body.group_ids:
         answer = await _described(worker, group_id)
         groups.append(answer)
-        await request.making.step(_GROUP_BYTES)
+        await request.budget.step(_GROUP_BYTES)
         members = []
         for member in answer["members"]:
             members.append(await done(_described_member(worker, member)))
             parts = len(member.assigned) + len(member.target)
-            await request.making.step(_MEMBER_BYTES + parts * _PART_BYTES)
+            await request.budget.step(_MEMBER_BYTES + parts * _PART_BYTES)
         answer["members"] = members
     return {"groups": groups}
 

@@ -22,7 +22,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     for resource in request.body.resources:
         result = _resource(worker, request.body, resource)
         results.append(result)
-        await request.making.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
+        await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
     return {"results": results}
 
 

@@ -36,13 +36,13 @@ async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
     results = []
     for asked in updates:
         results.append({"feature": asked.feature, "error_code": code, "error_message": message})
-        await request.making.step(_RESULT_BYTES)
+        await request.budget.step(_RESULT_BYTES)
     return {"error_code": code, "error_message": message, "results": results}
 
 
 async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> None:
     """Raises KafkaError: why one of them cannot be, as Kafka's controller says it."""
-    times = await request.making.count(asked.feature for asked in updates)
+    times = await request.budget.count(asked.feature for asked in updates)
     if len(times) < len(updates):
         raise KafkaError(Code.INVALID_REQUEST, "a feature is named twice")
     for asked in updates:

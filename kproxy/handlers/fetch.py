@@ -33,22 +33,22 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
     try:
         context, session, full = _context_of(worker, request, by_id)
     except KafkaError as error:
-        await worker.sessions.tidy(request.making)
+        await worker.sessions.tidy(request.budget)
         return _refusal(request, error.code)
     pins = Pins()
     try:
         if session is not None:
             session.busy = True
-        await worker.sessions.tidy(request.making)
+        await worker.sessions.tidy(request.budget)
         await _update(context, request, by_id)
-        poll = Poll(worker, context, _limits(worker, request, full), request.making, pins)
+        poll = Poll(worker, context, _limits(worker, request, full), request.budget, pins)
         found = await poll.run(request.line)
         session_id = session.session_id if session is not None else 0
         pieces = await _pieces(request, found, session_id, pins)
         if len(found) > FREED_AT_ONCE:
-            await request.making.let_go(found)
+            await request.budget.let_go(found)
         if session is None and not worker.sessions.end(context):
-            await worker.sessions.tidy(request.making)  # they are many: what was found is pinned
+            await worker.sessions.tidy(request.budget)  # they are many: what was found is pinned
         return StreamedResponse(pieces, pins, worker.answer_memory)
     except BaseException:
         pins.release()
@@ -112,7 +112,7 @@ def _limits(worker: Worker, request: Request, full: bool) -> PollLimits:
 
 async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
     """Note what the request says of partitions."""
-    body, making = request.body, request.making
+    body, budget = request.body, request.budget
     for topic in body.topics:
         name = _ident(topic, by_id)
         for part in topic.partitions:
@@ -124,14 +124,14 @@ async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
             followed.max_bytes = part.partition_max_bytes
             followed.epoch = getattr(part, "current_leader_epoch", -1)
             context.follow(followed)
-            if making.due:
-                await making.rest()
+            if budget.due:
+                await budget.rest()
     for topic in getattr(body, "forgotten_topics_data", ()):
         name = _ident(topic, by_id)
         for index in topic.partitions:
             context.forget((name, index))
-            if making.due:
-                await making.rest()
+            if budget.due:
+                await budget.rest()
 
 
 # -- the answer
@@ -141,7 +141,7 @@ async def _pieces(
     request: Request, found: list[PartitionRead], session_id: int, pins: Pins
 ) -> list[bytes | Stored]:
     """The response frame, whose records are read when it is sent."""
-    version, making = request.version, request.making
+    version, budget = request.version, request.budget
     many = len(found) > AT_ONCE
     if many:
         pins.hold(part.stored for part in found if part.size)
@@ -150,8 +150,8 @@ async def _pieces(
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.last_sent = (part.high_watermark, part.log_start)
-        if many and making.due:
-            await making.rest()
+        if many and budget.due:
+            await budget.rest()
     pieces: list[bytes | Stored] = []
     total = 0
     texts = [responses.fetch_head(version, 0, session_id, len(by_topic))]
@@ -168,7 +168,7 @@ async def _pieces(
                 texts = []
             texts.append(tail)
             if many:
-                await making.step(_PART_BYTES)
+                await budget.step(_PART_BYTES)
                 if len(texts) > _TEXTS_MAX:
                     texts = [b"".join(texts)]
         texts.append(tail)

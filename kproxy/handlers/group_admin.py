@@ -26,7 +26,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     for name in request.body.groups:
         answer = await _described(worker, request, name)
         groups.append(answer)
-        await request.making.step(_GROUP_BYTES + _size(answer["members"]))
+        await request.budget.step(_GROUP_BYTES + _size(answer["members"]))
     return {"groups": groups}
 
 
@@ -94,13 +94,13 @@ async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
     groups = []
     for shard in worker.routes.all():
         for listed in _listed(worker.groups.of(shard)):
-            await request.making.step()
+            await request.budget.step()
             if states and listed["group_state"].lower() not in states:
                 continue
             if types and listed["group_type"].lower() not in types:
                 continue
             groups.append(listed)
-            await request.making.step(_LISTED_BYTES)
+            await request.budget.step(_LISTED_BYTES)
     return {"error_code": Code.NONE, "groups": groups}
 
 
@@ -139,7 +139,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError as error:
             code = error.code
         results.append({"group_id": group_id, "error_code": code})
-        await request.making.step(_LISTED_BYTES)
+        await request.budget.step(_LISTED_BYTES)
     return {"results": results}
 
 

@@ -38,7 +38,7 @@ _LISTED_BYTES = 200
 
 async def handle(worker: Worker, request: Request) -> bytes:
     """A ListOffsetsResponse body; a partition's error is in its part."""
-    step = request.making.step
+    step = request.budget.step
     asked: Counter[tuple[str, int]] = Counter()
     for topic in request.body.topics:
         for part in topic.partitions:
@@ -56,7 +56,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
             await step(_LISTED_BYTES)
         if parts:
             topics.append((topic.name, parts))
-    return await worker.encoded(request.making, list_offsets_body, request.version, topics)
+    return await worker.encoded(request.budget, list_offsets_body, request.version, topics)
 
 
 def _check_epoch(part: Any) -> None:
@@ -83,7 +83,7 @@ async def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed
     wanted: int = part.timestamp
     if wanted < 0 and request.version < _SINCE_VERSION.get(wanted, request.version + 1):
         return Listed(index, Code.UNSUPPORTED_VERSION)
-    pace, time_ms = request.making, -1
+    pace, time_ms = request.budget, -1
     if wanted == LATEST:
         offset = row.next_offset
     elif wanted in (EARLIEST, EARLIEST_LOCAL):
@@ -214,7 +214,7 @@ async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any
     for topic in request.body.topics:
         parts = []
         for part in topic.partitions:
-            await request.making.step(_PART_BYTES)
+            await request.budget.step(_PART_BYTES)
             answer: dict[str, Any] = {"partition": part.partition}
             try:
                 _, _, row = _find(worker, topic.topic, part.partition)

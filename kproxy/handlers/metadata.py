@@ -57,7 +57,7 @@ def _topic(worker: Worker, version: int, queue: Queue, operations: int) -> bytes
 async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[bytes], int]:
     """Every queue, in pieces of many, and how many."""
     pieces, topic_count = [], 0
-    queues, step = worker.catalogue.all(), request.making.step
+    queues, step = worker.catalogue.all(), request.budget.step
     while some := list(islice(queues, _PIECE)):
         piece = []
         for queue in some:
@@ -70,8 +70,8 @@ async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[
 
 async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
     """Those that are named, each once."""
-    version, step = request.version, request.making.step
-    asked = await request.making.count(
+    version, step = request.version, request.budget.step
+    asked = await request.budget.count(
         (topic.name, getattr(topic, "topic_id", None)) for topic in topics
     )
     if worker.config.auto_create and (version < 4 or request.body.allow_auto_topic_creation):
@@ -88,7 +88,7 @@ async def _create_missing(worker: Worker, request: Request, names: list[str]) ->
     for number, name in enumerate(names, 1):
         if worker.catalogue.find(name) is None and not name_fault(name):
             waiting[name] = worker.catalogue.create(name)[1]
-        await request.making.step()
+        await request.budget.step()
         if len(waiting) == _CREATED_AT_ONCE or (waiting and number == len(names)):
             for ticket in waiting.values():
                 with suppress(KafkaError):  # it is not there: answered as missing

@@ -42,7 +42,7 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
     found = []
     for key in keys:
         found.append(_coordinator(worker, key, getattr(body, "key_type", _GROUP)))
-        await request.making.step(_PART_BYTES)
+        await request.budget.step(_PART_BYTES)
     return {"coordinators": found} | (found[0] if request.version < 4 else {})
 
 
@@ -106,7 +106,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
             index, metadata = part.partition_index, part.committed_metadata or ""
             answer: dict[str, Any] = {"partition_index": index, "error_code": group_fault}
             parts.append(answer)
-            await request.making.step(_PART_BYTES)
+            await request.budget.step(_PART_BYTES)
             if group_fault:
                 continue
             if queue is None or not 0 <= index < queue.partitions:
@@ -197,11 +197,11 @@ async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     by_id = request.version >= _FETCH_BY_ID
     if request.version < 8:
-        answer = await _fetched(worker, request.making, body, by_id)
+        answer = await _fetched(worker, request.budget, body, by_id)
         if answer["error_code"] and request.version < _FETCH_GROUP_FAULT:
             answer["topics"] = [_faulty(topic, answer["error_code"]) for topic in body.topics]
         return answer
-    return {"groups": [await _fetched(worker, request.making, g, by_id) for g in body.groups]}
+    return {"groups": [await _fetched(worker, request.budget, g, by_id) for g in body.groups]}
 
 
 def _faulty(topic: Any, code: Code) -> dict[str, Any]:
@@ -220,18 +220,18 @@ async def _known(worker: Worker, group: Any) -> None:
 
 
 async def _fetched(
-    worker: Worker, making: ResponseBudget, group: Any, by_id: bool
+    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool
 ) -> dict[str, Any]:
-    await making.step(_PART_BYTES)
+    await budget.step(_PART_BYTES)
     fault, topics = Code.NONE, []
     try:
         fault = await _reader_fault(worker, group)
         if not fault and group.topics is None:
-            topics = await _all_committed(worker, making, group.group_id)
+            topics = await _all_committed(worker, budget, group.group_id)
         elif not fault:
             if not by_id:
                 await _known(worker, group)
-            topics = await _committed(worker, making, group, by_id)
+            topics = await _committed(worker, budget, group, by_id)
     except KafkaError as error:  # another worker has it, now perhaps
         fault, topics = error.code, []
     return {"group_id": group.group_id, "topics": topics, "error_code": fault}
@@ -253,7 +253,7 @@ async def _reader_fault(worker: Worker, asked: Any) -> Code:
 
 
 async def _committed(
-    worker: Worker, making: ResponseBudget, group: Any, by_id: bool
+    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool
 ) -> list[dict[str, Any]]:
     group_id: str = group.group_id
     answer = []
@@ -267,7 +267,7 @@ async def _committed(
                 row = state.committed(group_id, (queue.queue_id, index))
             code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
             parts.append(_offset(index, row, code))
-            await making.step(_PART_BYTES)
+            await budget.step(_PART_BYTES)
         answer.append(_labelled(topic, by_id, parts))
     return answer
 
@@ -283,7 +283,7 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> d
 
 
 async def _all_committed(
-    worker: Worker, making: ResponseBudget, group: str
+    worker: Worker, budget: ResponseBudget, group: str
 ) -> list[dict[str, Any]]:
     by_queue: dict[QueueId, list[dict[str, Any]]] = {}
 
@@ -294,14 +294,14 @@ async def _all_committed(
         for key, value in found:
             queue_id, index = rows.partition_of_offset(key)
             by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
-            await making.step(_PART_BYTES)
+            await budget.step(_PART_BYTES)
     answer = []
     for queue_id, parts in by_queue.items():
         queue = worker.catalogue.find_id(queue_id)
         if queue is not None:  # offsets of a deleted queue are invisible until they are swept
             label = {"name": queue.name, "topic_id": UUID(bytes=bytes(queue_id))}
             answer.append(label | {"partitions": parts})
-        await making.step()
+        await budget.step()
     return answer
 
 
@@ -338,7 +338,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             else:
                 forgotten[queue.queue_id, index] = None
             parts.append({"partition_index": index, "error_code": code})
-            await request.making.step(_PART_BYTES)
+            await request.budget.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
     for some in slices(forgotten, _OFFSETS_AT_ONCE):
         forget = Forget(body.group_id, some).encode(worker.level.value)

@@ -28,7 +28,7 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeLogDirsResponse: bytes of live records, of what this worker serves."""
     topics = request.body.topics
     found: dict[str, list[dict[str, Any]]] = {}
-    asked = _all(worker) if topics is None else _named(worker, request.making, topics)
+    asked = _all(worker) if topics is None else _named(worker, request.budget, topics)
     number = 0
     async for name, index, shard, key in asked:
         number += 1
@@ -41,7 +41,7 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
             "is_future_key": False,
         }
         found.setdefault(name, []).append(part)
-        await request.making.step(_PART_BYTES)
+        await request.budget.step(_PART_BYTES)
     disk = shutil.disk_usage(worker.config.data_dir)
     directory = {
         "error_code": Code.NONE,
@@ -68,12 +68,12 @@ async def _all(worker: Worker) -> AsyncIterator[_Found]:
                     yield queue.name, partition[1], shard, partition
 
 
-async def _named(worker: Worker, making: ResponseBudget, topics: Any) -> AsyncIterator[_Found]:
+async def _named(worker: Worker, budget: ResponseBudget, topics: Any) -> AsyncIterator[_Found]:
     """Each once, however often it is named."""
     seen = set()
     for topic in topics:
         for index in topic.partitions:
-            await making.step()
+            await budget.step()
             if (topic.topic, index) in seen:
                 continue
             try:
@@ -98,7 +98,7 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
                 part |= {"error_code": error.code, "error_message": error.message}
             parts.append(part)
             size = _PART_BYTES + len(part["active_producers"]) * _PRODUCER_BYTES
-            await request.making.step(size)
+            await request.budget.step(size)
         topics.append({"name": topic.name, "partitions": parts})
     return {"topics": topics}
 
@@ -134,7 +134,7 @@ async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
             there = queue is not None and 0 <= index < queue.partitions
             code = Code.ELECTION_NOT_NEEDED if there else Code.UNKNOWN_TOPIC_OR_PARTITION
             parts.append({"partition_id": index, "error_code": code, "error_message": None})
-            await request.making.step(_PART_BYTES)
+            await request.budget.step(_PART_BYTES)
         results.append({"topic": topic.topic, "partition_result": parts})
     return {"error_code": Code.NONE, "replica_election_results": results}
 
@@ -166,7 +166,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
                     "observers": (),
                 }
             )
-            await request.making.step(_PART_BYTES)
+            await request.budget.step(_PART_BYTES)
         topics.append({"topic_name": topic.topic_name, "partitions": parts})
     nodes = [
         {
@@ -207,7 +207,7 @@ async def scram_users(worker: Worker, request: Request) -> Mapping[str, Any]:
                 "credential_infos": (),
             }
         )
-        await request.making.step(_PART_BYTES)
+        await request.budget.step(_PART_BYTES)
     return {"error_code": Code.NONE, "error_message": None, "results": results}
 
 
@@ -226,5 +226,5 @@ async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any
     if TOPIC in wanted:
         for queue in islice(worker.catalogue.all(), _PARTITIONS_MAX):
             found.append({"resource_name": queue.name, "resource_type": TOPIC})
-            await request.making.step(_PART_BYTES)
+            await request.budget.step(_PART_BYTES)
     return {"error_code": Code.NONE, "config_resources": found}

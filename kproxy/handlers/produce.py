@@ -180,7 +180,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
 
     Raises Malformed where acks=0 hides a failure. One of a few, each named very often, is short.
     """
-    making, body = request.making, request.body
+    budget, body = request.budget, request.body
     appending = ProduceCall(worker, request.version, body)
     taken = 0
     for topic in body.topics if is_long(body) else ():
@@ -191,13 +191,13 @@ async def handle(worker: Worker, request: Request) -> bytes:
             if taken >= BATCHES_AT_ONCE:
                 appending.send()
                 taken = 0
-                await making.rest()
-            await making.step(_PART_BYTES * (some + 1))
+                await budget.rest()
+            await budget.step(_PART_BYTES * (some + 1))
     appending.send()
     done = Event()
     appending.add_done_callback(done.set)
     await done.wait()
     try:
-        return await worker.encoded(making, appending.body) or b""
+        return await worker.encoded(budget, appending.body) or b""
     except KafkaError as error:
         raise Malformed(f"{error.code.name}: {error}") from error

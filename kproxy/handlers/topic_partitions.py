@@ -23,17 +23,17 @@ async def handle(worker: Worker, request: Request) -> bytes:
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
     first_name = "" if body.cursor is None else body.cursor.topic_name
     first_index = 0 if body.cursor is None else max(0, body.cursor.partition_index)
-    named = await request.making.count(topic.name for topic in body.topics)
+    named = await request.budget.count(topic.name for topic in body.topics)
     topics: list[bytes] = []
     if body.cursor is not None and named and first_name not in named:
         for name in named:
             topics.append(described_topic(Code.INVALID_REQUEST, name, NO_QUEUE, ()))
-            await request.making.step(len(topics[-1]))
+            await request.budget.step(len(topics[-1]))
         return described_body(topics, None)
     runs = []
     for some in slices(named, _SORTED_AT_ONCE):
         runs.append(sorted(some))
-        await request.making.step()
+        await request.budget.step()
     for name, queue in _asked(worker, runs, first_name):
         start = first_index if name == first_name else 0
         if left == 0:
@@ -41,14 +41,14 @@ async def handle(worker: Worker, request: Request) -> bytes:
         if queue is None:
             code = absent(name)[0]
             topics.append(described_topic(code, name, NO_QUEUE, (), 0, TOPIC_OPERATIONS))
-            await request.making.step(len(topics[-1]))
+            await request.budget.step(len(topics[-1]))
             continue
         end = min(queue.partitions, start + left)
         leaders = worker.cluster.leaders(name, queue.partitions)[start:end]
         queue_id = queue.queue_id
         topics.append(described_topic(Code.NONE, name, queue_id, leaders, start, TOPIC_OPERATIONS))
         left -= len(leaders)
-        await request.making.step(len(topics[-1]))
+        await request.budget.step(len(topics[-1]))
         if end < queue.partitions:
             return described_body(topics, (name, end))
     return described_body(topics, None)

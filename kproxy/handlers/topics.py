@@ -31,8 +31,8 @@ _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
 
 async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A CreateTopicsResponse; a queue answered without error can be used at once."""
-    body, step = request.body, request.making.step
-    named = await request.making.count(topic.name for topic in body.topics)
+    body, step = request.body, request.budget.step
+    named = await request.budget.count(topic.name for topic in body.topics)
     too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
@@ -73,8 +73,8 @@ async def _ask_for_too_many(worker: Worker, request: Request, named: dict[str, i
         if named[topic.name] == 1:
             partitions = default if topic.num_partitions == -1 else max(0, topic.num_partitions)
             asked += len(topic.assignments) or partitions
-        if request.making.due:
-            await request.making.rest()
+        if request.budget.due:
+            await request.budget.rest()
     return asked > _PARTITIONS_AT_ONCE
 
 
@@ -171,7 +171,7 @@ def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DeleteTopicsResponse; the queue is gone for everyone when this is answered."""
-    body, step = request.body, request.making.step
+    body, step = request.body, request.budget.step
     answers: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], Queue]] = []
     names: Iterator[tuple[str | None, UUID]]
@@ -179,7 +179,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         names = ((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
     else:
         names = ((name, ZERO_UUID) for name in body.topic_names)
-    for (name, topic_id), times in (await request.making.count(names)).items():
+    for (name, topic_id), times in (await request.budget.count(names)).items():
         await step(_TOPIC_BYTES)
         queue, code = _wanted(worker, name, topic_id)
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id}
@@ -220,13 +220,13 @@ def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | N
 
 async def create_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A CreatePartitionsResponse."""
-    body, step = request.body, request.making.step
-    named = await request.making.count(topic.name for topic in body.topics)
+    body, step = request.body, request.budget.step
+    named = await request.budget.count(topic.name for topic in body.topics)
     last = {}
     for topic in body.topics:
         last[topic.name] = topic
-        if request.making.due:
-            await request.making.rest()
+        if request.budget.due:
+            await request.budget.rest()
     results = []
     tickets = []
     growing = []
@@ -282,7 +282,7 @@ def _growable(worker: Worker, topic: Any) -> Queue:
 
 async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DeleteRecordsResponse: log starts moved by logged TRIMs; -1 means all there is."""
-    step = request.making.step
+    step = request.budget.step
     wanted: dict[str, dict[int, int]] = {}
     for topic in request.body.topics:
         offsets = wanted.setdefault(topic.name, {})

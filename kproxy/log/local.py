@@ -51,14 +51,14 @@ class LocalLog(Log):
         sync: Sync,
         segment_bytes: int,
         commit_bytes_max: int,
-        room: DiskSpace,
+        disk_space: DiskSpace,
     ) -> None:
         self._segments = segments
         self._deliver = deliver
         self._sync = sync
         self._segment_bytes = segment_bytes
         self._commit_bytes_max = commit_bytes_max
-        self._room = room
+        self._disk_space = disk_space
         self.next_offset = 0
         self._thread: LogThread
         self._waiting: deque[Ticket] = deque()
@@ -295,7 +295,7 @@ class LocalLog(Log):
     def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
         """Refuse what the disk has no room for; see `DiskSpace`."""
         wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
-        allowed = self._room.allowed_kinds(wanted)
+        allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is ALL:
             return tickets
         kept = []

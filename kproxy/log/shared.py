@@ -87,7 +87,7 @@ class SharedLog(Log):
         link: Link,
         *,
         segment_bytes: int,
-        room: DiskSpace,
+        disk_space: DiskSpace,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._partition = partition
@@ -96,7 +96,7 @@ class SharedLog(Log):
         self._deliver = deliver
         self._link = link
         self._segment_bytes = segment_bytes
-        self._room = room
+        self._disk_space = disk_space
         self._sequencer = Sequencer(link.writer, 0)
         self._applied = 0
         self._tickets: dict[int, tuple[PartialTicket, int]] = {}  # by counter
@@ -157,7 +157,7 @@ class SharedLog(Log):
         now = self._monotonic()
         if now - self._asked_at > _ASK_S:
             self._asked_at = now
-            self._allowed = self._room.allowed_kinds(
+            self._allowed = self._disk_space.allowed_kinds(
                 ticket.size + FRAME_BYTES * len(ticket.envelopes)
             )
         if any(envelope.kind not in self._allowed for envelope in ticket.envelopes):

@@ -183,30 +183,30 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Stre
     header, api = accepted.header, accepted.api
     if api is None:
         return _too_new(header)
-    with ResponseBudget(worker.answer_memory) as making:
-        body = await _handled(worker, api, accepted, making)
+    with ResponseBudget(worker.answer_memory) as budget:
+        body = await _handled(worker, api, accepted, budget)
         if isinstance(body, Mapping):
-            await _weigh(worker, making, body)
+            await _weigh(worker, budget, body)
             key, version, correlation_id = header[:3]
             held = [body]
-            encoded = await worker.encoded(making, encode, key, version, correlation_id, body)
+            encoded = await worker.encoded(budget, encode, key, version, correlation_id, body)
             del body
-            if making.large:
-                await making.let_go(held)
+            if budget.large:
+                await budget.let_go(held)
             return encoded
         if isinstance(body, StreamedResponse):
             return body
         return _framed(header, body) if body else b""  # a Produce with acks=0
 
 
-async def _handled(worker: Worker, api: Api, accepted: Accepted, making: ResponseBudget) -> Body:
+async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: ResponseBudget) -> Body:
     """What the API makes of a request."""
     header, frame = accepted.header, accepted.frame
     check = (frame, header, worker.config.request_elements_max)
     line = accepted.line or NextRequestSignal()
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
-        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        request = Request(header=header, body=body, host=accepted.host, line=line, budget=budget)
         return await api.handle(worker, request)
     memory, taken = worker.decoded_memory, len(frame)
     if api.key != _PRODUCE:
@@ -224,14 +224,14 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, making: Respons
             sliced = elements > large_requests.ELEMENTS_AT_ONCE
             body = await large_requests.aside(decode_admitted, header, admitted, sliced)
             del admitted
-        request = Request(header=header, body=body, host=accepted.host, line=line, making=making)
+        request = Request(header=header, body=body, host=accepted.host, line=line, budget=budget)
         held = [body]
         del body
         answer = await api.handle(worker, request)
         del request
         if elements > FREED_AT_ONCE:
             with answer.kept() if isinstance(answer, StreamedResponse) else nullcontext():
-                await making.let_go(held)
+                await budget.let_go(held)
         return answer
     finally:
         memory.give_back(taken)
@@ -246,14 +246,14 @@ async def _wait_for_room(worker: Worker) -> None:
         raise Malformed("large requests take more memory than request_bytes_buffered_max")
 
 
-async def _weigh(worker: Worker, making: ResponseBudget, values: Mapping[str, Any]) -> None:
+async def _weigh(worker: Worker, budget: ResponseBudget, values: Mapping[str, Any]) -> None:
     """Count an answer that was not counted while it was made. Raises Malformed: it is too much."""
-    if making.long:
+    if budget.long:
         return
     weight = large_requests.weight(values, large_requests.ANSWER_WEIGHT)
     if weight > large_requests.ANSWER_WEIGHT:
         most = worker.config.answer_bytes_buffered_max
-        await making.step(await large_requests.aside(large_requests.weight, values, most))
+        await budget.step(await large_requests.aside(large_requests.weight, values, most))
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

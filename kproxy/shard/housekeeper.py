@@ -103,7 +103,7 @@ class Housekeeper:
 
     async def round(self) -> None:
         """One round of all there is to do."""
-        self._shard.room.maintain_reserve()
+        self._shard.disk_space.maintain_reserve()
         swept = await self._sweep()
         if self._mostly_dead(self._shard.segments.active):
             await self._shard.log.roll()
@@ -131,7 +131,7 @@ class Housekeeper:
         Where the disk has no room for them the rows wait in memory: what grows them is refused.
         """
         shard = self._shard
-        if not shard.room.fits(2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
+        if not shard.disk_space.fits(2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
             return
         await shard.log.sync()  # most of it, while commits go on
         shard.log.sync_rest()  # from here to the next line nothing is applied

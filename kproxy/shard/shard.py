@@ -41,7 +41,7 @@ class Shard:
         shards: int,
         kv: RocksKv,
         segments: Segments,
-        room: DiskSpace,
+        disk_space: DiskSpace,
         config: Config,
         log: Callable[[Deliver], Log],
         shared: bool,
@@ -51,7 +51,7 @@ class Shard:
         self._shared = shared
         self.kv = kv
         self.segments = segments
-        self.room = room
+        self.disk_space = disk_space
         self.level = level or Level()
         cached = max(
             config.rows_cached_max // shards, min(_ROWS_CACHED_MIN, config.rows_cached_max)
@@ -205,7 +205,7 @@ class Shard:
             kept = None
             if not self._shared:
                 path = self.segments.path(segment)
-                kept = tail.keep(path, position, self.room.free_bytes())
+                kept = tail.keep(path, position, self.disk_space.free_bytes())
             _log.warning("log_tail_cut", segment=segment, bytes=torn, kept=kept and str(kept))
 
     def _replay(self, segment: int, position: int) -> None:
@@ -312,19 +312,19 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
             sync=config.sync_policy,
             segment_bytes=config.segment_bytes,
             commit_bytes_max=config.commit_bytes_max,
-            room=room,
+            disk_space=disk_space,
         )
 
     directory.mkdir(parents=True, exist_ok=True)
     segments = Segments(directory / "log", marked=True)
-    room = DiskSpace(directory, config.disk_free_bytes_min)
-    room.maintain_reserve()  # opening writes, too
+    disk_space = DiskSpace(directory, config.disk_free_bytes_min)
+    disk_space.maintain_reserve()  # opening writes, too
     shard = Shard(
         shard=ShardId(0),
         shards=1,
         kv=RocksKv(directory / "rows", config.rows_cache_bytes),
         segments=segments,
-        room=room,
+        disk_space=disk_space,
         config=config,
         log=log,
         shared=False,

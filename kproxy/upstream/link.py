@@ -31,7 +31,7 @@ from kproxy.virtual.outcome import Outcome
 
 _ENDS_PERIOD_S = 1.0
 _ENDS_OFTEN_S = 0.1
-_UNEASY_S = 5.0  # how long after a claim, its own or another's, a log is looked at often
+_OFTEN_S = 5.0  # how long after a claim, its own or another's, a log is looked at often
 _CALL = struct.Struct(">cI")
 _END = struct.Struct(">Q")
 CALL = b"k"
@@ -77,8 +77,8 @@ class DataLink:
         self._monotonic = clock.monotonic
         self._level = level
         self._landing: dict[int, tuple[PartialTicket, int]] = {}  # by counter
-        self._uneasy: dict[int, float] = {}  # until when, by partition
-        self._anxious = anyio.Event()
+        self._often_until: dict[int, float] = {}  # until when, by partition
+        self._often_changed = anyio.Event()
         self._following: dict[int, LogListener] = {}
         self._appender = Appender(
             upstream,
@@ -116,11 +116,11 @@ class DataLink:
 
     def forget(self, partition: int) -> None:
         self._following.pop(partition, None)
-        self._uneasy.pop(partition, None)
+        self._often_until.pop(partition, None)
 
     def _watch_often(self, partition: int) -> None:
-        self._uneasy[partition] = self._monotonic() + _UNEASY_S
-        self._anxious.set()
+        self._often_until[partition] = self._monotonic() + _OFTEN_S
+        self._often_changed.set()
 
     # -- calls
 
@@ -210,9 +210,9 @@ class DataLink:
         """Tell every followed log, all the time, where its partition ends."""
         asked_all_at = 0.0
         while True:
-            self._anxious = anyio.Event()
+            self._often_changed = anyio.Event()
             with anyio.move_on_after(_ENDS_OFTEN_S if self._often() else _ENDS_PERIOD_S):
-                await self._anxious.wait()
+                await self._often_changed.wait()
                 await anyio.sleep(_ENDS_OFTEN_S)
             now = self._monotonic()
             partitions = list(self._often())
@@ -226,9 +226,9 @@ class DataLink:
         if not self._level.reaches(CALLS_FROM):
             return self._following.keys()
         now = self._monotonic()
-        for partition in [p for p, until in self._uneasy.items() if until < now]:
-            del self._uneasy[partition]
-        return self._uneasy.keys()
+        for partition in [p for p, until in self._often_until.items() if until < now]:
+            del self._often_until[partition]
+        return self._often_until.keys()
 
     async def _tell_ends(self, partitions: list[int]) -> None:
         before = {p: self._following[p].next_offset for p in partitions if p in self._following}

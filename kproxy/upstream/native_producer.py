@@ -160,7 +160,7 @@ class NativeProducer:
         self._bytes_max = int(settings[_BYTES_MAX]) << 10
         self._count_max = int(settings[_COUNT_MAX])
         self._bytes = 0
-        self._flying: dict[int, bytes | None] = {}  # tag -> what librdkafka sends from
+        self._in_flight: dict[int, bytes | None] = {}  # tag -> what librdkafka sends from
         self._line: dict[str, list[_Put]] = {}  # by topic: what came in this turn
         self._headers: dict[int, Header] = {}  # by tag, of those in line that have one
         self._queue = lib.queue_get_main(self._producer)
@@ -200,14 +200,14 @@ class NativeProducer:
         size = len(value or b"")
         if size + len(key) > self._size_max:
             raise _failure(UpstreamError.MSG_SIZE_TOO_LARGE)
-        if self._bytes + size > self._bytes_max or len(self._flying) >= self._count_max:
+        if self._bytes + size > self._bytes_max or len(self._in_flight) >= self._count_max:
             raise BufferError
         if topic not in self._topics:
             self._open(topic)
         if not self._line:
             self._loop.call_soon(self._send)
         self._bytes += size
-        self._flying[tag] = value
+        self._in_flight[tag] = value
         if header is not None:
             self._headers[tag] = header
         self._line.setdefault(topic, []).append((partition, key, value, tag))
@@ -287,9 +287,9 @@ class NativeProducer:
             self._landed(reports)
 
     def _landed(self, reports: Reports) -> None:
-        flying = self._flying
+        in_flight = self._in_flight
         for tag, _ in reports:
-            self._bytes -= len(flying.pop(tag) or b"")
+            self._bytes -= len(in_flight.pop(tag) or b"")
         self._reported(reports)
         self._served.set()
 
@@ -315,14 +315,14 @@ class NativeProducer:
 
     async def _drain(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
-            while self._flying:
+            while self._in_flight:
                 self._served = anyio.Event()
                 await self._served.wait()
 
     async def close(self, seconds: float) -> None:
         """Send what is in line for so long; what is left then has no known fate."""
         await self._drain(seconds)
-        kept = list(self._flying.values())  # until nothing can be sent from there any more
+        kept = list(self._in_flight.values())  # until nothing can be sent from there any more
         self._lib.purge(self._producer, _PURGE_ALL)
         await self._drain(_PURGED_S)
         self._closed = True
@@ -333,7 +333,7 @@ class NativeProducer:
             self._lib.topic_destroy(handle)
         await to_thread.run_sync(self._lib.destroy, self._producer)
         kept.clear()
-        self._landed([(tag, None) for tag in self._flying])
+        self._landed([(tag, None) for tag in self._in_flight])
         os.close(self._readable)
         os.close(self._writable)
 

@@ -130,8 +130,8 @@ class Appender:
         self.writer = random_bits(63) | 1
         self._tags = itertools.count(1)
         self.next_counter: Callable[[], int] = self._tags.__next__
-        self._flying: dict[int, int] = {}  # counter -> partition
-        self._told: dict[int, Callable[[], None]] = {}  # tag -> whom to tell
+        self._in_flight: dict[int, int] = {}  # counter -> partition
+        self._callbacks: dict[int, Callable[[], None]] = {}  # by tag
         self._ending: set[asyncio.Task[None]] = set()
         self._sending = self._new()
 
@@ -158,7 +158,7 @@ class Appender:
             if cause.code() == UpstreamError.MSG_SIZE_TOO_LARGE:
                 raise KafkaError(Code.MESSAGE_TOO_LARGE, cause.str()) from None
             raise KafkaError(Code.REQUEST_TIMED_OUT, cause.str()) from None
-        self._flying[counter] = partition
+        self._in_flight[counter] = partition
 
     def publish(
         self, topic: str, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
@@ -172,18 +172,18 @@ class Appender:
             _log.warning("not_published", topic=topic, reason=str(error))
             return
         if done is not None:
-            self._told[tag] = done
+            self._callbacks[tag] = done
 
     def _reported(self, found: Reports) -> None:
         reports: list[Report] = []
         reached = False
         for tag, offset in found:
             reached = reached or offset is not None
-            partition = self._flying.pop(tag, None)
+            partition = self._in_flight.pop(tag, None)
             if partition is not None:
                 reports.append((partition, tag, offset))
             else:
-                done = self._told.pop(tag, None)
+                done = self._callbacks.pop(tag, None)
                 if done is not None and offset is not None:
                     done()
         if reached:

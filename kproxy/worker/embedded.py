@@ -35,8 +35,8 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shard.log.run)
-            async with anyio.create_task_group() as house:
-                house.start_soon(Housekeeper(shard, config).run)
+            async with anyio.create_task_group() as housekeeping:
+                housekeeping.start_soon(Housekeeper(shard, config).run)
                 lookup = StateLookup(shard.state)
                 worker = Worker(
                     config=config,
@@ -46,10 +46,10 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     level=level,
                     upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
                 )
-                house.start_soon(worker.groups.run)
-                house.start_soon(Retention(shard, config, lookup, worker.now_ms).run)
+                housekeeping.start_soon(worker.groups.run)
+                housekeeping.start_soon(Retention(shard, config, lookup, worker.now_ms).run)
                 yield worker
-                house.cancel_scope.cancel()
+                housekeeping.cancel_scope.cancel()
             shard.log.close()
     finally:
         with anyio.CancelScope(shield=True):

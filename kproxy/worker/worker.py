@@ -65,7 +65,7 @@ class Request:
     body: Any
     host: str = ""  # of the client, as Kafka shows it: with a slash before it
     line: NextRequestSignal = field(default_factory=NextRequestSignal)
-    making: ResponseBudget = field(default_factory=_uncounted)  # its answer
+    budget: ResponseBudget = field(default_factory=_uncounted)  # its answer
 
     @property
     def version(self) -> int:
@@ -167,10 +167,10 @@ class Worker:
             self._long_polls.discard(event)
 
     async def encoded(
-        self, making: ResponseBudget, encode: Callable[[*Args], Encoded], *args: *Args
+        self, budget: ResponseBudget, encode: Callable[[*Args], Encoded], *args: *Args
     ) -> Encoded:
         """What `encode` makes of an answer: if that is long, on another thread."""
-        if making.long:
+        if budget.long:
             return await to_thread.run_sync(encode, *args, limiter=self._encoders)
         return encode(*args)
 

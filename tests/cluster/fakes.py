@@ -86,9 +86,9 @@ class Member:
             link=self.link, shards=SHARDS, cache=self.cache, serving=self.serving,
             settle=self.settle, tasks=self.tasks,
         )  # fmt: skip
-        self.decisions = CommandRouter(voice, now_ms)
+        self.command_router = CommandRouter(voice, now_ms)
         self.site: Any = SimpleNamespace(
-            link=self.link, decisions=self.decisions, announce=lambda shard, claim: None,
+            link=self.link, command_router=self.command_router, announce=lambda shard, claim: None,
             level=Level(),
         )  # fmt: skip
 
@@ -124,5 +124,5 @@ class Member:
         for name in self.cache.apply(found):
             home = next((s for s in self.all() if self.cache._home(name) is s), None)
             if home is not None:
-                self.decisions.announcer.say_again(home, name)
+                self.command_router.announcer.say_again(home, name)
         await self.tasks.run()

@@ -86,8 +86,8 @@ def test_old_deletions_are_not_announced_again() -> None:
         async def settle() -> None:
             await listener.hear(heard)
 
-        aftermath = RemoteQueueCleanup(SHARDS, listener.all, listener.cache, settle)
-        listener.cache.gone = aftermath.queue_gone
+        remote_cleanup = RemoteQueueCleanup(SHARDS, listener.all, listener.cache, settle)
+        listener.cache.gone = remote_cleanup.queue_gone
         heard = before = len(story.topic.records)
         await story.taken_over(Member(story.topic, 3))
         for heard in range(before, len(story.topic.records) + 1):
@@ -95,7 +95,7 @@ def test_old_deletions_are_not_announced_again() -> None:
             found = listener.cache.find(NAME)
             assert found is not None
             assert found.queue_id == story.new.queue_id
-            await aftermath.round()
+            await remote_cleanup.round()
             await listener.tasks.run()
         assert shard.state.committed(GROUP, (story.new.queue_id, 0)) is not None
         assert heard == len(story.topic.records)
@@ -305,7 +305,7 @@ def test_what_was_noted_and_never_said_does_not_hold_once_another_serves(
         assert [queue.name for queue in story.first.cache.all()] == sorted([NAME, name])
         story.first.fold(holder, shard, claim(9), delete(made))
         began_again = CatalogueCache(DictKv(story.first.cache.kv.rows), SHARDS, lambda index: None)
-        story.first.decisions.announcer.say_lost()
+        story.first.command_router.announcer.say_lost()
         for cache in (story.first.cache, began_again):
             assert [queue.name for queue in cache.all()] == [NAME]
             assert cache.find_id(made.queue_id) is None
@@ -318,7 +318,7 @@ def test_commands_folded_before_serving_are_answered_if_recent() -> None:
         topic = Topic()
         asker, owner = Member(topic, 1), Member(topic, 2, lambda: 10_000_000)
         old, recent = create(name="a"), create(name="b")
-        tickets = [asker.decisions.submit(NAME, envelope) for envelope in (old, recent)]
+        tickets = [asker.command_router.submit(NAME, envelope) for envelope in (old, recent)]
         old.time_ms, recent.time_ms = 1, 9_999_000
         holder, shard = owner.hold(HOME)
         owner.fold(holder, shard, old, recent, claim(2))
@@ -326,7 +326,7 @@ def test_commands_folded_before_serving_are_answered_if_recent() -> None:
         holder._serve(shard, 2)
         await owner.tasks.run()
         for counter, values in asker.cache.outcomes(topic.records, 1):
-            asker.decisions.published(counter, values)
+            asker.command_router.published(counter, values)
         assert [ticket.done for ticket in tickets] == [False, True]
 
     anyio.run(test)
@@ -343,10 +343,10 @@ def test_commands_are_answered_however_the_clocks_differ() -> None:
         holder._serve(shard, 0)
         await owner.tasks.run()
         asked = create()
-        ticket = asker.decisions.submit(NAME, asked)
+        ticket = asker.command_router.submit(NAME, asked)
         owner.fold(holder, shard, asked)
         for counter, values in asker.cache.outcomes(topic.records, 1):
-            asker.decisions.published(counter, values)
+            asker.command_router.published(counter, values)
         assert ticket.done
         await owner.tasks.run()
 
@@ -365,14 +365,14 @@ def test_a_creation_that_was_overtaken_is_answered_all_the_same() -> None:
         await member.tasks.run()
         wide = create(3)
         wide.writer, wide.counter = 1, member.link.next_counter()
-        ticket = member.decisions._wait_for(Ticket([wide]))
+        ticket = member.command_router._wait_for(Ticket([wide]))
         grow = command(Kind.GROW, wide.queue_id, number=4)
         member.fold(holder, shard, wide, grow)
         member.fold(holder, shard, command(Kind.LANDED, wide.queue_id, number=1))
         assert not ticket.done  # more is on its way
         member.fold(holder, shard, command(Kind.LANDED, wide.queue_id, number=2))
         assert ticket.done
-        assert not member.decisions._landing.get(HOME)
+        assert not member.command_router._landing.get(HOME)
         for task in member.tasks.waiting:
             task.close()
 

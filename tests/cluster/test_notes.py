@@ -54,7 +54,7 @@ class History:
         self.log: list[Envelope] = []
         self.member = Member(self.topic, 1)
         self.link = SlowLink(self.topic, 1, self.chance)
-        for speaker in (self.member.decisions, self.member.decisions.announcer):
+        for speaker in (self.member.command_router, self.member.command_router.announcer):
             speaker._link = self.link  # type: ignore[assignment]
         self.snapshots: list[tuple[int, dict[bytes, bytes]]] = []
 

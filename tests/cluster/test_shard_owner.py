@@ -115,14 +115,14 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
             for turns in range(ROUNDS):
                 life.shards.assigned(frozenset({0}))
                 shard = await served(life)
-                life.aftermath.queue_gone(QueueIds(1).new(ShardId(0)))
+                life.remote_cleanup.queue_gone(QueueIds(1).new(ShardId(0)))
                 assert shard.tasks is not None
-                shard.tasks.start_soon(life.aftermath.look_at, shard, [queue_id], [])
+                shard.tasks.start_soon(life.remote_cleanup.look_at, shard, [queue_id], [])
                 coordinators.of(shard)
                 for _ in range(turns * 3):
                     await checkpoint()
                 life.shards.assigned(frozenset())
-                await life.aftermath.round()
+                await life.remote_cleanup.round()
                 with anyio.fail_after(20):
                     while life.shards.serving(0) is not None:
                         await checkpoint()

@@ -57,7 +57,9 @@ def deliver(
 async def running(directory: Path) -> AsyncIterator[tuple[SharedLog, Link]]:
     link, segments = Link(), Segments(directory)
     segments.start(0)
-    log = SharedLog(0, segments, deliver, link, segment_bytes=1000, room=DiskSpace(directory, 1))
+    log = SharedLog(
+        0, segments, deliver, link, segment_bytes=1000, disk_space=DiskSpace(directory, 1)
+    )
     log.next_offset = 0
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(log.run)

@@ -59,14 +59,16 @@ def upstream(kafka: Kafka, prefix: str, shards: int = 1) -> Upstream:
 def opened(directory: Path, link: DataLink, index: int = 0, shards: int = 1) -> Iterator[Shard]:
     """An empty shard on a partition of the data topic."""
     segments = Segments(directory / "log")
-    room = DiskSpace(directory, 1)
+    disk_space = DiskSpace(directory, 1)
 
     def log(deliver: Deliver) -> SharedLog:
-        return SharedLog(index, segments, deliver, link, segment_bytes=1 << 30, room=room)
+        return SharedLog(
+            index, segments, deliver, link, segment_bytes=1 << 30, disk_space=disk_space
+        )
 
     shard = Shard(
         shard=ShardId(index), shards=shards, kv=RocksKv(directory / "rows", 1 << 20),
-        segments=segments, room=room, config=CONFIG, log=log, shared=True,
+        segments=segments, disk_space=disk_space, config=CONFIG, log=log, shared=True,
     )  # fmt: skip
     try:
         yield shard

@@ -40,18 +40,18 @@ def recovered(directory: Path) -> int:
     """Recover a log without rows; where it goes on. Raises DamagedLog."""
     settings = config()
     segments = Segments(directory / "log", marked=True)
-    room = DiskSpace(directory, 1)
+    disk_space = DiskSpace(directory, 1)
 
     def log(deliver: Deliver) -> LocalLog:
         return LocalLog(
             segments, deliver, sync=settings.sync_policy, segment_bytes=1 << 20,
-            commit_bytes_max=1 << 20, room=room,
+            commit_bytes_max=1 << 20, disk_space=disk_space,
         )  # fmt: skip
 
     kv: Any = DictKv()
     shard = Shard(
-        shard=ShardId(0), shards=1, kv=kv, segments=segments, room=room, config=settings, log=log,
-        shared=False,
+        shard=ShardId(0), shards=1, kv=kv, segments=segments, disk_space=disk_space,
+        config=settings, log=log, shared=False,
     )  # fmt: skip
     try:
         shard.recover()

@@ -322,7 +322,7 @@ def test_what_recovery_folded_is_not_on_disk_yet(tmp_path: Path) -> None:
             shutil.copytree(tmp_path, tmp_path / "first")
         async with running(tmp_path / "first", segment_bytes=2_000_000) as shard:
             assert shard.durable_through == Checkpoint()
-            shard.room.fits = lambda wanted: False  # type: ignore[method-assign]
+            shard.disk_space.fits = lambda wanted: False  # type: ignore[method-assign]
             await Housekeeper(shard, config()).round()
             shutil.copytree(tmp_path / "first", tmp_path / "second")
         again = open_local(tmp_path / "second", config())

@@ -108,7 +108,7 @@ class Clients:
         return outcome
 
     async def _ask_home(self, life: Life, name: str, envelope: Envelope) -> Code:
-        (outcome,) = await outcomes_of([life.decisions.submit(name, envelope)])
+        (outcome,) = await outcomes_of([life.command_router.submit(name, envelope)])
         if outcome.code not in _NOT_SAID:
             truth = self._truth(envelope)
             assert truth is not None, "decided, but not in the log"
@@ -140,7 +140,7 @@ class Clients:
         if not await self._ask_home(life, name, command(Kind.DELETE, queue.queue_id)):
             self.done["deleted"] += 1
             other = self._life()
-            await other.freshness.wait()
+            await other.catalogue_barrier.wait()
             if other.alive and other.shards.serving_name(name) is None:
                 assert other.cache.find_id(queue.queue_id) is None, "a deleted queue is found"
 

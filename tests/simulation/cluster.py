@@ -21,7 +21,7 @@ from tests.simulation.plain import Plain
 
 DELAYS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.3)
 _SLOW_S = 2.0
-_CLEANED_AFTER_S = 6.0  # longer than `freshness` waits: Kafka cleans closed segments alone
+_CLEANED_AFTER_S = 6.0  # longer than `catalogue_barrier` waits: Kafka cleans closed segments alone
 _AS_USUAL = Conditions()
 _TOLD = frozenset((Kind.CREATE, Kind.GROW, Kind.CONFIGURE, Kind.DELETE, Kind.SPREAD, Kind.LANDED))
 """What is announced, or what other shards hear of."""

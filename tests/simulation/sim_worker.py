@@ -53,14 +53,14 @@ class Life:
         self.kv = SimKv(world, directory / "queues")
         self.cache = CatalogueCache(self.kv, shards, self.shards.serving)
         self.link: Any
-        self.freshness = CatalogueBarrier(self._queues_end, lambda: self.cache.next_offset)
-        self.shards.settle = self.freshness.wait
-        self.aftermath = RemoteQueueCleanup(
-            shards, self.shards.all, self.cache, self.freshness.wait
+        self.catalogue_barrier = CatalogueBarrier(self._queues_end, lambda: self.cache.next_offset)
+        self.shards.settle = self.catalogue_barrier.wait
+        self.remote_cleanup = RemoteQueueCleanup(
+            shards, self.shards.all, self.cache, self.catalogue_barrier.wait
         )
-        self.cache.gone = self.aftermath.queue_gone
-        self.cache.reconfigured = self.aftermath.settings_changed
-        self.decisions: CommandRouter
+        self.cache.gone = self.remote_cleanup.queue_gone
+        self.cache.reconfigured = self.remote_cleanup.settings_changed
+        self.command_router: CommandRouter
         self._scope = anyio.CancelScope()
 
     async def _queues_end(self) -> int:
@@ -94,29 +94,29 @@ class Life:
         link: Any = self.link
         voice = ClusterContext(
             link=link, shards=self.count, cache=self.cache, serving=self.shards.serving,
-            settle=self.freshness.wait, tasks=tasks,
+            settle=self.catalogue_barrier.wait, tasks=tasks,
         )  # fmt: skip
-        self.decisions = CommandRouter(voice, self.now_ms)
-        self.link.unfollowed = self.decisions.unfollowed
-        self.shards.submit = self.decisions.submit
+        self.command_router = CommandRouter(voice, self.now_ms)
+        self.link.unfollowed = self.command_router.unfollowed
+        self.shards.submit = self.command_router.submit
         upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
         site = ShardServices(
-            config=self.config, upstream=upstream, link=self.link, decisions=self.decisions,
-            announce=lambda shard, claim: None,
-            room=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
+            config=self.config, upstream=upstream, link=self.link,
+            command_router=self.command_router, announce=lambda shard, claim: None,
+            disk_space=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
             progress=Progress(), lookup=self.cache,
             clock=Clock(self.now_ms, virtual_time.monotonic),
             level=Level(),
         )  # fmt: skip
         for task in (
-            self.link.watch_ends, self.decisions.expire, self.aftermath.run, self.freshness.run,
-            self._follow, self._flush,
+            self.link.watch_ends, self.command_router.expire, self.remote_cleanup.run,
+            self.catalogue_barrier.run, self._follow, self._flush,
         ):  # fmt: skip
             tasks.start_soon(task)
         tasks.start_soon(self._serve, site)
 
     async def _serve(self, site: ShardServices) -> None:
-        await self.freshness.wait()  # as `Member.start` does
+        await self.catalogue_barrier.wait()  # as `Member.start` does
         await self.shards.run(site)
 
     def now_ms(self) -> int:
@@ -146,12 +146,12 @@ class Life:
         for name in self.cache.apply(records):
             home = self.shards.serving_name(name)
             if home is not None:
-                self.decisions.announcer.say_again(home, name)
+                self.command_router.announcer.say_again(home, name)
         for name, known in before.items():
             self._check_heard(name, known, self.cache.find(name))
-        self.freshness.moved()
+        self.catalogue_barrier.moved()
         for counter, values in self.cache.outcomes(records, self.writer):
-            self.decisions.published(counter, values)
+            self.command_router.published(counter, values)
 
     def _check_heard(self, name: str, known: Queue | None, found: Queue | None) -> None:
         """Of a queue whose home is elsewhere: what is there stays, what is over stays so."""

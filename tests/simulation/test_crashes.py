@@ -52,7 +52,7 @@ class Simulation:
         self.check(shard)
         before = set(shard.segments.ids)
         # Now and then the disk has no room for a flush.
-        shard.room.fits = lambda wanted: self.rng.random() < 0.6  # type: ignore[method-assign]
+        shard.disk_space.fits = lambda wanted: self.rng.random() < 0.6  # type: ignore[method-assign]
         keeper = Housekeeper(shard, self.config)
         with anyio.CancelScope() as crash:
             async with anyio.create_task_group() as tasks:
