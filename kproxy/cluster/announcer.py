@@ -18,6 +18,7 @@ from kproxy.shard.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.row_kinds import CatalogueRow, RowKind
 
 _LOST_S = 30.0
 _NOTED = 200  # in one piece
@@ -138,16 +139,16 @@ class Announcer:
             known = True
         except KafkaError:
             known = False
-        async for found in scanned(self._cache.kv.scan, b"d", b"e"):
+        async for found in scanned(self._cache.kv.scan, *CatalogueRow.DOUBT.range()):
             for row, _ in found:
-                name = row[1:].decode()
+                name = rows.name_of(row)
                 if shard_of(name, self._shards) == shard.shard and serves(shard, claim):
                     self._say_once(shard, name, said)
-        async for found in scanned(shard.kv.scan, b"a", b"b"):
+        async for found in scanned(shard.kv.scan, *RowKind.ANNOUNCE.range()):
             for row, mark in found:
                 if not serves(shard, claim):
                     return
-                name = row[1:].decode()
+                name = rows.name_of(row)
                 if shard.state.get(row) != mark:
                     continue  # it was said meanwhile
                 if known and self._cache.heard(name):
@@ -164,9 +165,9 @@ class Announcer:
 
     async def _compare(self, shard: Shard, claim: int, said: set[str]) -> None:
         """Say what the topic has otherwise; what it has too much, with other shards' later."""
-        async for found in scanned(shard.kv.scan, b"q", b"r"):
+        async for found in scanned(shard.kv.scan, *RowKind.QUEUE.range()):
             for row, _ in found:
-                name = row[1:].decode()
+                name = rows.name_of(row)
                 if not serves(shard, claim):
                     return
                 if not self._cache.heard(name):
@@ -180,9 +181,9 @@ class Announcer:
         """Say what is gone, of all shards that wait for it in one walk over the catalogue."""
         while self._to_compare:
             homes, self._to_compare = self._to_compare, {}
-            async for found in scanned(self._cache.kv.scan, b"q", b"r"):
+            async for found in scanned(self._cache.kv.scan, *CatalogueRow.QUEUE.range()):
                 for row, _ in found:
-                    name = row[1:].decode()
+                    name = rows.name_of(row)
                     shard, claim = homes.get(shard_of(name, self._shards), (None, 0))
                     if shard is not None and serves(shard, claim) and not self._cache.heard(name):
                         self.say_again(shard, name)

@@ -18,12 +18,14 @@ from kproxy.shard.shard import Shard
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.topic_tailer import NOTE, Record
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Queue, decode_queue, name_key, queue_key
+from kproxy.virtual.row_kinds import CatalogueRow
+from kproxy.virtual.rows import Queue, decode_queue, name_key, name_of, queue_key
 from kproxy.virtual.state import Kv
 from kproxy.virtual.types import LogOffset, QueueId
 
-_NEXT = b"m"
-_CURRENT = b"c"
+_NEXT = CatalogueRow.NEXT_OFFSET.letter
+_CURRENT = CatalogueRow.CURRENT.letter
+_OUTCOME_RECORD = b"o"  # the first byte of a record of the queues topic, as `link.CALL`
 _OUTCOME = struct.Struct(">cQQ")
 _GONE = struct.Struct(">Q16s")
 _ENDED_MAX = 10_000
@@ -54,7 +56,7 @@ def _gone(note: bytes | None) -> Tombstone:
 
 def outcome_key(writer: int, counter: int) -> bytes:
     """The key under which the outcome of a command is published for who sent it."""
-    return _OUTCOME.pack(b"o", writer, counter)
+    return _OUTCOME.pack(_OUTCOME_RECORD, writer, counter)
 
 
 def announcement(queue: Queue) -> bytes:
@@ -90,7 +92,7 @@ def _nothing(_: object) -> None:
 def _said(record: Record) -> tuple[str, Queue | Tombstone] | None:
     """What a record says of a name; None where someone else wrote it."""
     try:
-        name = record.key[1:].decode()
+        name = name_of(record.key)
         if record.value is None:
             return name, _gone(record.note)
         return name, announced(name, record.value)
@@ -116,7 +118,7 @@ def _is_ahead(home: Shard, word: Queue | Tombstone | None) -> bool:
 
 def _seen_key(name: str) -> bytes:
     """While all of the topic comes again: that it speaks of a queue of this name."""
-    return b"s" + name.encode()
+    return CatalogueRow.SEEN + name.encode()
 
 
 def doubt_key(name: str) -> bytes:
@@ -124,7 +126,7 @@ def doubt_key(name: str) -> bytes:
 
     `_NOBODYS`: because that is that it is nobody's, or it never spoke of it.
     """
-    return b"d" + name.encode()
+    return CatalogueRow.DOUBT + name.encode()
 
 
 class CatalogueCache:
@@ -141,8 +143,8 @@ class CatalogueCache:
         """Told of ids that stand for no queue any more, as the log has it."""
         self.reconfigured: Callable[[Queue], None] = _nothing
         """Told of queues with other settings than before."""
-        for key, _ in list(kv.scan(b"d", b"e")):
-            self.retract(key[1:].decode())
+        for key, _ in list(kv.scan(*CatalogueRow.DOUBT.range())):
+            self.retract(name_of(key))
 
     @property
     def next_offset(self) -> int:
@@ -180,8 +182,8 @@ class CatalogueCache:
         return None if name is None else self._announced(name.decode())
 
     def all(self, first: str = "") -> Iterator[Queue]:
-        for key, value in self.kv.scan(queue_key(first), b"r"):
-            yield decode_queue(key[1:].decode(), value)
+        for key, value in self.kv.scan(queue_key(first), CatalogueRow.QUEUE.range()[1]):
+            yield decode_queue(name_of(key), value)
 
     def _announced(self, name: str) -> Queue | None:
         data = self.kv.get(queue_key(name))
@@ -206,8 +208,8 @@ class CatalogueCache:
 
     def begin_again(self) -> None:
         """All of the topic comes again: forget what it said."""
-        for first in (b"q", b"i", b"d", b"s"):
-            keys = [key for key, _ in self.kv.scan(first, bytes([first[0] + 1]))]
+        for kind in (CatalogueRow.QUEUE, CatalogueRow.NAME, CatalogueRow.DOUBT, CatalogueRow.SEEN):
+            keys = [key for key, _ in self.kv.scan(*kind.range())]
             self.kv.write(dict.fromkeys(keys))
         self.kv.write({_NEXT: None, _CURRENT: None})
         self._ended.clear()
@@ -219,15 +221,15 @@ class CatalogueCache:
 
     async def drop_unheard(self) -> None:
         """The topic was read again: tombstones that are gone by now were missed."""
-        async for found in scanned(self.kv.scan, b"q", b"r"):
+        async for found in scanned(self.kv.scan, *CatalogueRow.QUEUE.range()):
             changes: dict[bytes, bytes | None] = {}
             for row, _ in found:
-                name = row[1:].decode()
+                name = name_of(row)
                 if self.kv.get(_seen_key(name)) is None and self._home(name) is None:
                     self._put(changes, name, None)
             self.kv.write(changes)
         self.reading_again = False
-        async for found in scanned(self.kv.scan, b"s", b"t"):
+        async for found in scanned(self.kv.scan, *CatalogueRow.SEEN.range()):
             self.kv.write(dict.fromkeys(key for key, _ in found))
 
     def apply(self, records: Iterable[Record]) -> list[str]:
@@ -236,7 +238,7 @@ class CatalogueCache:
         right: dict[str, bool] = {}
         for record in records:
             changes[_NEXT] = (record.offset + 1).to_bytes(8, "big")
-            if record.key[:1] != b"q":
+            if not CatalogueRow.QUEUE.of(record.key):
                 continue
             said = _said(record)
             if said is not None:

@@ -29,6 +29,7 @@ from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
@@ -221,11 +222,11 @@ class CommandRouter:
 
     async def _take_up(self, shard: Shard, claim: int) -> None:
         await self.announcer.take_up(shard, claim)
-        async for found in scanned(shard.kv.scan, b"w", b"x"):
+        async for found in scanned(shard.kv.scan, *RowKind.PENDING_ASSIGNMENT.range()):
             for key, _ in found:
                 if not serves(shard, claim):
                     return
-                self._drive(shard, QueueId(key[1:]))
+                self._drive(shard, rows.queue_id_of(key))
         if not serves(shard, claim):
             return
         for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):

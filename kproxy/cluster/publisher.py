@@ -31,6 +31,7 @@ from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Upstream
 from kproxy.upstream.topics import row_bytes_max
 from kproxy.virtual import rows
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.snapshot import Anchors, RowCapture
 
 _log = structlog.get_logger()
@@ -165,5 +166,5 @@ class Publisher:
             return
         self._trimmed_to = trim_to
         _log.info("log_trimmed", shard=self._shard.shard, to=trim_to, log_start=start)
-        voids = self._shard.kv.scan(b"v", rows.void_key(trim_to))
+        voids = self._shard.kv.scan(RowKind.NO_EFFECT.letter, rows.void_key(trim_to))
         self._shard.commit(dict.fromkeys(key for key, _ in voids))

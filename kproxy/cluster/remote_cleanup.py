@@ -18,6 +18,7 @@ from kproxy.shard.housekeeper import sweep_commits
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.state import Kv
 from kproxy.virtual.types import QueueId
@@ -99,10 +100,11 @@ def tracked_among(kv: Kv, queue_ids: list[QueueId]) -> Iterator[QueueId]:
     """Those of these ids, in order, on which groups have committed offsets."""
     at = 0
     while at < len(queue_ids):
-        key = next((k for k, _ in kv.scan(b"r" + queue_ids[at], b"s")), None)
+        start = RowKind.OFFSET_BY_QUEUE + queue_ids[at]
+        key = next((k for k, _ in kv.scan(start, RowKind.OFFSET_BY_QUEUE.range()[1])), None)
         if key is None:
             return
-        found = QueueId(key[1:17])
+        found = rows.queue_id_of(key)
         at = bisect_left(queue_ids, found, at)
         if at < len(queue_ids) and queue_ids[at] == found:
             yield found

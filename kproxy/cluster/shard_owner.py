@@ -43,6 +43,8 @@ from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import published_key
 from kproxy.virtual.types import ShardId
 
 _log = structlog.get_logger()
@@ -200,7 +202,8 @@ class ShardOwner:
             level=self._services.level,
         )
         shard.serving = False
-        shard.state.unpublished = {key[1:] for key, _ in shard.kv.scan(b"d", b"e")}
+        unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
+        shard.state.unpublished = {published_key(key) for key, _ in unpublished}
         return shard
 
     async def _is_prefix(self, shard: Shard) -> bool:

@@ -29,6 +29,8 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import name_of
 
 _log = structlog.get_logger()
 
@@ -187,8 +189,8 @@ class Coordinator:
 
     def listed(self) -> Iterator[tuple[str, Head]]:
         """All groups that have members or offsets, by id."""
-        for key, data in self.shard.kv.scan(b"g", b"h"):
-            yield key[1:].decode(), decode_head(data)
+        for key, data in self.shard.kv.scan(*RowKind.GROUP.range()):
+            yield name_of(key), decode_head(data)
 
     # -- logging
 
@@ -331,9 +333,9 @@ class Coordinator:
                 await self._more.wait()
 
     async def _take_up(self) -> None:
-        start, pace = b"u", Pace()
+        (start, end), pace = RowKind.MEMBER.range(), Pace()
         while True:
-            key = next((key for key, _ in self.shard.kv.scan(start, b"v")), None)
+            key = next((key for key, _ in self.shard.kv.scan(start, end)), None)
             if key is None:
                 return
             group = group_rows.group_of_member(key)

@@ -25,6 +25,7 @@ from kproxy.virtual import group_rows, rows
 from kproxy.virtual.bodies import Expire
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.types import QueueId
 
@@ -52,7 +53,7 @@ class OffsetExpiry(DueIndexScanner):
         """`going`: whether a group is being deleted, which is gone on with."""
         self._retention_ms = config.offsets_retention_minutes * 60_000
         period_ms = min(config.offsets_check_ms, self._retention_ms)
-        super().__init__(shard, b"e", _SLICE, period_ms / 1000)
+        super().__init__(shard, RowKind.GROUP_DUE, _SLICE, period_ms / 1000)
         self._lookup = lookup
         self._now_ms = now_ms
         self._load = load

@@ -16,6 +16,7 @@ from kproxy.metadata.queue_settings import BROKER, TOPIC
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.producers import remembered
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.worker.worker import Request, Worker
 
 _PARTITIONS_MAX = 100_000  # in one answer
@@ -58,8 +59,8 @@ _Found = tuple[str, int, Shard, tuple[Any, int]]
 
 async def _all(worker: Worker) -> AsyncIterator[_Found]:
     for shard in worker.routes.all():
-        start = b"p"
-        while shard.serving and (found := list(islice(shard.kv.scan(start, b"q"), _SLICE))):
+        start, end = RowKind.PARTITION.range()
+        while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
             start = found[-1][0] + b"\0"
             for key, _ in found:
                 partition = rows.partition_of(key)

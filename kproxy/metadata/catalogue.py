@@ -13,7 +13,8 @@ from kproxy.errors import Code, KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.partitioner import name_fault, shard_of
-from kproxy.virtual.rows import Queue, decode_queue, queue_key
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import Queue, decode_queue, name_of, queue_key
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
@@ -105,8 +106,8 @@ class StateLookup:
         return _usable(self._state.queue_by_id(queue_id))
 
     def all(self, first: str = "") -> Iterator[Queue]:
-        for key, value in self._state.kv.scan(queue_key(first), b"r"):
-            yield decode_queue(key[1:].decode(), value)
+        for key, value in self._state.kv.scan(queue_key(first), RowKind.QUEUE.range()[1]):
+            yield decode_queue(name_of(key), value)
 
 
 class Catalogue(Generic[Ticket]):

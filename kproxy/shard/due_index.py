@@ -7,6 +7,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.loop.pulse import pulse
 from kproxy.shard.shard import Shard
+from kproxy.virtual.row_kinds import RowKind
 
 
 class _Bounds(NamedTuple):
@@ -29,13 +30,12 @@ class DueIndexScanner:
     step over all of it at each look.
     """
 
-    def __init__(self, shard: Shard, first: bytes, slice_: int, period_s: float) -> None:
-        """`first`: the kind of row, which the index begins with."""
+    def __init__(self, shard: Shard, index: RowKind, slice_: int, period_s: float) -> None:
         self._shard = shard
-        self._kind = first[0]
+        self._index = index
         self._slice = slice_
         self._period_s = period_s
-        self._bounds = self._before = _Bounds(first, bytes([first[0] + 1]))
+        self._bounds = self._before = _Bounds(*index.range())
         self._more = False
         self._left: tuple[bytes, bytes] | None = None
 
@@ -84,7 +84,7 @@ class DueIndexScanner:
 
     def _hear(self) -> None:
         """Hear what was filed since the last time; where a pass is over, what stays as well."""
-        filed = self._shard.state.filed.pop(self._kind, None)
+        filed = self._shard.state.filed.pop(self._index.byte, None)
         if filed is not None:
             self._bounds = self._bounds.with_filed(*filed)
         if not self._more and self._left is not None:

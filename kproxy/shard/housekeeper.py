@@ -32,6 +32,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.bodies import Forget
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
@@ -42,6 +43,7 @@ _DELETIONS_MAX = 50_000  # not on disk: some milliseconds of every scan over the
 _SWEPT_MAX = 1000
 _WORTH_FREEING_BYTES = 1 << 20
 _FLUSH_SPARE_BYTES = 1 << 20
+_SWEEPS = RowKind.SWEEP_QUEUE, RowKind.SWEEP_PARTITION
 _PARTITION_END = (1 << 32) - 1
 _OFFSET_END = (1 << 64) - 1
 
@@ -52,7 +54,7 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
     That it is gone is for the caller to know. Ends early where the shard is not served here, or its
     log takes no more.
     """
-    start, end = _tracked(queue_id)
+    start, end = rows.offsets_by_queue_range(queue_id)
     while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
         groups: dict[str, list[PartitionKey]] = {}
         for key, _ in found:
@@ -71,11 +73,6 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
         await checkpoint()
 
 
-def _tracked(queue_id: QueueId) -> tuple[bytes, bytes]:
-    """Where the rows lie that say who has committed on a queue."""
-    return b"r" + queue_id, b"r" + queue_id + b"\xff" * 5
-
-
 class Housekeeper:
     """Keeps one shard's disk in order; `run` until cancelled."""
 
@@ -92,7 +89,7 @@ class Housekeeper:
         self._period_s = config.keeper_period_ms / 1000
         self._uncopied: set[int] = set()
         self._more_to_sweep = False
-        self._noted = {kind: bytes([kind]) for kind in b"xy"}  # no note lies before
+        self._noted = {kind: kind.letter for kind in _SWEEPS}  # no note lies before
         self._swept: OrderedDict[PartitionKey, int] = OrderedDict()
         self._flushed_at = self._monotonic()
 
@@ -179,7 +176,7 @@ class Housekeeper:
         """Work through the notes that deletions and trims left; whether anything was done."""
         until, swept = self._monotonic() + _SWEEP_S, False
         self._more_to_sweep = False
-        for kind in b"xy" if self._shard.serving else b"y":  # offsets go through the log
+        for kind in _SWEEPS if self._shard.serving else _SWEEPS[1:]:  # offsets go through the log
             while not self._more_to_sweep and (notes := self._notes(kind)):
                 done = await self._sweep_notes(kind, notes)
                 swept = swept or done > 0
@@ -189,7 +186,7 @@ class Housekeeper:
                 self._more_to_sweep = self._monotonic() > until
         return swept
 
-    async def _sweep_notes(self, kind: int, notes: list[tuple[bytes, bytes]]) -> int:
+    async def _sweep_notes(self, kind: RowKind, notes: list[tuple[bytes, bytes]]) -> int:
         """Returns how many of them were done: those before the first that could not be."""
         for number, (key, note) in enumerate(notes):
             if not await self._sweep_note(note):
@@ -199,15 +196,15 @@ class Housekeeper:
             await checkpoint()
         return len(notes)
 
-    def _notes(self, kind: int) -> list[tuple[bytes, bytes]]:
+    def _notes(self, kind: RowKind) -> list[tuple[bytes, bytes]]:
         """The next notes of a kind, looked for where there can be any."""
-        filed = self._state.filed.pop(kind, None)
+        filed = self._state.filed.pop(kind.byte, None)
         if filed is not None:
             self._noted[kind] = min(self._noted.get(kind, filed[0]), filed[0])
         start = self._noted.get(kind)
         if start is None:
             return []
-        notes = list(islice(self._shard.kv.scan(start, bytes([kind + 1])), _SLICE))
+        notes = list(islice(self._shard.kv.scan(start, kind.range()[1]), _SLICE))
         if not notes:
             del self._noted[kind]
         return notes
@@ -241,7 +238,7 @@ class Housekeeper:
         _, end = rows.producers_range(queue_id, _PARTITION_END)
         await self._sweep_rows(start, end)
         await sweep_commits(self._shard, queue_id)
-        return next(self._shard.kv.scan(*_tracked(queue_id)), None) is None
+        return next(self._shard.kv.scan(*rows.offsets_by_queue_range(queue_id)), None) is None
 
     async def _sweep_batches(self, start: bytes, end: bytes) -> None:
         # One write for the rows and the counts: a crash between would count bytes off twice.

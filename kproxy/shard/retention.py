@@ -22,6 +22,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind, command
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import SPREAD_INDEX, Batch, Partition, Queue
 from kproxy.virtual.types import PartitionKey
 
@@ -37,7 +38,7 @@ class Retention(DueIndexScanner):
     def __init__(
         self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
     ) -> None:
-        super().__init__(shard, b"c", _SLICE, config.keeper_period_ms / 1000)
+        super().__init__(shard, RowKind.RETENTION_DUE, _SLICE, config.keeper_period_ms / 1000)
         self._lookup = lookup
         self._now_ms = now_ms
         self._check_ms = config.retention_check_ms

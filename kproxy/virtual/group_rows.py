@@ -1,4 +1,4 @@
-"""A group's rows: its head (`g`), a member each (`u`), and when to look for expired offsets (`e`).
+"""A group's rows: its head, a member each, and when to look for expired offsets.
 
 A head says which kind of group it is and as of which log offset; a decision taken outside the fold
 names that version and is void if it has changed. What coordinators keep of a member is theirs; the
@@ -12,6 +12,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from kproxy.virtual.row_kinds import RowKind
 
 NO_VERSION = -1
 GOING = "going"
@@ -37,7 +39,7 @@ _EVERY = 32
 
 
 def group_key(group: str) -> bytes:
-    return b"g" + group.encode()
+    return RowKind.GROUP + group.encode()
 
 
 def member_key(group: str, member: str) -> bytes:
@@ -46,7 +48,7 @@ def member_key(group: str, member: str) -> bytes:
 
 def member_prefix(group: str) -> bytes:
     name = group.encode()
-    return b"u" + len(name).to_bytes(2, "big") + name
+    return RowKind.MEMBER + len(name).to_bytes(2, "big") + name
 
 
 def group_of_member(key: bytes) -> str:
@@ -54,7 +56,7 @@ def group_of_member(key: bytes) -> str:
 
 
 def look_key(time_ms: int, group: str) -> bytes:
-    return b"e" + max(0, time_ms).to_bytes(8, "big") + group.encode()
+    return RowKind.GROUP_DUE + max(0, time_ms).to_bytes(8, "big") + group.encode()
 
 
 def look_of(key: bytes) -> tuple[int, str]:

@@ -1,19 +1,13 @@
 """Rows: all the state that one decision reads, as one value, and their binary forms.
 
-Keys begin with a letter for the kind of row, so that each kind is one range of the store:
-`q` queue by name, `i` name by id, `p` queue partition, `k` idempotent producer of a partition that
-is not in its `p` row, `b` batch index, `o` committed offset,
-`r` groups by queue, `c` and `n` when to look at a partition's retention, `x` deleted queues and
-`y` trimmed ones to sweep, `s` live bytes by segment, `m` the checkpoint; on a shared log `w` what a
-home shard has to spread, `h` what another home shard spread here, `v` appends without effect, `a`
-queues to announce, `d` rows to publish, `t` counters of a rebuild, `j` that its queues are still to
-be compared with the queues topic, `K` the term: whose claim holds. Those of groups, `g`, `u` and
-`e`: `group_rows`.
+`virtual.row_kinds` lists the kinds of rows. This module makes and reads their keys and values;
+those of groups are in `virtual.group_rows`, those of producers in `virtual.producer_rows`.
 
-Rows that will grow say their form in one byte: the highest of a number of our own that never needs
-it (in `p` the log start, in `b` the segment, in `o` the time), in `k` the high half of the number
-of batches; in a `q` row it follows the numbers. A number that a client chooses will not do: it may
-be anything. A form that is not known is refused: a later kproxy wrote it.
+A row that will grow names its form in one byte. That byte is the highest one of a number of our own
+that never needs it: the log start of a partition, the segment of a batch, the time of a committed
+offset; for a producer the high half of the number of batches. In a queue's row it follows the
+numbers. A number that a client chooses must not hold the form, because it may be anything. An
+unknown form was written by a later release and is refused.
 """
 
 import json
@@ -23,6 +17,7 @@ from typing import NamedTuple
 
 from kproxy.virtual.forms import later_form
 from kproxy.virtual.producer_rows import producer_end
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 
 _QUEUE = struct.Struct(">16siiQQ")
@@ -47,31 +42,53 @@ FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a de
 _KEPT = 1 << 60
 
 
+_QUEUE_KIND = RowKind.QUEUE.letter  # `.letter`: plain bytes, for what is done for each batch
+_NAME_KIND = RowKind.NAME.letter
+_PARTITION_KIND = RowKind.PARTITION.letter
+_PRODUCER_KIND = RowKind.PRODUCER.letter
+_BATCH_KIND = RowKind.BATCH.letter
+_OFFSET_KIND = RowKind.OFFSET.letter
+_LIVE_BYTES_KIND = RowKind.LIVE_BYTES.letter
+_RETENTION_DUE_KIND = RowKind.RETENTION_DUE.letter
+_RETENTION_ENTRY_KIND = RowKind.RETENTION_ENTRY.letter
+_UNPUBLISHED_KIND = RowKind.UNPUBLISHED.letter
+
+
+def name_of(key: bytes) -> str:
+    """The queue name or group of a key that has nothing else: QUEUE, ANNOUNCE, GROUP."""
+    return key[1:].decode()
+
+
+def queue_id_of(key: bytes) -> QueueId:
+    """The queue of a key that begins with its id."""
+    return QueueId(key[1:17])
+
+
 def queue_key(name: str) -> bytes:
-    return b"q" + name.encode()
+    return _QUEUE_KIND + name.encode()
 
 
 def name_key(queue_id: QueueId) -> bytes:
-    return b"i" + queue_id
+    return _NAME_KIND + queue_id
 
 
 def partition_key(queue_id: QueueId, index: int) -> bytes:
-    return _PARTITION_KEY.pack(b"p", queue_id, index)
+    return _PARTITION_KEY.pack(_PARTITION_KIND, queue_id, index)
 
 
 def producer_key(queue_id: QueueId, index: int, producer_id: int) -> bytes:
-    return _PRODUCER_KEY.pack(b"k", queue_id, index, producer_id)
+    return _PRODUCER_KEY.pack(_PRODUCER_KIND, queue_id, index, producer_id)
 
 
 def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
     """The keys of all producers of a partition that have rows of their own: start and end."""
-    start = _PARTITION_KEY.pack(b"k", queue_id, index)
+    start = _PARTITION_KEY.pack(_PRODUCER_KIND, queue_id, index)
     return start, start + b"\xff" * 8
 
 
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
     """Batches are filed by their last offset: a seek to an offset finds the batch that holds it."""
-    return _BATCH_KEY.pack(b"b", queue_id, index, last_offset)
+    return _BATCH_KEY.pack(_BATCH_KIND, queue_id, index, last_offset)
 
 
 def partition_of(key: bytes) -> PartitionKey:
@@ -89,7 +106,7 @@ def offset_key(group: str, queue_id: QueueId, index: int) -> bytes:
 
 def offset_prefix(group: str) -> bytes:
     name = group.encode()
-    return b"o" + len(name).to_bytes(2, "big") + name
+    return _OFFSET_KIND + len(name).to_bytes(2, "big") + name
 
 
 def offset_range(group: str) -> tuple[bytes, bytes]:
@@ -103,8 +120,19 @@ def partition_of_offset(key: bytes) -> PartitionKey:
     return QueueId(key[-20:-4]), int.from_bytes(key[-4:], "big")
 
 
+def group_of_offset(key: bytes) -> str:
+    """The group that a key of kind OFFSET belongs to."""
+    return key[3:-20].decode()
+
+
+def offsets_by_queue_range(queue_id: QueueId) -> tuple[bytes, bytes]:
+    """The keys that say who has committed on a queue: start and end."""
+    start = RowKind.OFFSET_BY_QUEUE + queue_id
+    return start, start + b"\xff" * 5
+
+
 def tracked_key(queue_id: QueueId, index: int, group: str) -> bytes:
-    return b"r" + queue_id + index.to_bytes(4, "big") + group.encode()
+    return RowKind.OFFSET_BY_QUEUE + queue_id + index.to_bytes(4, "big") + group.encode()
 
 
 def group_of_tracked(key: bytes) -> str:
@@ -112,15 +140,15 @@ def group_of_tracked(key: bytes) -> str:
 
 
 def sweep_key(log_offset: int) -> bytes:
-    return b"x" + log_offset.to_bytes(8, "big")
+    return RowKind.SWEEP_QUEUE + log_offset.to_bytes(8, "big")
 
 
 def trimmed_key(log_offset: int) -> bytes:
-    return b"y" + log_offset.to_bytes(8, "big")
+    return RowKind.SWEEP_PARTITION + log_offset.to_bytes(8, "big")
 
 
 def segment_key(segment: int) -> bytes:
-    return b"s" + segment.to_bytes(8, "big")
+    return _LIVE_BYTES_KIND + segment.to_bytes(8, "big")
 
 
 def encode_live_bytes(count: int) -> bytes:
@@ -134,24 +162,24 @@ def decode_live_bytes(data: bytes) -> int:
 
 def void_key(log_offset: int) -> bytes:
     """Without a value: the append at this log offset had no effect."""
-    return b"v" + log_offset.to_bytes(8, "big")
+    return RowKind.NO_EFFECT + log_offset.to_bytes(8, "big")
 
 
 def work_key(queue_id: QueueId) -> bytes:
-    return b"w" + queue_id
+    return RowKind.PENDING_ASSIGNMENT + queue_id
 
 
 def spread_key(queue_id: QueueId) -> bytes:
-    return b"h" + queue_id
+    return RowKind.ASSIGNMENT + queue_id
 
 
 def announce_key(name: str) -> bytes:
-    return b"a" + name.encode()
+    return RowKind.ANNOUNCE + name.encode()
 
 
 def due_key(time_ms: int, queue_id: bytes, index: int) -> bytes:
     """Without a value: look at a partition for what its retention no longer keeps."""
-    return _DUE.pack(b"c", max(0, time_ms), queue_id, index)
+    return _DUE.pack(_RETENTION_DUE_KIND, max(0, time_ms), queue_id, index)
 
 
 def due_of(key: bytes) -> tuple[int, PartitionKey]:
@@ -162,20 +190,26 @@ def due_of(key: bytes) -> tuple[int, PartitionKey]:
 
 def turn_key(queue_id: QueueId, index: int) -> bytes:
     """The time under which a partition was filed last: it may be filed twice."""
-    return _PARTITION_KEY.pack(b"n", queue_id, index)
+    return _PARTITION_KEY.pack(_RETENTION_ENTRY_KIND, queue_id, index)
+
+
+def published_key(key: bytes) -> bytes:
+    """The key of the row that a key of kind UNPUBLISHED speaks of."""
+    return key[1:]
+
+
+def counter_key(partition: bytes) -> bytes:
+    """The key of a rebuild's counter, from the key of the partition's row."""
+    return RowKind.REBUILD_COUNTER + partition[1:]
 
 
 def unpublished_key(key: bytes) -> bytes:
-    return b"d" + key
+    return _UNPUBLISHED_KIND + key
 
 
-PUBLISHED_KINDS = frozenset(b"qpkoxvhwguK")
-INDEXES = frozenset(b"cexy")
-"""Kinds of rows that are to be found from the lowest key on: put by `State.file` alone."""
-CHECKPOINT_KEY = b"m"
-COMPARE_KEY = b"j"
-"""Of a rebuilt copy, until what its queues are was compared with what the queues topic says."""
-TERM_KEY = b"K"
+CHECKPOINT_KEY = RowKind.CHECKPOINT.letter
+COMPARE_KEY = RowKind.COMPARE.letter
+TERM_KEY = RowKind.TERM.letter
 
 
 class Term(NamedTuple):

@@ -18,12 +18,13 @@ from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import copied_header, copied_place
 from kproxy.virtual.outcome import LogLocation
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.state import Kv, State
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import PartitionKey
 
-AS_OF_KEY = b"m"
-"""The published row that says X."""
+AS_OF_KEY = rows.CHECKPOINT_KEY
+"""The published row that says X: the checkpoint of all of them."""
 
 _ANCHOR = struct.Struct(">qqqq")
 _COUNTER = struct.Struct(">qqqqQ")  # an anchor, and the offset that the partition ends at
@@ -71,7 +72,7 @@ class Anchors:
 
     def encode(self, key: bytes, value: bytes) -> bytes:
         """A row's published form; the rows are as of X."""
-        if key[0] != ord("p"):
+        if not RowKind.PARTITION.of(key):
             return value
         for anchor in self._look(key, value):
             if anchor is not None:
@@ -85,7 +86,7 @@ class Anchors:
         """
         long = []
         for key in keys:
-            if key[0] == ord("p") and (value := self._kv.get(key)) is not None:
+            if RowKind.PARTITION.of(key) and (value := self._kv.get(key)) is not None:
                 log_start, next_offset = rows.partition_ends(value)
                 if next_offset - log_start > _SLICE:
                     long.append((key, value))
@@ -135,38 +136,34 @@ class Anchors:
 
 def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
     """The local rows that a published one stands for, in the place of what an earlier one did."""
-    if key[0] == ord("p"):
+    if RowKind.PARTITION.of(key):
         if data is None:
             counter, row = None, None
         else:
             anchor, row = data[: _ANCHOR.size], data[_ANCHOR.size :]
             there = Anchor._make(_ANCHOR.unpack(anchor)).log_offset >= 0
             counter = anchor + row[rows.NEXT_OFFSET] if there else None
-        yield _counter_key(key), counter
+        yield rows.counter_key(key), counter
         yield key, row
         return
     yield key, data
-    if key[0] == ord("o"):
+    if RowKind.OFFSET.of(key):
         yield _tracked_key(key), None if data is None else b""
-    elif key[0] == ord("g") and data is not None:
+    elif RowKind.GROUP.of(key) and data is not None:
         # An earlier one's look is left behind: who looks finds that it is not the group's.
-        yield group_rows.look_key(group_rows.decode_head(data).look_ms, key[1:].decode()), b""
+        yield group_rows.look_key(group_rows.decode_head(data).look_ms, rows.name_of(key)), b""
 
 
 def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
     """The rows by id of all queues that there are; made last, for a name may have had several."""
-    for key, data in kv.scan(b"q", b"r"):
-        name = key[1:]
-        yield rows.name_key(rows.decode_queue(name.decode(), data).queue_id), name
+    for key, data in kv.scan(*RowKind.QUEUE.range()):
+        name = rows.name_of(key)
+        yield rows.name_key(rows.decode_queue(name, data).queue_id), name.encode()
 
 
 def _tracked_key(offset_key: bytes) -> bytes:
-    group, queue_id, index = offset_key[3:-20], offset_key[-20:-4], offset_key[-4:]
-    return rows.tracked_key(QueueId(queue_id), int.from_bytes(index, "big"), group.decode())
-
-
-def _counter_key(partition_key: bytes) -> bytes:
-    return b"t" + partition_key[1:]
+    partition = rows.partition_of_offset(offset_key)
+    return rows.tracked_key(*partition, rows.group_of_offset(offset_key))
 
 
 class RowCapture:
@@ -214,7 +211,7 @@ class Reindex:
         self._state = state
         self._now_ms = now_ms
         self._look_within_ms = look_within_ms
-        self._any_void = next(state.kv.scan(b"v", b"w"), None) is not None
+        self._any_void = next(state.kv.scan(*RowKind.NO_EFFECT.range()), None) is not None
 
     def apply(self, log_offset: int, envelope: Envelope, place: LogLocation) -> None:
         """Note where a live batch lies; of anything else nothing is needed."""
@@ -227,7 +224,7 @@ class Reindex:
     def _append(
         self, key: PartitionKey, log_offset: int, envelope: Envelope, place: LogLocation
     ) -> None:
-        counter_key = _counter_key(rows.partition_key(*key))
+        counter_key = rows.counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
         if data is None:
             return
@@ -275,7 +272,9 @@ class Reindex:
 
         Raises RowsDisagree.
         """
-        for number, (key, data) in enumerate(self._state.kv.scan(b"t", b"u"), 1):
+        for number, (key, data) in enumerate(
+            self._state.kv.scan(*RowKind.REBUILD_COUNTER.range()), 1
+        ):
             _, counted, *_, end_offset = _COUNTER.unpack(data)
             partition = rows.partition_of(key)
             if counted != end_offset:
@@ -288,9 +287,9 @@ class Reindex:
             if number % _SLICE == 0:
                 yield
         forget_ms = self._now_ms + rows.FORGET_SPREAD_MS
-        for key, data in self._state.kv.scan(b"h", b"i"):
+        for key, data in self._state.kv.scan(*RowKind.ASSIGNMENT.range()):
             if not rows.decode_spread(data)[1]:
-                note = rows.due_key(forget_ms, QueueId(key[1:]), rows.SPREAD_INDEX)
+                note = rows.due_key(forget_ms, rows.queue_id_of(key), rows.SPREAD_INDEX)
                 self._state.file(note)
         yield
 

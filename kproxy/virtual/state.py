@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPY_BYTES
 from kproxy.virtual.outcome import LogLocation
+from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES
 from kproxy.virtual.rows import Batch, Committed, Partition, Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -82,7 +83,7 @@ class State:
     def put_all(self, changes: dict[bytes, bytes | None]) -> None:
         """As `put` of each, or `file`."""
         for key, value in changes.items():
-            if value is not None and key[0] in rows.INDEXES:
+            if value is not None and key[0] in INDEX_BYTES:
                 self.file(key, value)
             else:
                 self._changes[key] = value
@@ -253,7 +254,7 @@ class State:
 
     def _note_unpublished(self, changes: dict[bytes, bytes | None], noted: set[bytes]) -> None:
         for key in list(changes):
-            if key[0] in rows.PUBLISHED_KINDS and key not in noted:
+            if key[0] in PUBLISHED_BYTES and key not in noted:
                 noted.add(key)
                 changes[rows.unpublished_key(key)] = b""
 

@@ -24,7 +24,8 @@ from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsClosed
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.group_rows import encode_change
-from kproxy.virtual.rows import PUBLISHED_KINDS, Partition, partition_key
+from kproxy.virtual.row_kinds import PUBLISHED_BYTES
+from kproxy.virtual.rows import Partition, partition_key
 from kproxy.virtual.snapshot import AS_OF_KEY, Anchors, encode_as_of
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, as_served
@@ -195,7 +196,7 @@ def publish(world: World) -> None:
     changes: dict[bytes, bytes | None] = {
         key: anchors.encode(key, value)
         for key, value in kv.rows.items()
-        if key[0] in PUBLISHED_KINDS
+        if key[0] in PUBLISHED_BYTES
     }
     as_of = encode_as_of(len(world.logs[0]))
     world.published[0].commit(changes | {AS_OF_KEY: as_of}, 0.0)

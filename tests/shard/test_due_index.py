@@ -9,6 +9,7 @@ import pytest
 
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
 
@@ -53,7 +54,7 @@ class Some(DueIndexScanner):
 
     def __init__(self, index: Index) -> None:
         shard = SimpleNamespace(state=index.state, kv=index.kv, serving=True)
-        super().__init__(cast(Shard, shard), b"c", SLICE, 1.0)
+        super().__init__(cast(Shard, shard), RowKind.RETENTION_DUE, SLICE, 1.0)
         self.index = index
         self.seen: list[bytes] = []
         self.kept: set[bytes] = set()

@@ -14,6 +14,7 @@ from kproxy.shard.shard import Shard, open_local
 from kproxy.virtual import rows
 from kproxy.virtual.bodies import decode_forget
 from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.row_kinds import RowKind
 from tests.shard.test_shard import QUEUES, config, create, put, run, running
 from tests.wire import batch
 
@@ -241,7 +242,9 @@ def test_a_trim_that_comes_while_an_earlier_one_is_swept_is_swept_too(tmp_path: 
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Housekeeper, "_sweep_batches", trimmed_meanwhile)
-                await keeper._sweep_notes(ord("y"), keeper._notes(ord("y")))
+                await keeper._sweep_notes(
+                    RowKind.SWEEP_PARTITION, keeper._notes(RowKind.SWEEP_PARTITION)
+                )
             await keeper.round()
             assert not list(shard.kv.scan(b"b", b"c"))
             assert not any(shard.state.live_bytes(segment) for segment in shard.segments.ids)

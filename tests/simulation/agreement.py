@@ -7,6 +7,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
@@ -62,20 +63,20 @@ def _check_catalogues(world: World, lives: Mapping[str, Life]) -> None:
 
 def _check_plainly(shard: Shard, plain: PlainShard) -> None:
     starts, ends = {}, {}
-    for key, data in shard.kv.scan(b"p", b"q"):
+    for key, data in shard.kv.scan(*RowKind.PARTITION.range()):
         row = rows.decode_partition(data)
         starts[rows.partition_of(key)] = row.log_start
         ends[rows.partition_of(key)] = row.next_offset
     assert ends == plain.ends
     assert starts == plain.starts
     commits = {}
-    for key, data in shard.kv.scan(b"o", b"p"):
+    for key, data in shard.kv.scan(*RowKind.OFFSET.range()):
         length = int.from_bytes(key[1:3], "big")
         group = key[3 : 3 + length].decode()
         commits[group, *rows.partition_of_offset(key)] = rows.decode_committed(data).offset
     assert commits == plain.commits
     groups = {}
-    for key, data in shard.kv.scan(b"g", b"h"):
+    for key, data in shard.kv.scan(*RowKind.GROUP.range()):
         head = group_rows.decode_head(data)
         groups[key[1:].decode()] = head.version, head.kind, head.members
     assert groups == {g: (one.version, one.kind, one.members) for g, one in plain.groups.items()}
@@ -106,7 +107,7 @@ def _live(found: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes]) -> dict[b
 def _check_batches(shard: Shard, world: World) -> None:
     """All that can be read is there, once, with the bytes that were appended."""
     folded, log = world.folded[shard.shard], world.logs[shard.shard]
-    found = _live(dict(shard.kv.scan(b"b", b"c")), folded.rows)
+    found = _live(dict(shard.kv.scan(*RowKind.BATCH.range())), folded.rows)
     wanted = _live(folded.rows, folded.rows)
     assert {k: b[2:8] for k, b in found.items()} == {k: b[2:8] for k, b in wanted.items()}
     seen = set()

@@ -17,11 +17,12 @@ from kproxy.errors import Code
 from kproxy.log.shared import SharedLog
 from kproxy.shard.shard import Shard
 from kproxy.upstream.rows_writer import NotPublished
-from kproxy.virtual import fold, producers, rows
+from kproxy.virtual import fold, producers, rows, state
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producer_rows import BatchMetadata
+from kproxy.virtual.row_kinds import PUBLISHED_BYTES
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
@@ -42,7 +43,7 @@ def who_catches_up_announces(patch: pytest.MonkeyPatch) -> None:
 def a_sweep_beside_the_log(patch: pytest.MonkeyPatch) -> None:
     async def sweep(shard: Any, queue_id: bytes) -> None:
         for key, _ in list(shard.kv.scan(b"r" + queue_id, b"r" + queue_id + b"\xff" * 5)):
-            offset_key = rows.offset_key(key[21:].decode(), *rows.partition_of(key))
+            offset_key = rows.offset_key(rows.group_of_tracked(key), *rows.partition_of(key))
             shard.commit({key: None, offset_key: None})
 
     patch.setattr(remote_cleanup, "sweep_commits", sweep)
@@ -143,16 +144,16 @@ def rows_that_stand_for_more_than_they_are(patch: pytest.MonkeyPatch) -> None:
 
 
 def groups_that_are_not_published(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rows, "PUBLISHED_KINDS", rows.PUBLISHED_KINDS - set(b"gu"))
+    patch.setattr(state, "PUBLISHED_BYTES", PUBLISHED_BYTES - set(b"gu"))
 
 
 def producers_that_are_not_published(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rows, "PUBLISHED_KINDS", rows.PUBLISHED_KINDS - set(b"k"))
+    patch.setattr(state, "PUBLISHED_BYTES", PUBLISHED_BYTES - set(b"k"))
 
 
 def what_is_to_publish_is_not_on_disk(patch: pytest.MonkeyPatch) -> None:
     def note(self: State, changes: dict[bytes, bytes | None], noted: set[bytes]) -> None:
-        noted.update(key for key in changes if key[0] in rows.PUBLISHED_KINDS)
+        noted.update(key for key in changes if key[0] in PUBLISHED_BYTES)
 
     patch.setattr(State, "_note_unpublished", note)
 

@@ -68,7 +68,7 @@ class Life:
 
     @property
     def began(self) -> bool:
-        return hasattr(self, "decisions")
+        return hasattr(self, "command_router")
 
     def serving(self, index: int) -> Shard | None:
         """A shard that it serves: by its own claim, which it knows of no later one to."""

@@ -22,6 +22,7 @@ from kproxy.virtual import group_rows, rows, snapshot
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.row_kinds import PUBLISHED_BYTES
 from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
@@ -324,7 +325,7 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
         assert outcome.code == Code.NONE
     state = State(DictKv(), 8)
     for key, data in owner.kv.rows.items():
-        if key[0] in rows.PUBLISHED_KINDS:
+        if key[0] in PUBLISHED_BYTES:
             for local, value in snapshot.decode(key, owner.anchors.encode(key, data)):
                 state.put(local, value)
     state.kv.write(state.drain())

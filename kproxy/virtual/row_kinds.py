@@ -1,0 +1,80 @@
+"""The kinds of rows: one schema of the keys in a shard's store.
+
+The first byte of a key is the kind of row, so each kind is one range of the store. Letters are
+written to disk and to the offset topic: a letter is never given a second meaning. `virtual.rows`
+and `virtual.group_rows` make the keys and values of each kind.
+"""
+
+from enum import Enum
+
+
+class _Kind(bytes, Enum):
+    """A kind of row: its letter, and its traits."""
+
+    letter: bytes
+    is_published: bool
+    is_index: bool
+    byte: int
+
+    def __new__(cls, letter: bytes, *traits: str) -> "_Kind":
+        """`published`: the owner publishes such rows. `index`: a scan starts at its lowest key."""
+        kind = bytes.__new__(cls, letter)
+        kind._value_ = letter
+        kind.letter = letter
+        kind.byte = letter[0]
+        kind.is_published = "published" in traits
+        kind.is_index = "index" in traits
+        return kind
+
+    def range(self) -> tuple[bytes, bytes]:
+        """Start and end of the keys of this kind, for a scan."""
+        return self.letter, bytes([self.byte + 1])
+
+    def of(self, key: bytes) -> bool:
+        """Whether this is the key of such a row."""
+        return key[:1] == self.letter
+
+
+class RowKind(_Kind):
+    """Rows of a shard."""
+
+    QUEUE = b"q", "published"  # a queue by name, in its home shard
+    NAME = b"i"  # a queue's name by its id
+    PARTITION = b"p", "published"  # a queue partition: its ends, size, and last producers
+    PRODUCER = b"k", "published"  # an idempotent producer that is not in its partition's row
+    BATCH = b"b"  # where a record batch lies, by its last offset
+    OFFSET = b"o", "published"  # a committed offset, by group
+    OFFSET_BY_QUEUE = b"r"  # that a group has committed on a partition
+    GROUP = b"g", "published"  # a group: its kind, version, and what its coordinator keeps
+    MEMBER = b"u", "published"  # a member of a group
+    GROUP_DUE = b"e", "index"  # when to look for expired offsets of a group
+    RETENTION_DUE = b"c", "index"  # when to look at a partition's retention
+    RETENTION_ENTRY = b"n"  # a partition's time in that index
+    SWEEP_QUEUE = b"x", "published", "index"  # a deleted queue, to be swept
+    SWEEP_PARTITION = b"y", "index"  # a trimmed partition, to be swept
+    LIVE_BYTES = b"s"  # live bytes of a segment
+    CHECKPOINT = b"m"  # the log offset that the rows stand for
+    TERM = b"K", "published"  # the claim that holds, and whose it is
+    PENDING_ASSIGNMENT = b"w", "published"  # what a home shard has to tell other shards of a queue
+    ASSIGNMENT = b"h", "published"  # what another home shard told of its queue
+    NO_EFFECT = b"v", "published"  # an append that changed nothing, by log offset
+    ANNOUNCE = b"a"  # a queue to announce
+    UNPUBLISHED = b"d"  # a row that changed since the last publication
+    REBUILD_COUNTER = b"t"  # how far a rebuild has counted a partition
+    COMPARE = b"j"  # that a rebuilt copy's queues are to be compared with the queues topic
+
+
+class CatalogueRow(_Kind):
+    """Rows of a worker's catalogue, a store of its own."""
+
+    QUEUE = b"q"  # an announced queue by name; a record of the queues topic begins alike
+    NAME = b"i"  # a queue's name by its id
+    DOUBT = b"d"  # the topic's last word on a name may differ from what is cached
+    SEEN = b"s"  # while the topic is read again: that it speaks of a name
+    NEXT_OFFSET = b"m"  # how far the topic was read
+    CURRENT = b"c"  # when all of it was
+
+
+PUBLISHED_BYTES = frozenset(kind.byte for kind in RowKind if kind.is_published)
+INDEX_BYTES = frozenset(kind.byte for kind in RowKind if kind.is_index)
+"""First bytes of keys; rows of an index are put by `State.file` alone."""

@@ -1,0 +1,53 @@
+"""One schema for rows: letters are fixed for ever, and stand nowhere else."""
+
+import re
+
+import pytest
+
+from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, CatalogueRow, RowKind
+from tests.harness import ROOT
+
+ON_DISK = {
+    "QUEUE": b"q", "NAME": b"i", "PARTITION": b"p", "PRODUCER": b"k", "BATCH": b"b", "OFFSET": b"o",
+    "OFFSET_BY_QUEUE": b"r", "GROUP": b"g", "MEMBER": b"u", "GROUP_DUE": b"e",
+    "RETENTION_DUE": b"c", "RETENTION_ENTRY": b"n", "SWEEP_QUEUE": b"x", "SWEEP_PARTITION": b"y",
+    "LIVE_BYTES": b"s", "CHECKPOINT": b"m", "TERM": b"K", "PENDING_ASSIGNMENT": b"w",
+    "ASSIGNMENT": b"h", "NO_EFFECT": b"v", "ANNOUNCE": b"a", "UNPUBLISHED": b"d",
+    "REBUILD_COUNTER": b"t", "COMPARE": b"j",
+}  # fmt: skip
+
+
+def test_letters_are_those_on_disk() -> None:
+    assert {name: bytes(kind) for name, kind in RowKind.__members__.items()} == ON_DISK
+
+
+@pytest.mark.parametrize("kinds", [RowKind, CatalogueRow])
+def test_no_letter_has_two_meanings(kinds: type[RowKind] | type[CatalogueRow]) -> None:
+    assert len(kinds) == len(kinds.__members__)
+    for kind in kinds:
+        start, end = kind.range()
+        assert kind.of(start)
+        assert not kind.of(end)
+        assert [other for other in kinds if start <= other.letter < end] == [kind]
+
+
+def test_what_is_published_and_what_is_an_index() -> None:
+    assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguK"))
+    assert bytes(sorted(INDEX_BYTES)) == bytes(sorted(b"cexy"))
+
+
+def test_letters_and_slices_of_keys_stand_in_the_row_modules_alone() -> None:
+    theirs = {"row_kinds.py", "rows.py", "group_rows.py", "producer_rows.py"}
+    named = {  # first bytes of records, not of rows
+        '_OUTCOME_RECORD = b"o"', "record.key[:1] == CALL", "key[:HEAD_BYTES]",
+    }  # fmt: skip
+    raw = re.compile(r'b"[a-zA-Z]"|ord\("[a-zA-Z]"\)|\bkey\[-?\d*:')
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for folder in ("virtual", "shard", "cluster", "metadata", "groups", "handlers", "log")
+        for path in sorted((ROOT / "kproxy" / folder).glob("*.py"))
+        if path.name not in theirs
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if raw.search(line) and not any(name in line for name in named)
+    ]
+    assert not found, "\n".join(found)
