@@ -26,7 +26,8 @@ from kproxy.loop.pulse import pulse
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.commands import TRAITS, AssignPartitions, CreateQueue, QueueReady
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.row_kinds import RowKind
@@ -34,13 +35,12 @@ from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
-_DECIDED = frozenset((Kind.CREATE, Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.SPREAD))
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
 _RECENT_MS = 600_000  # nobody waits for older ones; clocks of machines differ by less, mostly
 _UNANSWERED_MAX = 500  # of those folded while catching up
 
-StreamedResponse = Callable[[Outcome], None]
+AnswerCallback = Callable[[Outcome], None]
 _Folded = tuple[int, Envelope, Outcome]
 
 
@@ -54,7 +54,7 @@ class CommandRouter:
         self._tasks = context.tasks
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
-        self._landing: dict[int, dict[QueueId, list[tuple[int, StreamedResponse]]]] = {}  # by shard
+        self._landing: dict[int, dict[QueueId, list[tuple[int, AnswerCallback]]]] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
         self.announcer = Announcer(context)
         self._driven: set[tuple[int, QueueId]] = set()
@@ -88,7 +88,7 @@ class CommandRouter:
         some: not for a queue of one.
         """
         if envelope.kind == Kind.CREATE:
-            return int(envelope.values()["partitions"]) > 1
+            return CreateQueue.decode(envelope).partitions > 1
         return envelope.kind in (Kind.GROW, Kind.DELETE)
 
     def _wait_for(self, ticket: Ticket) -> Ticket:
@@ -135,9 +135,9 @@ class CommandRouter:
 
     def applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """A shard served here folded a command."""
-        if envelope.kind in _DECIDED:
+        if TRAITS[Kind(envelope.kind)].answered_across_workers:
             self._decided(shard, log_offset, envelope, outcome)
-        elif envelope.kind == Kind.LANDED:
+        elif envelope.kind == Kind.QUEUE_READY:
             if outcome.queue is not None:
                 self.announcer.announce(shard, outcome.queue.name)
             self._landed(shard, envelope)
@@ -158,7 +158,7 @@ class CommandRouter:
 
         If that was nobody, whoever waits for it is answered when it is served here.
         """
-        if envelope.kind in _DECIDED:
+        if TRAITS[Kind(envelope.kind)].answered_across_workers:
             known = self._unanswered.setdefault(shard.shard, deque(maxlen=_UNANSWERED_MAX))
             known.append((log_offset, envelope, outcome))
 
@@ -189,7 +189,7 @@ class CommandRouter:
         else:
             answer(outcome)
 
-    def _answer_to(self, envelope: Envelope) -> StreamedResponse | None:
+    def _answer_to(self, envelope: Envelope) -> AnswerCallback | None:
         """How to tell who sent a command; None: they wait for the fold themselves."""
         counter = envelope.counter
         if envelope.writer == self._link.writer:
@@ -253,7 +253,7 @@ class CommandRouter:
             answer(outcome._replace(queue=queue))
 
     def _answer_when_landed(
-        self, shard: Shard, queue_id: QueueId, log_offset: int, answer: StreamedResponse
+        self, shard: Shard, queue_id: QueueId, log_offset: int, answer: AnswerCallback
     ) -> None:
         waiting = self._landing.setdefault(shard.shard, {})
         waiting.setdefault(queue_id, []).append((log_offset, answer))
@@ -274,7 +274,7 @@ class CommandRouter:
                     return
                 work = json.loads(data)
                 if await self._tell_all(shard, queue_id, work):
-                    landed = command(Kind.LANDED, queue_id, number=work["as_of"])
+                    landed = QueueReady(queue_id, work["as_of"]).envelope()
                     await outcomes_of([shard.append([landed])])
                 else:
                     await anyio.sleep(_AGAIN_S)
@@ -282,20 +282,11 @@ class CommandRouter:
             self._driven.discard((shard.shard, queue_id))
 
     async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool:
-        values = {"name": work["name"], "partitions": work["partitions"]}
-        tickets = [
-            self._ask(
-                index,
-                command(
-                    Kind.SPREAD,
-                    queue_id,
-                    number=work["as_of"],
-                    time_ms=self._now_ms(),
-                    values=values,
-                ),
-            )
-            for index in self._others(shard, work)
-        ]
+        assign = AssignPartitions(
+            queue_id, work["name"], work["partitions"], work["as_of"], self._now_ms()
+        )
+        others = self._others(shard, work)
+        tickets = [self._ask(index, assign.envelope()) for index in others]
         refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}
         if refusals:
             _log.warning("queue_not_spread_yet", queue=work["name"], reasons=sorted(refusals))

@@ -41,6 +41,7 @@ from kproxy.store.rocks import RocksKv, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
+from kproxy.virtual.commands import Claim
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
@@ -256,7 +257,7 @@ class ShardOwner:
     async def _claim_and_serve(self, shard: Shard) -> None:
         while True:
             self._claimed_by_other = anyio.Event()
-            outcome = (await shard.append([Envelope(Kind.CLAIM)]).wait())[0]
+            outcome = (await shard.append([Claim().envelope()]).wait())[0]
             if not outcome.code and not self._claimed_by_other.is_set():
                 self._serve(shard, outcome.number)
                 await self._claimed_by_other.wait()
@@ -275,7 +276,7 @@ class ShardOwner:
             if envelope.writer != self._services.link.writer:
                 self._stop_serving(shard)  # what comes behind it is the other's to tell
                 self._claimed_by_other.set()
-        elif envelope.kind == Kind.VOID:
+        elif envelope.kind == Kind.FOREIGN:
             self._saw_foreign()
         elif shard.serving:
             self._services.command_router.applied(shard, log_offset, envelope, outcome)

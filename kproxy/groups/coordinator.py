@@ -27,7 +27,7 @@ from kproxy.metadata.catalogue import Lookup
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands import ChangeGroup
 from kproxy.virtual.group_rows import Head, decode_head
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import name_of
@@ -219,16 +219,19 @@ class Coordinator:
 
     async def _log_some(self, group: Group) -> Code:
         change = await done(group.change())
-        values = {
-            "group": group.id,
-            "after": group.version,
-            "kind": group.kind,
-            "members": change.members,
-            "values": change.values,
-        }
-        packed = self.shard.level.reaches(2)
-        body = await done(group_rows.encode_change(values, change.rows, packed=packed))
-        outcome = await append(self.shard, Envelope(Kind.GROUP, time_ms=self.now_ms(), body=body))
+        envelope = await done(
+            ChangeGroup.encode(
+                group.id,
+                group.version,
+                group.kind,
+                change.members,
+                change.values,
+                change.rows,
+                level=self.shard.level.value,
+                time_ms=self.now_ms(),
+            )
+        )
+        outcome = await append(self.shard, envelope)
         if not outcome.code:
             group.version = outcome.number
             group.was_logged(change)

@@ -17,10 +17,11 @@ from kproxy.errors import Code
 from kproxy.loop.steps import done
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual import group_rows, rows
-from kproxy.virtual.bodies import Expire
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual import rows
+from kproxy.virtual.commands import ChangeGroup, DeleteGroup
+from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import GOING, Head
+from kproxy.virtual.offset_commands import ExpireOffsets
 
 _log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ class GroupDeletions:
                 return code
         code = await self._thin_out(group, self._head(group))
         if not code:
-            envelope = command(Kind.DELETE_GROUP, values={"group": group})
+            envelope = DeleteGroup(group).envelope()
             code = (await append(self._shard, envelope)).code
         return code
 
@@ -81,16 +82,12 @@ class GroupDeletions:
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
 
     async def _say(self, group: str, head: Head) -> Code:
-        values = {
-            "group": group,
-            "after": head.version,
-            "kind": head.kind,
-            "members": 0,
-            "values": head.values | {GOING: True},
-        }
-        packed = self._shard.level.reaches(2)
-        body = await done(group_rows.encode_change(values, {}, packed=packed))
-        return await self._appended(Envelope(Kind.GROUP, time_ms=self._now_ms(), body=body))
+        values = head.values | {GOING: True}
+        level, time_ms = self._shard.level.value, self._now_ms()
+        change = ChangeGroup.encode(
+            group, head.version, head.kind, 0, values, {}, level=level, time_ms=time_ms
+        )
+        return await self._appended(await done(change))
 
     async def _thin_out(self, group: str, head: Head | None) -> Code:
         """Let most of the offsets go: the last command takes a few with it, in one step."""
@@ -104,8 +101,8 @@ class GroupDeletions:
             for key, value in found:
                 queue_id, index = rows.partition_of_offset(key)
                 offsets.append((queue_id, index, rows.decode_committed(value).time_ms))
-            body = Expire(group, head.version, False, offsets).encode(shard.level.value)
-            code = await self._appended(Envelope(Kind.EXPIRE, body=body))
+            expiry = ExpireOffsets(group, head.version, False, offsets)
+            code = await self._appended(expiry.envelope(shard.level.value))
             if code:
                 return code
         return Code.COORDINATOR_NOT_AVAILABLE

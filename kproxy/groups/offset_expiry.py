@@ -22,9 +22,9 @@ from kproxy.shard.appends import append_all
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
-from kproxy.virtual.bodies import Expire
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.offset_commands import ExpireOffsets
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.types import QueueId
@@ -141,8 +141,8 @@ class OffsetExpiry(DueIndexScanner):
                 del self._begun[group]  # once more from the first
         if not left and not head.members:
             again_ms = head.look_ms  # once more, then it goes
-        body = Expire(group, head.version, not left, expired).encode(self._shard.level.value)
-        return Envelope(Kind.EXPIRE, number=again_ms, body=body), len(expired)
+        expiry = ExpireOffsets(group, head.version, not left, expired, again_ms)
+        return expiry.envelope(self._shard.level.value), len(expired)
 
     async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
         """A group's offsets, from where the last look at it ended; others run in between."""

@@ -13,14 +13,16 @@ from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.queue_settings import BROKER, LIST, TOPIC
 from kproxy.shard.appends import outcomes_of
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.commands import ConfigureQueue
 from kproxy.virtual.rows import Queue
 from kproxy.worker.worker import Request, Worker
 
 _ANSWER_BYTES = 600
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
-_Wanted = Callable[[Queue, Any, Pace], Awaitable[dict[str, Any]]]
+_Change = tuple[dict[str, str], list[str], bool]
+"""Settings given, settings dropped, and whether all others are dropped."""
+_Wanted = Callable[[Queue, Any, Pace], Awaitable[_Change]]
 """What changes of a queue's settings come to. Raises KafkaError."""
 
 
@@ -57,7 +59,7 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
             continue
         if not body.validate_only:
             slots.append(answer)
-            change = command(Kind.CONFIGURE, queue.queue_id, values=values)
+            change = ConfigureQueue(queue.queue_id, *values).envelope()
             tickets.append(worker.routes.submit(queue.name, change))
     for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
         answer["error_code"] = outcome.code_by_name
@@ -79,7 +81,7 @@ def _queue(worker: Worker, resource: Any) -> Queue:
     return queue
 
 
-async def _incremental(queue: Queue, changes: Any, pace: Pace) -> dict[str, Any]:
+async def _incremental(queue: Queue, changes: Any, pace: Pace) -> _Change:
     given: dict[str, str] = {}
     dropped: list[str] = []
     for name, times in (await pace.count(change.name for change in changes)).items():
@@ -101,7 +103,7 @@ async def _incremental(queue: Queue, changes: Any, pace: Pace) -> dict[str, Any]
             given[name] = _of_list(queue, name, change.value, operation)
         else:
             raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
-    return {"set": queue_settings.check(given), "drop": dropped, "all": False}
+    return queue_settings.check(given), dropped, False
 
 
 def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
@@ -116,11 +118,11 @@ def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     return ",".join(part for part in now if part not in parts)
 
 
-async def _whole(queue: Queue, changes: Any, pace: Pace) -> dict[str, Any]:
+async def _whole(queue: Queue, changes: Any, pace: Pace) -> _Change:
     for change in changes:
         if change.value is None:
             raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
         if pace.due:
             await pace.rest()
     given = queue_settings.check(queue_settings.given(changes))
-    return {"set": given, "drop": [], "all": True}
+    return given, [], True

@@ -19,8 +19,7 @@ from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append
 from kproxy.virtual import rows
-from kproxy.virtual.bodies import Commit, Forget, OffsetCommit
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, OffsetCommit
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
@@ -158,10 +157,8 @@ class _Commits:
         worker, body = self._worker, self._body
         epoch = body.generation_id_or_member_epoch
         member = body.member_id if len(body.member_id.encode()) <= _MEMBER_ID_MAX else ""
-        commit = Commit(body.group_id, member, epoch, self._offsets)
-        envelope = Envelope(
-            Kind.COMMIT, time_ms=worker.now_ms(), body=commit.encode(worker.level.value)
-        )
+        commit = CommitOffsets(body.group_id, member, epoch, self._offsets, worker.now_ms())
+        envelope = commit.envelope(worker.level.value)
         try:
             outcome = await append(worker.coordinated(body.group_id), envelope)
         except KafkaError as error:
@@ -341,8 +338,8 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             await request.budget.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
     for some in slices(forgotten, _OFFSETS_AT_ONCE):
-        forget = Forget(body.group_id, some).encode(worker.level.value)
-        outcome = await append(shard, Envelope(Kind.FORGET, body=forget))
+        deletion = DeleteOffsets(body.group_id, some)
+        outcome = await append(shard, deletion.envelope(worker.level.value))
         if outcome.code:
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}
     return {"error_code": Code.NONE, "topics": topics}

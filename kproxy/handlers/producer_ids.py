@@ -9,7 +9,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.shard.appends import append
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.commands import AllocateProducerId
 from kproxy.worker.worker import Request, Worker
 
 
@@ -27,7 +27,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
         shard = worker.any_shard()
     except KafkaError as error:
         return refused | {"error_code": error.code}
-    outcome = await append(shard, command(Kind.PRODUCER_ID))
+    outcome = await append(shard, AllocateProducerId().envelope())
     if outcome.code:
         return refused | {"error_code": Code.COORDINATOR_NOT_AVAILABLE}
     return {"error_code": Code.NONE, "producer_id": outcome.number, "producer_epoch": 0}

@@ -13,7 +13,8 @@ from kproxy.metadata import queue_settings
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append_all, outcomes_of
 from kproxy.shard.shard import Shard
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.commands import DeleteQueue, GrowQueue, Trim
+from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
@@ -196,7 +197,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     for some in slices(doomed, at_once):
         outcomes = await outcomes_of(
             [
-                worker.routes.submit(queue.name, command(Kind.DELETE, queue.queue_id))
+                worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope())
                 for _, queue in some
             ]
         )
@@ -246,7 +247,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
             continue
         if not body.validate_only:
             growing.append(result)
-            grow = command(Kind.GROW, queue.queue_id, number=topic.count)
+            grow = GrowQueue(queue.queue_id, topic.count).envelope()
             tickets.append(worker.routes.submit(queue.name, grow))
     for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
         result["error_code"] = outcome.code_by_name
@@ -315,7 +316,7 @@ def _trim(worker: Worker, name: str, index: int, offset: int) -> tuple[Shard, En
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
     if offset < -1:
         raise KafkaError(Code.OFFSET_OUT_OF_RANGE)
-    trim = command(Kind.TRIM, queue.queue_id, index, number=offset)
+    trim = Trim(queue.queue_id, index, offset).envelope()
     return worker.shard(queue.name, index), trim
 
 

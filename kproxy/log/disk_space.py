@@ -11,19 +11,18 @@ from pathlib import Path
 import structlog
 
 from kproxy.store import files
+from kproxy.virtual.commands import TRAITS
 from kproxy.virtual.envelope import Kind
+from kproxy.virtual.traits import DiskUse
 
 _log = structlog.get_logger()
 
 FRAME_BYTES = 128  # about what an envelope takes besides its body
 FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
-_FREEING = frozenset({
-    Kind.DELETE, Kind.TRIM, Kind.FORGET, Kind.EXPIRE, Kind.DELETE_GROUP, Kind.FORGET_SPREAD,
-    Kind.CLAIM, Kind.SPREAD, Kind.LANDED,  # small, and what deletions wait for
-})  # fmt: skip
-_MODEST = _FREEING | {Kind.COMMIT, Kind.GROUP, Kind.CONFIGURE, Kind.COPY}
-ALL = frozenset(Kind)
+_ALWAYS, _MODEST, ALL = (
+    frozenset(kind for kind, traits in TRAITS.items() if traits.disk <= use) for use in DiskUse
+)
 
 
 class DiskSpace:
@@ -50,7 +49,7 @@ class DiskSpace:
             _log.warning("disk_full" if refusing else "disk_has_room", free_bytes=free)
         if not refusing:
             return ALL
-        return _MODEST if free > self._free_bytes_min // 2 else _FREEING
+        return _MODEST if free > self._free_bytes_min // 2 else _ALWAYS
 
     def fits(self, wanted_bytes: int) -> bool:
         """Whether housekeeping may write so much, giving up the reserve for it if need be."""

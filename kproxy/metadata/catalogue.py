@@ -11,7 +11,8 @@ from typing import Generic, Protocol, TypeVar
 
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue, decode_queue, name_of, queue_key
@@ -157,8 +158,8 @@ class Catalogue(Generic[Ticket]):
             changed_at=LogOffset(0),
             configs=configs or {},
         )
-        values = {"name": name, "partitions": queue.partitions, "configs": queue.configs}
-        ticket = self._submit(name, command(Kind.CREATE, queue.queue_id, values=values))
+        create = CreateQueue(queue.queue_id, name, queue.partitions, queue.configs)
+        ticket = self._submit(name, create.envelope())
         self._coming[name] = (queue, ticket)
         if len(self._coming) > self._coming_kept_max:
             self._coming = {n: c for n, c in self._coming.items() if not c[1].done}

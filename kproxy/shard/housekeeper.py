@@ -30,8 +30,7 @@ from kproxy.loop.pulse import pulse
 from kproxy.shard.copier import Copier
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.bodies import Forget
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.offset_commands import DeleteOffsets
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -59,11 +58,10 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
         groups: dict[str, list[PartitionKey]] = {}
         for key, _ in found:
             groups.setdefault(rows.group_of_tracked(key), []).append(rows.partition_of(key))
-        bodies = [Forget(*item).encode(shard.level.value) for item in groups.items()]
+        level = shard.level.value
+        deletions = [DeleteOffsets(*item).envelope(level) for item in groups.items()]
         try:
-            outcomes = await shard.append(
-                [Envelope(Kind.FORGET, body=body) for body in bodies]
-            ).wait()
+            outcomes = await shard.append(deletions).wait()
         except KafkaError as error:
             _log.warning("offsets_not_swept", shard=shard.shard, reason=error.message)
             return

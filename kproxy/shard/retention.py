@@ -20,7 +20,8 @@ from kproxy.metadata.catalogue import Lookup
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.commands import DropTombstone, Trim
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import SPREAD_INDEX, Batch, Partition, Queue
@@ -87,7 +88,7 @@ class Retention(DueIndexScanner):
         again_ms = now + self._check_ms
         for trim, outcome in zip(trims, outcomes, strict=True):
             partition = (trim.queue_id, trim.partition)
-            if outcome.code and trim.kind == Kind.FORGET_SPREAD:
+            if outcome.code and trim.kind == Kind.DROP_TOMBSTONE:
                 filed[rows.due_key(again_ms, trim.queue_id, SPREAD_INDEX)] = b""
                 continue
             if outcome.code and self._shard.state.partition(partition) is not None:
@@ -116,7 +117,7 @@ class Retention(DueIndexScanner):
             filed[rows.due_key(now + rows.FORGET_SPREAD_MS, *partition)] = b""
             return
         if partition[1] == SPREAD_INDEX:
-            trims.append(command(Kind.FORGET_SPREAD, partition[0]))
+            trims.append(DropTombstone(partition[0]).envelope())
             return
         turn_key = rows.turn_key(*partition)
         turn = self._shard.kv.get(turn_key)
@@ -138,7 +139,7 @@ class Retention(DueIndexScanner):
             return now + self._check_ms  # other shards are still told of it
         start, oldest = self._kept_from(partition, row, queue, now)
         if start > row.log_start:
-            trims.append(command(Kind.TRIM, *partition, number=start, time_ms=now))
+            trims.append(Trim(*partition, start, now).envelope())
         if oldest is None:
             return None
         settings = queue_settings.settings_of(queue.configs)

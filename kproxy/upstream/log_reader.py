@@ -212,7 +212,7 @@ class LogReader:
         if low > position or offset - position > _HOLE_MAX:
             self._give_up(partition, f"the log goes on at {offset}; {position} is missing")
             return False
-        records += [(missing, Envelope(Kind.VOID)) for missing in range(position, offset)]
+        records += [(missing, Envelope(Kind.FOREIGN)) for missing in range(position, offset)]
         return True
 
     def _failed(self, partition: int, error: Any) -> None:

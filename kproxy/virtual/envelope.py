@@ -6,10 +6,8 @@ who appended it, in which life, as its how-manieth), then the body. Kinds are wr
 number is never given a second meaning.
 """
 
-import json
 import struct
 from enum import IntEnum
-from typing import Any
 
 from crc32c import crc32c
 
@@ -20,30 +18,32 @@ HEAD = struct.Struct(">BB16siqqQQ")
 HEAD_BYTES = HEAD.size
 FORM = 2
 _CRC = struct.Struct(">I")
-_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Kind(IntEnum):
-    """What an envelope asks for; 29 and up are kept for transactions and shares."""
+    """What an envelope asks for; `virtual.commands` has a class for each.
 
-    VOID = 0  # in the place of a record that is not ours
-    APPEND = 1  # number: when to look at retention (ms). body: a record batch
-    CREATE = 2  # body: {name, partitions, configs}
-    GROW = 3  # number: the new partition count
+    29 and up are kept for transactions and shares.
+    """
+
+    FOREIGN = 0
+    APPEND = 1
+    CREATE = 2
+    GROW = 3
     DELETE = 4
-    TRIM = 5  # number: the new log start offset
-    COMMIT = 6  # body: `bodies.Commit`
-    FORGET = 7  # body: `bodies.Forget`
+    TRIM = 5
+    COMMIT = 6
+    DELETE_OFFSETS = 7
     PRODUCER_ID = 8
-    COPY = 9  # number: the base offset; body: what `COPIED` says, the record batch
-    CLAIM = 20  # its writer serves the shard from now on
-    SPREAD = 21  # number: log offset in the queue's home shard; body: {name, partitions}
-    LANDED = 22  # in the home shard. number: the same, all other shards have it
-    GROUP = 24  # body: {group, after, kind, members, values, rows}
-    EXPIRE = 25  # number: when to look again (ms). body: `bodies.Expire`
-    DELETE_GROUP = 26  # body: {group}
-    CONFIGURE = 27  # body: {set, drop, all}
-    FORGET_SPREAD = 28  # nobody is told of this deleted queue any more
+    COPY = 9
+    CLAIM = 20
+    ASSIGN_PARTITIONS = 21
+    QUEUE_READY = 22
+    GROUP = 24
+    EXPIRE = 25
+    DELETE_GROUP = 26
+    CONFIGURE = 27
+    DROP_TOMBSTONE = 28
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it
@@ -94,26 +94,6 @@ class Envelope:
     def __repr__(self) -> str:
         return f"Envelope({Kind(self.kind).name}, {self.queue_id.hex()}-{self.partition})"
 
-    def values(self) -> dict[str, Any]:
-        """A command's body as a dict."""
-        decoded = json.loads(self.body.decode())  # of bytes it would ask for the encoding first
-        assert isinstance(decoded, dict)
-        return decoded
-
-
-def command(
-    kind: Kind,
-    queue_id: QueueId = NO_QUEUE,
-    partition: int = 0,
-    *,
-    number: int = 0,
-    time_ms: int = 0,
-    values: dict[str, Any] | None = None,
-) -> Envelope:
-    """An envelope that is not a client's batch."""
-    body = b"" if values is None else _json(values).encode()
-    return Envelope(kind, queue_id, partition, number=number, time_ms=time_ms, body=body)
-
 
 def decode(data: bytes | memoryview, position: int = 0) -> Envelope:
     """Read an envelope that fills `data` from `position` on. Raises ValueError."""
@@ -143,7 +123,7 @@ def record_key(envelope: Envelope) -> bytes:
 
 
 def from_record(key: bytes | None, value: bytes | None) -> Envelope:
-    """The envelope of a Kafka record; VOID where someone else wrote it."""
+    """The envelope of a Kafka record; FOREIGN where someone else wrote it."""
     body = value or b""
     if key is not None and len(key) == HEAD_BYTES + _CRC.size:
         head = key[:HEAD_BYTES]
@@ -152,4 +132,4 @@ def from_record(key: bytes | None, value: bytes | None) -> Envelope:
             envelope = decode(head)
             envelope.body = body
             return envelope
-    return Envelope(Kind.VOID)
+    return Envelope(Kind.FOREIGN)

@@ -26,6 +26,17 @@ from dataclasses import replace
 from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.virtual import producers, rows
+from kproxy.virtual.commands import (
+    AssignPartitions,
+    Claim,
+    ConfigureQueue,
+    CreateQueue,
+    DeleteQueue,
+    DropTombstone,
+    GrowQueue,
+    QueueReady,
+    Trim,
+)
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
@@ -65,18 +76,18 @@ class Fold:
             Kind.DELETE: self._delete,
             Kind.TRIM: self._trim,
             Kind.COMMIT: groups.commit,
-            Kind.FORGET: groups.forget,
+            Kind.DELETE_OFFSETS: groups.delete_offsets,
             Kind.GROUP: groups.change,
             Kind.EXPIRE: groups.expire,
             Kind.DELETE_GROUP: groups.delete,
             Kind.CONFIGURE: self._configure,
-            Kind.FORGET_SPREAD: self._forget_spread,
+            Kind.DROP_TOMBSTONE: self._drop_tombstone,
             Kind.PRODUCER_ID: self._producer_id,
             Kind.COPY: self._copy,
-            Kind.VOID: self._void,
+            Kind.FOREIGN: self._foreign,
             Kind.CLAIM: self._claim,
-            Kind.SPREAD: self._spread,
-            Kind.LANDED: self._landed,
+            Kind.ASSIGN_PARTITIONS: self._assign_partitions,
+            Kind.QUEUE_READY: self._queue_ready,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
@@ -151,17 +162,18 @@ class Fold:
         return Outcome(Code.NONE, envelope.number)
 
     def _trim(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        key = (envelope.queue_id, envelope.partition)
+        queue_id, partition, log_start, _ = Trim.decode(envelope)
+        key = (queue_id, partition)
         row = self.state.partition(key)
         if row is None:
             return _NO_QUEUE
-        start = row.next_offset if envelope.number == -1 else envelope.number
+        start = row.next_offset if log_start == -1 else log_start
         if not 0 <= start <= row.next_offset:
             return Outcome(Code.OFFSET_OUT_OF_RANGE)
         if start > row.log_start:
             row.log_start = start
             self.state.put_partition(key, row)
-            self._sweep_later(log_offset, envelope.queue_id, envelope.partition)
+            self._sweep_later(log_offset, queue_id, partition)
         return Outcome(Code.NONE, row.log_start)
 
     def _sweep_later(self, log_offset: int, queue_id: QueueId, partition: int) -> None:
@@ -201,30 +213,28 @@ class Fold:
         self.state.put(rows.work_key(queue.queue_id), json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        values = envelope.values()
-        name: str = values["name"]
+        queue_id, name, wanted, configs = CreateQueue.decode(envelope)
         existing = self.state.queue(name)
         if existing is not None:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
-        wanted: int = values["partitions"]
         mine = self._mine(name, range(wanted))
-        self.state.add_partitions(envelope.queue_id, mine)
+        self.state.add_partitions(queue_id, mine)
         queue = Queue(
             name=name,
-            queue_id=envelope.queue_id,
+            queue_id=queue_id,
             partitions=wanted if len(mine) == wanted else 0,
             wanted=wanted,
             created_at=LogOffset(log_offset),
             changed_at=LogOffset(log_offset),
-            configs=values["configs"],
+            configs=configs,
         )
         return self._put_queue(log_offset, queue)
 
     def _grow(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        queue = self.state.queue_by_id(envelope.queue_id)
+        queue_id, wanted = GrowQueue.decode(envelope)
+        queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return _NO_QUEUE
-        wanted = envelope.number
         if wanted <= queue.wanted:
             return Outcome(
                 Code.INVALID_PARTITIONS,
@@ -243,33 +253,32 @@ class Fold:
         return self._put_queue(log_offset, grown)
 
     def _configure(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        """Settings changed: `all` says that those not set are dropped."""
-        queue = self.state.queue_by_id(envelope.queue_id)
+        queue_id, given, dropped, replace_all = ConfigureQueue.decode(envelope)
+        queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return _NO_QUEUE
-        values = envelope.values()
-        kept = {} if values["all"] else dict(queue.configs)
-        for name in values["drop"]:
+        kept = {} if replace_all else dict(queue.configs)
+        for name in dropped:
             kept.pop(name, None)
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.due_key(0, queue.queue_id, index))
-        changed = replace(queue, configs=kept | values["set"], changed_at=LogOffset(log_offset))
+        changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, changed)
 
-    def _landed(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        """All other shards have been told what this home shard decided at `number`."""
-        work = self.state.get(rows.work_key(envelope.queue_id))
-        if work is None or json.loads(work)["as_of"] != envelope.number:
+    def _queue_ready(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+        queue_id, as_of = QueueReady.decode(envelope)
+        work = self.state.get(rows.work_key(queue_id))
+        if work is None or json.loads(work)["as_of"] != as_of:
             return Outcome(Code.NONE)
-        self.state.put(rows.work_key(envelope.queue_id), None)
-        queue = self.state.queue_by_id(envelope.queue_id)
+        self.state.put(rows.work_key(queue_id), None)
+        queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return Outcome(Code.NONE)
         usable = replace(queue, partitions=queue.wanted, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, usable)
 
     def _delete(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        queue = self.state.queue_by_id(envelope.queue_id)
+        queue = self.state.queue_by_id(DeleteQueue.decode(envelope).queue_id)
         if queue is None:
             return _NO_QUEUE
         self.state.drop_queue(queue)
@@ -282,30 +291,29 @@ class Fold:
             self._spread_later(log_offset, queue, 0)
         return Outcome(Code.NONE, queue=queue)
 
-    def _spread(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        """Another home shard's queue has so many partitions, or 0: it is gone."""
-        key, queue_id = rows.spread_key(envelope.queue_id), envelope.queue_id
+    def _assign_partitions(
+        self, log_offset: int, envelope: Envelope, place: LogLocation
+    ) -> Outcome:
+        queue_id, name, partitions, as_of, time_ms = AssignPartitions.decode(envelope)
+        key = rows.spread_key(queue_id)
         data = self.state.get(key)
-        as_of, known = (-1, 0) if data is None else rows.decode_spread(data)
-        if envelope.number <= as_of:
+        known_as_of, known = (-1, 0) if data is None else rows.decode_spread(data)
+        if as_of <= known_as_of:
             return Outcome(Code.NONE)  # told before, or a late one
-        values = envelope.values()
-        name: str = values["name"]
-        partitions: int = values["partitions"]
         if partitions:
             self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
         else:
             for index in self._mine(name, range(known)):
                 self.state.drop_partition((queue_id, index))
             self._sweep_later(log_offset, queue_id, -1)
-            forget_ms = envelope.time_ms + rows.FORGET_SPREAD_MS
+            forget_ms = time_ms + rows.FORGET_SPREAD_MS
             self.state.file(rows.due_key(forget_ms, queue_id, rows.SPREAD_INDEX))
-        self.state.put(key, rows.encode_spread(envelope.number, partitions))
+        self.state.put(key, rows.encode_spread(as_of, partitions))
         return Outcome(Code.NONE)
 
-    def _forget_spread(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _drop_tombstone(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """No late command can bring the deleted queue back any more."""
-        key = rows.spread_key(envelope.queue_id)
+        key = rows.spread_key(DropTombstone.decode(envelope).queue_id)
         data = self.state.get(key)
         if data is not None and rows.decode_spread(data)[1] == 0:
             self.state.put(key, None)
@@ -313,11 +321,11 @@ class Fold:
 
     # -- the shard
 
-    def _void(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _foreign(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         return Outcome(Code.INVALID_RECORD)
 
     def _claim(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        self.state.put(rows.TERM_KEY, Term(log_offset, envelope.writer).encode())
+        self.state.put(rows.TERM_KEY, Term(log_offset, Claim.decode(envelope).writer).encode())
         return Outcome(Code.NONE, log_offset)
 
     def _producer_id(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:

@@ -9,9 +9,15 @@ from dataclasses import replace
 
 from kproxy.errors import Code
 from kproxy.virtual import group_rows, rows
-from kproxy.virtual.bodies import OffsetCommit, decode_commit, decode_expire, decode_forget
+from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import NO_VERSION, Head
+from kproxy.virtual.offset_commands import (
+    CommitOffsets,
+    DeleteOffsets,
+    ExpireOffsets,
+    OffsetCommit,
+)
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.state import State
@@ -47,23 +53,19 @@ class GroupFold:
     # -- members
 
     def change(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        """GROUP: a group's new head and the members that changed."""
-        values, changed = group_rows.decode_change(envelope.body)
-        group: str = values["group"]
+        group, after, kind, members, values, changed, time_ms = ChangeGroup.decode(envelope)
         before = self.head(group)
-        if (NO_VERSION if before is None else before.version) != values["after"]:
+        if (NO_VERSION if before is None else before.version) != after:
             return Outcome(Code.NOT_COORDINATOR)
         for member, row in changed.items():
             self._state.put(group_rows.member_key(group, member), row)
-        members: int = values["members"]
-        time_ms = envelope.time_ms
         head = Head(
             version=log_offset,
-            kind=values["kind"],
+            kind=kind,
             members=members,
             empty_since_ms=time_ms if members == 0 or before is None else before.empty_since_ms,
             look_ms=time_ms if before is None else before.look_ms,
-            values=values["values"],
+            values=values,
         )
         self._put_head(group, before, head)
         return Outcome(Code.NONE, log_offset)
@@ -71,14 +73,13 @@ class GroupFold:
     # -- offsets
 
     def commit(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        group, member, epoch, offsets = decode_commit(envelope.body)
+        group, member, epoch, offsets, time_ms = CommitOffsets.decode(envelope)
         head = self.head(group)
         fault = self._member_fault(group, head, member, epoch)
         if fault:
             return Outcome(fault)
-        codes = [self._commit_one(group, head, offset, envelope.time_ms) for offset in offsets]
+        codes = [self._commit_one(group, head, offset, time_ms) for offset in offsets]
         if Code.NONE in codes:
-            time_ms = envelope.time_ms
             if head is None:
                 made = Head(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
                 self._put_head(group, None, made)
@@ -114,8 +115,8 @@ class GroupFold:
         self._state.put(rows.tracked_key(*key, group), b"")
         return Code.NONE
 
-    def forget(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        group, partitions = decode_forget(envelope.body)
+    def delete_offsets(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+        group, partitions = DeleteOffsets.decode(envelope)
         for key in partitions:
             self._drop_offset(group, key)
         return Outcome(Code.NONE)
@@ -129,13 +130,14 @@ class GroupFold:
         return [rows.partition_of_offset(key) for key, _ in found]
 
     def expire(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        """EXPIRE: offsets that were old when looked at, if they still are what was looked at.
+        """Offsets that were old when looked at, if they still are what was looked at.
 
         Whether any are left is not looked at here: earlier kproxies swept those of dead queues
         without the log.
-        A group that was found without any is `spent`, and goes if it is found so once more.
+        A group that was found without any is `empty_at_last_scan`. It goes if the next scan finds
+        none either.
         """
-        group, after, nothing_left, offsets = decode_expire(envelope.body)
+        group, after, nothing_left, offsets, again_ms = ExpireOffsets.decode(envelope)
         head = self.head(group)
         if head is None or head.version != after:
             return Outcome(Code.NOT_COORDINATOR)
@@ -149,13 +151,12 @@ class GroupFold:
             self._drop_head(group, head)
         else:
             self._put_head(
-                group, head, replace(head, look_ms=envelope.number, empty_at_last_scan=nothing_left)
+                group, head, replace(head, look_ms=again_ms, empty_at_last_scan=nothing_left)
             )
         return Outcome(Code.NONE)
 
     def delete(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        """DELETE_GROUP: an empty group with all its offsets."""
-        group: str = envelope.values()["group"]
+        group = DeleteGroup.decode(envelope).group
         head = self.head(group)
         if head is None:
             return Outcome(Code.GROUP_ID_NOT_FOUND)

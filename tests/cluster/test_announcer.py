@@ -10,11 +10,12 @@ from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announceme
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import QueueIds
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import COMPARE_KEY
 from kproxy.virtual.types import QueueId
 from tests.cluster.fakes import SHARDS, Member, Topic
+from tests.commands import command
 from tests.fakes import DictKv
 
 NAME = "orders"
@@ -368,9 +369,9 @@ def test_a_creation_that_was_overtaken_is_answered_all_the_same() -> None:
         ticket = member.command_router._wait_for(Ticket([wide]))
         grow = command(Kind.GROW, wide.queue_id, number=4)
         member.fold(holder, shard, wide, grow)
-        member.fold(holder, shard, command(Kind.LANDED, wide.queue_id, number=1))
+        member.fold(holder, shard, command(Kind.QUEUE_READY, wide.queue_id, number=1))
         assert not ticket.done  # more is on its way
-        member.fold(holder, shard, command(Kind.LANDED, wide.queue_id, number=2))
+        member.fold(holder, shard, command(Kind.QUEUE_READY, wide.queue_id, number=2))
         assert ticket.done
         assert not member.command_router._landing.get(HOME)
         for task in member.tasks.waiting:

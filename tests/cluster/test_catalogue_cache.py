@@ -15,10 +15,11 @@ from kproxy.cluster.catalogue_cache import (
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.store.rocks import RocksKv
 from kproxy.upstream.topic_tailer import Record
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.envelope import Kind
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import LogOffset
+from tests.commands import command
 from tests.fakes import MemoryShard
 
 SHARDS = 4
@@ -102,9 +103,9 @@ def test_a_queue_that_others_are_still_told_of_is_not_there(
     assert shard.apply(command(Kind.CREATE, made, values=values)).code == 0
     assert cache.find("wide") is None
     assert shard.apply(command(Kind.CREATE, made, values=values)).code == 36  # but it is taken
-    shard.apply(command(Kind.LANDED, made, number=7))  # of something else
+    shard.apply(command(Kind.QUEUE_READY, made, number=7))  # of something else
     assert cache.find("wide") is None
-    shard.apply(command(Kind.LANDED, made, number=0))
+    shard.apply(command(Kind.QUEUE_READY, made, number=0))
     found = cache.find("wide")
     assert found is not None
     assert found.partitions == 4

@@ -11,10 +11,11 @@ import anyio
 import pytest
 
 from kproxy.metadata.catalogue import QueueIds, StateLookup
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import announce_key
 from tests.cluster.fakes import SHARDS, Link, Member, Topic
+from tests.commands import command
 
 HOME = 0
 NAMES = [name for name in (f"n{i}" for i in range(40)) if shard_of(name, SHARDS) == HOME][:3]

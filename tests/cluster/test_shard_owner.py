@@ -22,12 +22,13 @@ from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard import housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsClosed
-from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
+from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_rows import encode_change
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES
 from kproxy.virtual.rows import Partition, partition_key
 from kproxy.virtual.snapshot import AS_OF_KEY, Anchors, encode_as_of
 from kproxy.virtual.types import QueueId, ShardId
+from tests.commands import command
 from tests.fakes import DictKv, as_served
 from tests.simulation.cluster import World
 from tests.simulation.offset_topic import SimRowsWriter

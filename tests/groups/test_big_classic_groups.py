@@ -13,8 +13,9 @@ from kproxy.groups import classic_rebalance
 from kproxy.handlers import classic_groups, group_admin, offsets
 from kproxy.loop import pace
 from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.envelope import Kind
 from kproxy.worker.worker import Worker
+from tests.commands import command
 from tests.fakes import memory_worker
 from tests.groups.test_classic_groups import Member, coordinator_of, request, run
 

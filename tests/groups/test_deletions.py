@@ -7,8 +7,8 @@ import anyio
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
 from kproxy.log.base import Ticket
-from kproxy.virtual.bodies import Expire, decode_expire
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.envelope import Kind
+from kproxy.virtual.offset_commands import ExpireOffsets
 from kproxy.worker.worker import Worker
 from tests.groups.test_classic_groups import Member
 from tests.groups.test_classic_groups import run as in_time
@@ -25,7 +25,7 @@ def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
         await call(worker, 8, 8, commit_values("q", range(3000)))
         answer = await call(worker, 42, 2, {"groups_names": ["g", "g", "none"]})
         assert [(r.group_id, r.error_code) for r in answer.results] == [("g", 0), ("none", 69)]
-        expired = [len(decode_expire(e.body).offsets) for e in shard_of(worker).log
+        expired = [len(ExpireOffsets.decode(e).offsets) for e in shard_of(worker).log
                    if e.kind == Kind.EXPIRE]  # fmt: skip
         assert expired == [500] * 5
         assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geo" + b"t"]
@@ -82,8 +82,8 @@ def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() -> Non
         assert head is not None
         assert await deletions._say("g", head) == 0
         deletions._under_way.clear()
-        body = Expire("g", len(shard.log) - 1, False, []).encode(2)
-        assert not shard.apply(Envelope(Kind.EXPIRE, body=body)).code
+        expiry = ExpireOffsets("g", len(shard.log) - 1, False, [])
+        assert not shard.apply(expiry.envelope(2)).code
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.groups.run)
             with anyio.fail_after(20):

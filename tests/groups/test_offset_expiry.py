@@ -10,10 +10,11 @@ from kproxy.groups.offset_expiry import _OFFSETS_MAX, OffsetExpiry
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.shard.retention import _SLICE, Retention
 from kproxy.virtual import rows
-from kproxy.virtual.bodies import decode_expire
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import decode_head, group_key
+from kproxy.virtual.offset_commands import ExpireOffsets
 from kproxy.virtual.types import QueueId
+from tests.commands import command
 from tests.fakes import memory_worker
 from tests.wire import batch
 
@@ -277,7 +278,7 @@ def test_rewinds_are_judged_in_log_order() -> None:
     assert attempt(1, "allow-rewind") == 0
     assert attempt(0) == 44
     forgotten = {"group": "g", "partitions": [[stage.ids["q"].hex(), 0]]}
-    stage.shard.apply(command(Kind.FORGET, values=forgotten))
+    stage.shard.apply(command(Kind.DELETE_OFFSETS, values=forgotten))
     assert attempt(0) == 0
     version = json.loads(stage.shard.kv.get(group_key("g")))[0]
     version = stage.members("g", 0, after=version)
@@ -351,7 +352,7 @@ def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> None:
     stage.now += WEEK // 2 + 1
     appended = len(stage.shard.log)
     turns = stage.expire()
-    expired = [len(decode_expire(one.body).offsets) for one in stage.shard.log[appended:]]
+    expired = [len(ExpireOffsets.decode(one).offsets) for one in stage.shard.log[appended:]]
     assert sum(expired) == count
     assert max(expired) <= _OFFSETS_MAX
     assert turns >= count / 500

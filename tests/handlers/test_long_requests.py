@@ -17,8 +17,8 @@ from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.virtual.bodies import decode_commit
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.offset_commands import CommitOffsets
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
 from tests.held import HELD_S, held_by, slowness
@@ -210,7 +210,7 @@ def test_a_commit_of_many_offsets_is_many_commands_and_the_last_one_holds() -> N
         codes = [part.error_code for part in answer.topics[0].partitions]
         assert codes == [0] * 30_000 + [3]
         commits = [e for e in shard_of(worker).log if e.kind == Kind.COMMIT]
-        sizes = [len(decode_commit(envelope.body).offsets) for envelope in commits]
+        sizes = [len(CommitOffsets.decode(envelope).offsets) for envelope in commits]
         assert (sum(sizes), max(sizes)) == (30_000, 500)
         asked = {"name": "q", "partition_indexes": [0, 1, 2]}
         read = await call(worker, 9, 7, {

@@ -10,8 +10,9 @@ from kproxy.errors import Code, KafkaError
 from kproxy.handlers import offsets
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.envelope import Kind, command
+from kproxy.virtual.envelope import Kind
 from kproxy.virtual.types import ShardId
+from tests.commands import command
 from tests.handlers.test_handlers import Client
 
 TOPICS = [{"name": "q", "partition_indexes": [0]}]

@@ -14,9 +14,10 @@ from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files, synced
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import LogFailed
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.types import QueueId
+from tests.commands import command
 from tests.shard.test_shard import QUEUES, config, create, put, run, running
 from tests.wire import batch
 
@@ -149,7 +150,7 @@ def test_envelopes_weigh_what_they_change() -> None:
     assert weight(command(Kind.DELETE, QUEUES[0])) == TURN
     assert weight(command(Kind.CONFIGURE, QUEUES[0], values={})) == TURN
     gone = {"name": "q", "partitions": 0}
-    assert weight(command(Kind.SPREAD, QUEUES[0], values=gone)) == TURN
+    assert weight(command(Kind.ASSIGN_PARTITIONS, QUEUES[0], values=gone)) == TURN
     offsets = {"group": "g", "offsets": [[QUEUES[0].hex(), 0, 5, -1, ""]] * 1000}
     assert weight(command(Kind.COMMIT, values=offsets)) > 500
     assert all(weight(Envelope(kind)) >= 1 for kind in Kind)

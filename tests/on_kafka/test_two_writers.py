@@ -31,10 +31,11 @@ from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import Topics
-from kproxy.virtual.envelope import Envelope, Kind, command, record_key
+from kproxy.virtual.envelope import Envelope, Kind, record_key
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.snapshot import AS_OF_KEY, decode_as_of
 from kproxy.virtual.types import QueueId, ShardId
+from tests.commands import command
 from tests.harness import eventually
 from tests.on_kafka.test_storage import EAGER, contents, fill, log_trimmed_beyond, trim
 from tests.real_kafka import Kafka

@@ -12,9 +12,10 @@ from kproxy.loop import pace
 from kproxy.shard.housekeeper import Housekeeper, sweep_commits
 from kproxy.shard.shard import Shard, open_local
 from kproxy.virtual import rows
-from kproxy.virtual.bodies import decode_forget
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.offset_commands import DeleteOffsets
 from kproxy.virtual.row_kinds import RowKind
+from tests.commands import command
 from tests.shard.test_shard import QUEUES, config, create, put, run, running
 from tests.wire import batch
 
@@ -97,8 +98,8 @@ def test_offsets_of_a_deleted_queue_are_forgotten_through_the_log(tmp_path: Path
             await Housekeeper(shard, config())._sweep()
             assert left(shard) == []
             for slice_ in appended.slices:
-                assert {envelope.kind for envelope in slice_} == {Kind.FORGET}
-                assert sum(len(decode_forget(one.body).partitions) for one in slice_) <= 500
+                assert {envelope.kind for envelope in slice_} == {Kind.DELETE_OFFSETS}
+                assert sum(len(DeleteOffsets.decode(one).partitions) for one in slice_) <= 500
         # The rows are what the log says, and nothing else.
         shutil.copytree(tmp_path / "log", tmp_path / "again" / "log")
         again = open_local(tmp_path / "again", config())

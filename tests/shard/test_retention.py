@@ -13,7 +13,8 @@ from kproxy.metadata.queue_settings import LOOK_AGAIN_MS
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
+from tests.commands import command
 from tests.shard.test_shard import QUEUES, config, create, run, running
 from tests.wire import batch
 

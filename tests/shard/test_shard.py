@@ -18,9 +18,10 @@ from kproxy.store import files
 from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual import rows
-from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind, command
+from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind
 from kproxy.virtual.group_rows import group_key, look_key
 from kproxy.virtual.types import QueueId
+from tests.commands import command
 from tests.wire import batch
 
 QUEUES = [QueueId(bytes([i]) * 16) for i in range(1, 6)]

@@ -12,10 +12,11 @@ from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import QueueId, ShardId
+from tests.commands import command
 from tests.simulation.cluster import World
 from tests.simulation.producers import Producers
 from tests.simulation.sim_worker import Life

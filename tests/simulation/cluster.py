@@ -23,7 +23,9 @@ DELAYS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.3)
 _SLOW_S = 2.0
 _CLEANED_AFTER_S = 6.0  # longer than `catalogue_barrier` waits: Kafka cleans closed segments alone
 _AS_USUAL = Conditions()
-_TOLD = frozenset((Kind.CREATE, Kind.GROW, Kind.CONFIGURE, Kind.DELETE, Kind.SPREAD, Kind.LANDED))
+_TOLD = frozenset(
+    (Kind.CREATE, Kind.GROW, Kind.CONFIGURE, Kind.DELETE, Kind.ASSIGN_PARTITIONS, Kind.QUEUE_READY)
+)
 """What is announced, or what other shards hear of."""
 
 
@@ -117,7 +119,7 @@ class World:
             told = [at for at, one in enumerate(log, 1) if one.kind in _TOLD]
             first = max(self.published[shard].as_of, self.starts[shard], *told[-1:], 0)
             for log_offset in range(self.rng.randint(first, len(log)), len(log)):
-                log[log_offset] = Envelope(Kind.VOID)
+                log[log_offset] = Envelope(Kind.FOREIGN)
         self._read_logs()
 
     # -- the queues topic

@@ -7,10 +7,11 @@ from wherever it began, and nothing else is taken from it. Nobody here commits a
 from dataclasses import dataclass, field
 
 from kproxy.protocol.batch import read_header
-from kproxy.virtual.bodies import decode_commit, decode_forget
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import decode_change
+from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets
 from kproxy.virtual.partitioner import shard_of
+from tests.commands import values_of
 
 _Key = tuple[bytes, int]
 
@@ -60,7 +61,7 @@ class Plain:
         match envelope.kind:
             case Kind.CREATE | Kind.GROW | Kind.CONFIGURE | Kind.DELETE:
                 self._change(shard, queue_id, envelope)
-            case Kind.SPREAD:
+            case Kind.ASSIGN_PARTITIONS:
                 self._spread(shard, queue_id, envelope)
             case Kind.APPEND if key in here.ends:
                 self._append(here, key, envelope)
@@ -69,10 +70,10 @@ class Plain:
             case Kind.GROUP:
                 self._group(here, log_offset, envelope)
             case Kind.DELETE_GROUP:
-                self._delete_group(here, envelope.values()["group"])
+                self._delete_group(here, values_of(envelope)["group"])
             case Kind.COMMIT:
                 self._commit(here, log_offset, envelope)
-            case Kind.FORGET:
+            case Kind.DELETE_OFFSETS:
                 self._forget(here, envelope)
 
     # -- queues
@@ -80,7 +81,7 @@ class Plain:
     def _change(self, shard: int, queue_id: bytes, envelope: Envelope) -> None:
         match envelope.kind:
             case Kind.CREATE:
-                values = envelope.values()
+                values = values_of(envelope)
                 if values["name"] not in self.names:
                     self.names[values["name"]] = PlainQueue(queue_id, 0, dict(values["configs"]))
                     self.ever[queue_id] = values["name"]
@@ -88,7 +89,7 @@ class Plain:
             case Kind.GROW if self.alive(queue_id):
                 self._grow(shard, queue_id, envelope.number)
             case Kind.CONFIGURE if self.alive(queue_id):
-                self.names[self.ever[queue_id]].configs |= envelope.values()["set"]
+                self.names[self.ever[queue_id]].configs |= values_of(envelope)["set"]
             case Kind.DELETE if self.alive(queue_id):
                 del self.names[self.ever[queue_id]]
                 self._drop(self.shards[shard], queue_id)
@@ -108,7 +109,7 @@ class Plain:
         here = self.shards[shard]
         as_of, known = here.spread.get(queue_id, (-1, 0))
         if envelope.number > as_of:
-            values = envelope.values()
+            values = values_of(envelope)
             self._add(shard, queue_id, known, values["partitions"], values["name"])
             if not values["partitions"]:
                 self._drop(here, queue_id)
@@ -149,7 +150,7 @@ class Plain:
             here.commits = {key: at for key, at in here.commits.items() if key[0] != group}
 
     def _commit(self, here: PlainShard, log_offset: int, envelope: Envelope) -> None:
-        group, _, _, offsets = decode_commit(envelope.body)
+        group, _, _, offsets, _ = CommitOffsets.decode(envelope)
         known = here.groups.get(group)
         if known is not None and known.members:
             return
@@ -161,7 +162,7 @@ class Plain:
                 here.groups.setdefault(group, PlainGroup(log_offset))
 
     def _forget(self, here: PlainShard, envelope: Envelope) -> None:
-        group, partitions = decode_forget(envelope.body)
+        group, partitions = DeleteOffsets.decode(envelope)
         for queue_id, index in partitions:
             if self.alive(queue_id):
                 self.faults.append("offsets on a queue that is there were forgotten")

@@ -19,8 +19,9 @@ from kproxy.shard import housekeeper as keeper_module
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import rocks as rocks_module
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.types import QueueId
+from tests.commands import command
 from tests.virtual.model import Model
 from tests.wire import batch
 

@@ -19,13 +19,14 @@ from kproxy.metadata.levels import Level
 from kproxy.shard.copier import Live
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import group_rows, rows, snapshot
-from kproxy.virtual.envelope import COPIED, Envelope, Kind, command
+from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES
 from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
+from tests.commands import command
 from tests.fakes import DictKv
 from tests.wire import batch
 
@@ -241,11 +242,15 @@ class Simulation:
         if dice < 0.35:
             return self.group_command(queue, index)
         if dice < 0.36:
-            return command(Kind.FORGET, values={"group": "g", "partitions": [[queue.hex(), index]]})
+            return command(
+                Kind.DELETE_OFFSETS, values={"group": "g", "partitions": [[queue.hex(), index]]}
+            )
         if dice < 0.38:
-            return command(Kind.LANDED, queue, number=self.rng.randrange(len(self.owner.log) + 1))
+            return command(
+                Kind.QUEUE_READY, queue, number=self.rng.randrange(len(self.owner.log) + 1)
+            )
         if dice < 0.40:
-            return self.rng.choice((Envelope(Kind.VOID), Envelope(Kind.CLAIM, writer=7)))
+            return self.rng.choice((Envelope(Kind.FOREIGN), Envelope(Kind.CLAIM, writer=7)))
         return self.append(queue, index)
 
     def group_command(self, queue: QueueId, index: int) -> Envelope:
@@ -288,7 +293,7 @@ class Simulation:
         number = self.rng.choice((10, 50, 100, 150, 1000))
         partitions = 4 if number < 100 else 7 if number < 1000 else 0
         values = {"name": name, "partitions": partitions}
-        return command(Kind.SPREAD, queue, number=number, values=values)
+        return command(Kind.ASSIGN_PARTITIONS, queue, number=number, values=values)
 
     def append(self, queue: QueueId, index: int) -> Envelope:
         sequence = max(0, self.sequences.get((queue, index), 0) + self.rng.choice((0, 0, 0, -1, 1)))

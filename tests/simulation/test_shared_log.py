@@ -13,8 +13,9 @@ import pytest
 
 from kproxy.errors import Code
 from kproxy.log.sequencer import Applied, Sequencer
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.types import QueueId
+from tests.commands import command
 from tests.fakes import MemoryShard
 from tests.wire import batch
 

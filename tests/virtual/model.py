@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.envelope import Envelope, Kind
+from tests.commands import values_of
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Model:
         queue, index = envelope.queue_id, envelope.partition
         match envelope.kind:
             case Kind.CREATE:
-                values = envelope.values()
+                values = values_of(envelope)
                 if values["name"] in self.names:
                     return Code.TOPIC_ALREADY_EXISTS, None
                 self.names[values["name"]] = queue
@@ -41,13 +42,13 @@ class Model:
             case Kind.PRODUCER_ID:
                 return Code.NONE, here
             case Kind.COMMIT:
-                values = envelope.values()
+                values = values_of(envelope)
                 for hex_id, part, offset, _, _, _ in values["offsets"]:
                     if part < len(self.partitions.get(bytes.fromhex(hex_id), [])):
                         self.commits[values["group"], bytes.fromhex(hex_id), part] = offset
                 return Code.NONE, None
-            case Kind.FORGET:
-                values = envelope.values()
+            case Kind.DELETE_OFFSETS:
+                values = values_of(envelope)
                 for hex_id, part in values["partitions"]:
                     self.commits.pop((values["group"], bytes.fromhex(hex_id), part), None)
                 return Code.NONE, None

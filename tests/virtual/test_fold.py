@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from kproxy.errors import Code
 from kproxy.virtual import producer_rows, producers, rows
-from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind, command
+from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
+from tests.commands import command
 from tests.fakes import DictKv, MemoryShard
 from tests.virtual.model import Model
 from tests.wire import batch
@@ -69,7 +70,9 @@ def commits() -> st.SearchStrategy[Envelope]:
 
 def forgets() -> st.SearchStrategy[Envelope]:
     def build(group: str, queue: QueueId, part: int) -> Envelope:
-        return command(Kind.FORGET, values={"group": group, "partitions": [[queue.hex(), part]]})
+        return command(
+            Kind.DELETE_OFFSETS, values={"group": group, "partitions": [[queue.hex(), part]]}
+        )
 
     return st.builds(build, st.sampled_from(GROUPS), ids(), parts())
 

@@ -6,10 +6,11 @@ import pytest
 
 from kproxy.errors import Code
 from kproxy.virtual import producer_rows, producers, rows
-from kproxy.virtual.envelope import Envelope, Kind, command
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.rows import Batch, Committed, Partition, Queue, Term
 from kproxy.virtual.types import LogOffset, QueueId
+from tests.commands import command
 from tests.fakes import MemoryShard
 from tests.wire import batch
 

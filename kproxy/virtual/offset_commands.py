@@ -1,4 +1,4 @@
-"""Bodies of commands that name many partitions: a form byte, then numbers and text of known length.
+"""Commands that name many committed offsets: a form byte, then numbers and text of known length.
 
 JSON, which older kproxies wrote and level 1 still has, begins with `{`: no form has that number.
 Lengths: group, member (uint16 each), an offset's metadata (uint32); all integers are big-endian.
@@ -8,7 +8,10 @@ import json
 import struct
 from typing import Any, NamedTuple
 
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.forms import later_form
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.traits import DiskUse, by_items, of_kind
 from kproxy.virtual.types import PartitionKey, QueueId
 
 BINARY_FROM = 2
@@ -39,16 +42,21 @@ class OffsetCommit(NamedTuple):
         return self.queue_id, self.partition
 
 
-class Commit(NamedTuple):
-    """COMMIT: a member of a group, or nobody (epoch below 0), commits offsets."""
+@of_kind(Kind.COMMIT, DiskUse.MODEST, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+class CommitOffsets(NamedTuple):
+    """A member of a group, or nobody (epoch below 0), commits offsets."""
 
     group: str
     member: str
     epoch: int
     offsets: list[OffsetCommit]
+    time_ms: int = 0
 
-    def encode(self, level: int) -> bytes:
-        """The body as this level has it."""
+    def envelope(self, level: int) -> Envelope:
+        """The envelope as this level has it."""
+        return Envelope(Kind.COMMIT, time_ms=self.time_ms, body=self._encode(level))
+
+    def _encode(self, level: int) -> bytes:
         if level < BINARY_FROM:
             return self._json()
         parts = [bytes([_FORM]), _text(self.group), _text(self.member)]
@@ -68,11 +76,15 @@ class Commit(NamedTuple):
         }
         return _dumps(values)
 
+    @staticmethod
+    def decode(envelope: Envelope) -> "CommitOffsets":
+        """Raises ValueError for a form of a later kproxy."""
+        return _decode_commit(envelope.body, envelope.time_ms)
 
-def decode_commit(body: bytes) -> Commit:
-    """Raises ValueError for a form of a later kproxy."""
+
+def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
     if body[0] == _JSON:
-        return _commit_of(json.loads(body))
+        return _commit_of(json.loads(body), time_ms)
     _check(body)
     group, at = _text_at(body, 1)
     member, at = _text_at(body, at)
@@ -86,12 +98,12 @@ def decode_commit(body: bytes) -> Commit:
         metadata = body[at : at + length].decode() if length else ""
         at += length
         offsets.append(OffsetCommit(queue_id, partition, offset, leader_epoch, metadata, deny))
-    return Commit(group, member, epoch, offsets)
+    return CommitOffsets(group, member, epoch, offsets, time_ms)
 
 
-def _commit_of(values: dict[str, Any]) -> Commit:
+def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
     """The first logs name no member, and do not say whether rewinds are refused."""
-    return Commit(
+    return CommitOffsets(
         values["group"],
         values.get("member", ""),
         values.get("epoch", -1),
@@ -102,17 +114,22 @@ def _commit_of(values: dict[str, Any]) -> Commit:
             )
             for queue_hex, partition, offset, leader_epoch, metadata, *more in values["offsets"]
         ],
+        time_ms,
     )  # fmt: skip
 
 
-class Forget(NamedTuple):
-    """FORGET: a group's offsets of these partitions go, whatever they are."""
+@of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET,))
+class DeleteOffsets(NamedTuple):
+    """A group's committed offsets of these partitions go, whatever they are."""
 
     group: str
     partitions: list[PartitionKey]
 
-    def encode(self, level: int) -> bytes:
-        """The body as this level has it."""
+    def envelope(self, level: int) -> Envelope:
+        """The envelope as this level has it."""
+        return Envelope(Kind.DELETE_OFFSETS, body=self._encode(level))
+
+    def _encode(self, level: int) -> bytes:
         if level < BINARY_FROM:
             return _dumps({
                 "group": self.group, "partitions": [[q.hex(), i] for q, i in self.partitions],
@@ -121,31 +138,43 @@ class Forget(NamedTuple):
         parts += [_PARTITION.pack(*key) for key in self.partitions]
         return b"".join(parts)
 
+    @staticmethod
+    def decode(envelope: Envelope) -> "DeleteOffsets":
+        """Raises ValueError for a form of a later kproxy."""
+        return _decode_deletion(envelope.body)
 
-def decode_forget(body: bytes) -> Forget:
-    """Raises ValueError for a form of a later kproxy."""
+
+def _decode_deletion(body: bytes) -> DeleteOffsets:
     if body[0] == _JSON:
         values = json.loads(body)
         keys = [(QueueId(bytes.fromhex(q)), index) for q, index in values["partitions"]]
-        return Forget(values["group"], keys)
+        return DeleteOffsets(values["group"], keys)
     _check(body)
     group, at = _text_at(body, 1)
     (count,) = _COUNT.unpack_from(body, at)
     start = at + _COUNT.size
     found = _PARTITION.iter_unpack(body[start : start + count * _PARTITION.size])
-    return Forget(group, [(QueueId(queue_id), index) for queue_id, index in found])
+    return DeleteOffsets(group, [(QueueId(queue_id), index) for queue_id, index in found])
 
 
-class Expire(NamedTuple):
-    """EXPIRE: offsets that were as old as this when a group of this version was looked at."""
+@of_kind(Kind.EXPIRE, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+class ExpireOffsets(NamedTuple):
+    """Offsets expire, if they are as old as when a group of version `after` was looked at.
+
+    `again_ms`: when to look at the group again.
+    """
 
     group: str
     after: int
     nothing_left: bool
     offsets: list[tuple[QueueId, int, int]]  # queue, partition, time of the commit (ms)
+    again_ms: int = 0
 
-    def encode(self, level: int) -> bytes:
-        """The body as this level has it."""
+    def envelope(self, level: int) -> Envelope:
+        """The envelope as this level has it."""
+        return Envelope(Kind.EXPIRE, number=self.again_ms, body=self._encode(level))
+
+    def _encode(self, level: int) -> bytes:
         if level < BINARY_FROM:
             return _dumps({
                 "group": self.group, "after": self.after, "nothing_left": self.nothing_left,
@@ -156,20 +185,26 @@ class Expire(NamedTuple):
         parts += [_EXPIRED.pack(*offset) for offset in self.offsets]
         return b"".join(parts)
 
+    @staticmethod
+    def decode(envelope: Envelope) -> "ExpireOffsets":
+        """Raises ValueError for a form of a later kproxy."""
+        return _decode_expiry(envelope.body, envelope.number)
 
-def decode_expire(body: bytes) -> Expire:
-    """Raises ValueError for a form of a later kproxy."""
+
+def _decode_expiry(body: bytes, again_ms: int) -> ExpireOffsets:
     if body[0] == _JSON:
         values = json.loads(body)
         offsets = [(QueueId(bytes.fromhex(q)), i, time_ms) for q, i, time_ms in values["offsets"]]
-        return Expire(values["group"], values["after"], bool(values["nothing_left"]), offsets)
+        return ExpireOffsets(
+            values["group"], values["after"], bool(values["nothing_left"]), offsets, again_ms
+        )
     _check(body)
     group, at = _text_at(body, 1)
     after, nothing_left, count = _EXPIRE.unpack_from(body, at)
     start = at + _EXPIRE.size
     found = _EXPIRED.iter_unpack(body[start : start + count * _EXPIRED.size])
     offsets = [(QueueId(queue_id), index, time_ms) for queue_id, index, time_ms in found]
-    return Expire(group, after, nothing_left, offsets)
+    return ExpireOffsets(group, after, nothing_left, offsets, again_ms)
 
 
 def _dumps(values: dict[str, Any]) -> bytes:

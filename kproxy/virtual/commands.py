@@ -1,0 +1,380 @@
+"""Commands: one class for each kind of envelope, with its fields, its bytes and its traits.
+
+`envelope` encodes, `decode` reads. Bytes are written to logs for ever: a class never changes the
+meaning of a form that was written. Commands that name many offsets are in `offset_commands`; they
+have a binary form from level 2 on.
+
+To add a kind: add it to `Kind`, write its class here, and its method in the fold. `of_kind` asks
+for its traits; `tests/virtual/test_commands.py` holds each kind against them.
+
+Classes are named tuples: frozen, and three times as fast to make as frozen dataclasses (measured).
+"""
+
+import json
+import re
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from kproxy.virtual import group_rows
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.group_rows import Rows
+from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.traits import TRAITS, DiskUse, by_items, of_kind, one, turn
+from kproxy.virtual.types import QueueId
+
+__all__ = [
+    "TRAITS", "AllocateProducerId", "Append", "AssignPartitions", "ChangeGroup",
+    "Claim", "CommitOffsets", "ConfigureQueue", "Copy",
+    "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue", "DropTombstone",
+    "ExpireOffsets", "Foreign", "GrowQueue", "QueueReady", "Trim",
+]  # fmt: skip
+_json = json.JSONEncoder(separators=(",", ":")).encode
+_ROWS = 2  # partitions made in one unit of weight
+_PARTITIONS = re.compile(rb'"partitions": ?(\d{1,9})')
+_QUEUE_ROWS = (RowKind.QUEUE, RowKind.PARTITION, RowKind.PENDING_ASSIGNMENT)
+
+
+def _body(**values: Any) -> bytes:
+    return _json(values).encode()
+
+
+def _values(envelope: Envelope) -> dict[str, Any]:
+    decoded = json.loads(envelope.body.decode())  # of bytes it would ask for the encoding first
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+def _partitions(envelope: Envelope) -> int:
+    """How many partitions a body names, without decoding it."""
+    found = _PARTITIONS.search(envelope.body)
+    return int(found[1]) if found else 0
+
+
+def _weight_of_create(envelope: Envelope) -> int:
+    return 1 + _partitions(envelope) // _ROWS
+
+
+def _weight_of_grow(envelope: Envelope) -> int:
+    return 1 + envelope.number // _ROWS
+
+
+def _weight_of_assignment(envelope: Envelope) -> int:
+    partitions = _partitions(envelope)
+    return 1 + partitions // _ROWS if partitions else turn(envelope)  # none left: a deletion
+
+
+# -- records
+
+
+@of_kind(
+    Kind.APPEND,
+    DiskUse.ORDINARY,
+    one,
+    publishes=(RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT),
+    carries_batch=True,
+)
+class Append:
+    """A client's record batch, as it came. The hot path makes the envelope itself.
+
+    `number`: when to look at the partition's retention (ms).
+    """
+
+
+@of_kind(Kind.COPY, DiskUse.MODEST, one, publishes=(RowKind.PARTITION,), carries_batch=True)
+class Copy:
+    """A live batch, written again further on. `envelope.COPIED` is in front of it.
+
+    `number`: its base offset.
+    """
+
+
+@of_kind(Kind.TRIM, DiskUse.ALWAYS, one, publishes=(RowKind.PARTITION,))
+class Trim(NamedTuple):
+    """Records before `log_start` go; -1 stands for all there are."""
+
+    queue_id: QueueId
+    partition: int
+    log_start: int
+    time_ms: int = 0
+
+    def envelope(self) -> Envelope:
+        return Envelope(
+            Kind.TRIM, self.queue_id, self.partition, number=self.log_start, time_ms=self.time_ms
+        )
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Trim":
+        return Trim(envelope.queue_id, envelope.partition, envelope.number, envelope.time_ms)
+
+
+# -- queues
+
+
+@of_kind(
+    Kind.CREATE,
+    DiskUse.ORDINARY,
+    _weight_of_create,
+    publishes=_QUEUE_ROWS,
+    answered_across_workers=True,
+)
+class CreateQueue(NamedTuple):
+    """A new queue, in its home shard."""
+
+    queue_id: QueueId
+    name: str
+    partitions: int
+    configs: dict[str, str]
+
+    def envelope(self) -> Envelope:
+        body = _body(name=self.name, partitions=self.partitions, configs=self.configs)
+        return Envelope(Kind.CREATE, self.queue_id, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "CreateQueue":
+        values = _values(envelope)
+        return CreateQueue(
+            envelope.queue_id, values["name"], values["partitions"], values["configs"]
+        )
+
+
+@of_kind(
+    Kind.GROW,
+    DiskUse.ORDINARY,
+    _weight_of_grow,
+    publishes=_QUEUE_ROWS,
+    answered_across_workers=True,
+)
+class GrowQueue(NamedTuple):
+    """A queue gets more partitions: so many in all."""
+
+    queue_id: QueueId
+    partitions: int
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.GROW, self.queue_id, number=self.partitions)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "GrowQueue":
+        return GrowQueue(envelope.queue_id, envelope.number)
+
+
+@of_kind(Kind.CONFIGURE, DiskUse.MODEST, turn, publishes=_QUEUE_ROWS, answered_across_workers=True)
+class ConfigureQueue(NamedTuple):
+    """A queue's settings change; `replace_all` drops those that are not given."""
+
+    queue_id: QueueId
+    given: dict[str, str]
+    dropped: list[str]
+    replace_all: bool
+
+    def envelope(self) -> Envelope:
+        body = _body(set=self.given, drop=self.dropped, all=self.replace_all)
+        return Envelope(Kind.CONFIGURE, self.queue_id, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "ConfigureQueue":
+        values = _values(envelope)
+        return ConfigureQueue(envelope.queue_id, values["set"], values["drop"], values["all"])
+
+
+@of_kind(
+    Kind.DELETE,
+    DiskUse.ALWAYS,
+    turn,
+    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE),
+    answered_across_workers=True,
+)
+class DeleteQueue(NamedTuple):
+    """A queue goes, with its records."""
+
+    queue_id: QueueId
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.DELETE, self.queue_id)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "DeleteQueue":
+        return DeleteQueue(envelope.queue_id)
+
+
+@of_kind(
+    Kind.ASSIGN_PARTITIONS,
+    DiskUse.ALWAYS,
+    _weight_of_assignment,
+    publishes=(RowKind.PARTITION, RowKind.SWEEP_QUEUE, RowKind.ASSIGNMENT),
+    answered_across_workers=True,
+)
+class AssignPartitions(NamedTuple):
+    """A home shard tells another shard how many partitions its queue has; 0: it is deleted.
+
+    `as_of`: the log offset in the home shard at which that was decided.
+    """
+
+    queue_id: QueueId
+    name: str
+    partitions: int
+    as_of: int
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        body = _body(name=self.name, partitions=self.partitions)
+        return Envelope(
+            Kind.ASSIGN_PARTITIONS,
+            self.queue_id,
+            number=self.as_of,
+            time_ms=self.time_ms,
+            body=body,
+        )
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "AssignPartitions":
+        values = _values(envelope)
+        return AssignPartitions(
+            envelope.queue_id,
+            values["name"],
+            values["partitions"],
+            envelope.number,
+            envelope.time_ms,
+        )
+
+
+@of_kind(Kind.QUEUE_READY, DiskUse.ALWAYS, one, publishes=_QUEUE_ROWS)
+class QueueReady(NamedTuple):
+    """In the home shard: all other shards have folded what it decided at `as_of`."""
+
+    queue_id: QueueId
+    as_of: int
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.QUEUE_READY, self.queue_id, number=self.as_of)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "QueueReady":
+        return QueueReady(envelope.queue_id, envelope.number)
+
+
+@of_kind(Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, one, publishes=(RowKind.ASSIGNMENT,))
+class DropTombstone(NamedTuple):
+    """No late command can speak of this deleted queue any more."""
+
+    queue_id: QueueId
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.DROP_TOMBSTONE, self.queue_id)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "DropTombstone":
+        return DropTombstone(envelope.queue_id)
+
+
+# -- groups
+
+
+@of_kind(Kind.GROUP, DiskUse.MODEST, by_items, publishes=(RowKind.GROUP, RowKind.MEMBER))
+class ChangeGroup(NamedTuple):
+    """A group as its coordinator decided it; without effect if the group is not `after` any more.
+
+    `rows`: members that changed, as the fold puts them; None: one that left.
+    """
+
+    group: str
+    after: int
+    group_kind: str
+    members: int
+    values: dict[str, Any]
+    rows: dict[str, bytes | None]
+    time_ms: int = 0
+
+    @staticmethod
+    def encode(
+        group: str,
+        after: int,
+        group_kind: str,
+        members: int,
+        values: dict[str, Any],
+        rows: Rows,
+        *,
+        level: int,
+        time_ms: int,
+    ) -> Generator[None, None, Envelope]:
+        """The envelope, from members as their coordinator has them. Yields every few rows."""
+        said = {
+            "group": group,
+            "after": after,
+            "kind": group_kind,
+            "members": members,
+            "values": values,
+        }
+        packed = level >= group_rows.PACKED_FROM
+        body = yield from group_rows.encode_change(said, rows, packed=packed)
+        return Envelope(Kind.GROUP, time_ms=time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "ChangeGroup":
+        values, rows = group_rows.decode_change(envelope.body)
+        return ChangeGroup(
+            values["group"],
+            values["after"],
+            values["kind"],
+            values["members"],
+            values["values"],
+            rows,
+            envelope.time_ms,
+        )
+
+
+@of_kind(Kind.DELETE_GROUP, DiskUse.ALWAYS, turn, publishes=(RowKind.GROUP, RowKind.OFFSET))
+class DeleteGroup(NamedTuple):
+    """An empty group goes, with its offsets."""
+
+    group: str
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.DELETE_GROUP, body=_body(group=self.group))
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "DeleteGroup":
+        return DeleteGroup(_values(envelope)["group"])
+
+
+# -- the shard
+
+
+@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, one)
+class AllocateProducerId(NamedTuple):
+    """A producer id that nobody has had."""
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.PRODUCER_ID)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "AllocateProducerId":
+        return AllocateProducerId()
+
+
+@of_kind(Kind.CLAIM, DiskUse.ALWAYS, one, publishes=(RowKind.TERM,))
+class Claim(NamedTuple):
+    """The envelope's writer serves the shard from now on."""
+
+    writer: int = 0
+
+    def envelope(self) -> Envelope:
+        """The log that sends it fills in the writer."""
+        return Envelope(Kind.CLAIM, writer=self.writer)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Claim":
+        return Claim(envelope.writer)
+
+
+@of_kind(Kind.FOREIGN, DiskUse.ORDINARY, by_items)
+class Foreign(NamedTuple):
+    """In the place of a record of the data topic that no kproxy wrote."""
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.FOREIGN)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Foreign":
+        return Foreign()
