@@ -146,7 +146,10 @@ class CommandRouter:
         """Answer for what all have been told of; not where there is more to tell by now."""
         queue_id = envelope.queue_id
         waiting = self._landing.get(shard.shard, {})
-        if queue_id not in waiting or shard.state.get(rows.work_key(queue_id)) is not None:
+        if (
+            queue_id not in waiting
+            or shard.state.get(rows.pending_assignment_key(queue_id)) is not None
+        ):
             return
         queue = shard.state.queue_by_id(queue_id)
         for log_offset, answer in waiting.pop(queue_id):
@@ -200,7 +203,7 @@ class CommandRouter:
         """Whether this command has left something to tell other shards."""
         if outcome.code or (outcome.queue is not None and outcome.queue.wanted == 1):
             return False
-        work = shard.state.get(rows.work_key(envelope.queue_id))
+        work = shard.state.get(rows.pending_assignment_key(envelope.queue_id))
         return work is not None and json.loads(work)["as_of"] == log_offset
 
     def _publish(self, envelope: Envelope, outcome: Outcome) -> None:
@@ -269,7 +272,7 @@ class CommandRouter:
         """Tell all shards that hold a part of a queue, until all know the latest."""
         try:
             while shard.serving:
-                data = shard.state.get(rows.work_key(queue_id))
+                data = shard.state.get(rows.pending_assignment_key(queue_id))
                 if data is None:
                     return
                 work = json.loads(data)

@@ -166,5 +166,5 @@ class Publisher:
             return
         self._trimmed_to = trim_to
         _log.info("log_trimmed", shard=self._shard.shard, to=trim_to, log_start=start)
-        voids = self._shard.kv.scan(RowKind.NO_EFFECT.letter, rows.void_key(trim_to))
+        voids = self._shard.kv.scan(RowKind.NO_EFFECT.letter, rows.no_effect_key(trim_to))
         self._shard.commit(dict.fromkeys(key for key, _ in voids))

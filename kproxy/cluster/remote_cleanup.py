@@ -93,7 +93,7 @@ class RemoteQueueCleanup:
         first = (shard.shard - shard_of(queue.name, self._shards)) % self._shards
         mine = range(first, queue.partitions, self._shards)
         if mine:
-            shard.commit({rows.due_key(0, queue.queue_id, index): b"" for index in mine})
+            shard.commit({rows.retention_due_key(0, queue.queue_id, index): b"" for index in mine})
 
 
 def tracked_among(kv: Kv, queue_ids: list[QueueId]) -> Iterator[QueueId]:

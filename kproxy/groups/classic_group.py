@@ -13,7 +13,7 @@ from kproxy.groups.classic_rebalance import ClassicRebalance
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, topics_of
 from kproxy.loop.steps import Steps, spent
-from kproxy.virtual.group_rows import Change, Head, Row, Rows
+from kproxy.virtual.group_rows import Change, GroupRow, Row, Rows
 
 _NEW_MEMBER_S = 300.0  # as Kafka's group.new.member.join.timeout
 
@@ -23,7 +23,7 @@ class ClassicGroup(ClassicRebalance):
 
     # -- rows
 
-    def begin_restoring(self, head: Head) -> None:
+    def begin_restoring(self, head: GroupRow) -> None:
         """Become what the rows say; everybody has a whole session to be heard of again."""
         self.version = head.version
         values = head.values

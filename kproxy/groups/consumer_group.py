@@ -20,7 +20,7 @@ from kproxy.groups.counters import AssignmentCounts, SubscriptionCounts
 from kproxy.groups.reconciliation import reconcile
 from kproxy.groups.timers import Alarms, Timers
 from kproxy.loop.steps import EVERY, Steps, at_once, spent
-from kproxy.virtual.group_rows import NO_VERSION, Change, Head, Row, Rows
+from kproxy.virtual.group_rows import NO_VERSION, Change, GroupRow, Row, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
@@ -100,7 +100,7 @@ class ConsumerGroup:
 
     # -- rows
 
-    def begin_restoring(self, head: Head) -> None:
+    def begin_restoring(self, head: GroupRow) -> None:
         """Become what the rows say; everybody has a whole session to be heard of again."""
         self.version = head.version
         self.epoch = head.values["epoch"]

@@ -28,7 +28,7 @@ from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows
 from kproxy.virtual.commands import ChangeGroup
-from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.group_rows import GroupRow, decode_group
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import name_of
 
@@ -78,9 +78,9 @@ class Coordinator:
 
     # -- finding
 
-    def head(self, group_id: str) -> Head | None:
+    def head(self, group_id: str) -> GroupRow | None:
         data = self.shard.state.get(group_rows.group_key(group_id))
-        return None if data is None else decode_head(data)
+        return None if data is None else decode_group(data)
 
     def going(self, group_id: str) -> bool:
         """Whether a group is being deleted: nobody comes to it before it is gone."""
@@ -171,7 +171,7 @@ class Coordinator:
         if len(self.groups) >= self.config.groups_joined_max:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 
-    def _restored(self, group_id: str, head: Head) -> Steps[Group]:
+    def _restored(self, group_id: str, head: GroupRow) -> Steps[Group]:
         group: Group
         group = (ConsumerGroup if head.kind == "consumer" else ClassicGroup)(group_id, self)
         prefix = group_rows.member_prefix(group_id)
@@ -187,10 +187,10 @@ class Coordinator:
         group.end_restoring()
         return group
 
-    def listed(self) -> Iterator[tuple[str, Head]]:
+    def listed(self) -> Iterator[tuple[str, GroupRow]]:
         """All groups that have members or offsets, by id."""
         for key, data in self.shard.kv.scan(*RowKind.GROUP.range()):
-            yield name_of(key), decode_head(data)
+            yield name_of(key), decode_group(data)
 
     # -- logging
 

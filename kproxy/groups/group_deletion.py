@@ -20,7 +20,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.group_rows import GOING, Head
+from kproxy.virtual.group_rows import GOING, GroupRow
 from kproxy.virtual.offset_commands import ExpireOffsets
 
 _log = structlog.get_logger()
@@ -32,7 +32,7 @@ class GroupDeletions:
     """Of one coordinator; `run` until cancelled. `head`: of a group as its rows are."""
 
     def __init__(
-        self, shard: Shard, head: Callable[[str], Head | None], now_ms: Callable[[], int]
+        self, shard: Shard, head: Callable[[str], GroupRow | None], now_ms: Callable[[], int]
     ) -> None:
         self._shard = shard
         self._head = head
@@ -81,7 +81,7 @@ class GroupDeletions:
         first, end = rows.offset_range(group)
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
 
-    async def _say(self, group: str, head: Head) -> Code:
+    async def _say(self, group: str, head: GroupRow) -> Code:
         values = head.values | {GOING: True}
         level, time_ms = self._shard.level.value, self._now_ms()
         change = ChangeGroup.encode(
@@ -89,7 +89,7 @@ class GroupDeletions:
         )
         return await self._appended(await done(change))
 
-    async def _thin_out(self, group: str, head: Head | None) -> Code:
+    async def _thin_out(self, group: str, head: GroupRow | None) -> Code:
         """Let most of the offsets go: the last command takes a few with it, in one step."""
         shard, start = self._shard, b""
         while shard.serving and not self._ended:

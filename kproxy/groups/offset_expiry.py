@@ -23,7 +23,7 @@ from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.group_rows import Head, decode_head
+from kproxy.virtual.group_rows import GroupRow, decode_group
 from kproxy.virtual.offset_commands import ExpireOffsets
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed
@@ -64,8 +64,8 @@ class OffsetExpiry(DueIndexScanner):
         """Look at some groups that are due; whether there may be more."""
         now = self._now_ms()
         before_ms = now - self._retention_ms
-        late = group_rows.look_key(now + LOOK_AGAIN_MS, "")
-        due, more = self._next_due(group_rows.look_key(before_ms, ""), late)
+        late = group_rows.group_due_key(now + LOOK_AGAIN_MS, "")
+        due, more = self._next_due(group_rows.group_due_key(before_ms, ""), late)
         found = self._sort_out(due)
         judged: list[Envelope] = []
         offsets, unfinished = 0, False
@@ -91,14 +91,14 @@ class OffsetExpiry(DueIndexScanner):
             self._retry()
         return more or unfinished
 
-    def _sort_out(self, due: list[bytes]) -> list[tuple[str, Head]]:
+    def _sort_out(self, due: list[bytes]) -> list[tuple[str, GroupRow]]:
         """(group, its head) of what is due; rows that an earlier state left are removed."""
         stale: dict[bytes, bytes | None] = {}
         found = []
         for key in due:
-            filed_ms, group = group_rows.look_of(key)
+            filed_ms, group = group_rows.group_due_of(key)
             data = self._shard.state.get(group_rows.group_key(group))
-            head = None if data is None else decode_head(data)
+            head = None if data is None else decode_group(data)
             if head is None or max(0, head.look_ms) != filed_ms:
                 stale[key] = None  # of an earlier row, left by a rebuild
             elif head.going:
@@ -110,7 +110,7 @@ class OffsetExpiry(DueIndexScanner):
             self._shard.commit(stale)
         return found
 
-    async def _evaluate(self, group: str, head: Head, before_ms: int) -> tuple[Envelope, int]:
+    async def _evaluate(self, group: str, head: GroupRow, before_ms: int) -> tuple[Envelope, int]:
         """What of a group has run out and when to look again, and how many offsets that are."""
         members = await self._load(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()

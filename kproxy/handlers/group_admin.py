@@ -11,7 +11,7 @@ from kproxy.groups.classic_states import State
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.classic_groups import coordinator_of
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
-from kproxy.virtual.group_rows import Head
+from kproxy.virtual.group_rows import GroupRow
 from kproxy.worker.worker import Request, Worker
 
 _OFFSETS_AT_ONCE = 500
@@ -111,10 +111,10 @@ def _listed(coordinator: Coordinator) -> Iterator[dict[str, Any]]:
             coordinator.going(group_id)
         yield _one(group_id, head, unlogged.pop(group_id, None))
     for group_id, group in unlogged.items():
-        yield _one(group_id, Head(version=-1), group)
+        yield _one(group_id, GroupRow(version=-1), group)
 
 
-def _one(group_id: str, head: Head, group: Any) -> dict[str, Any]:
+def _one(group_id: str, head: GroupRow, group: Any) -> dict[str, Any]:
     kind = head.kind if group is None else group.kind
     if group is not None:
         state, protocol_type = group.state, group.protocol_type or ""

@@ -57,7 +57,7 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
     while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
         groups: dict[str, list[PartitionKey]] = {}
         for key, _ in found:
-            groups.setdefault(rows.group_of_tracked(key), []).append(rows.partition_of(key))
+            groups.setdefault(rows.group_of_offset_by_queue(key), []).append(rows.partition_of(key))
         level = shard.level.value
         deletions = [DeleteOffsets(*item).envelope(level) for item in groups.items()]
         try:

@@ -24,7 +24,7 @@ from kproxy.virtual.commands import DropTombstone, Trim
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import SPREAD_INDEX, Batch, Partition, Queue
+from kproxy.virtual.rows import TOMBSTONE_INDEX, Batch, Partition, Queue
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -47,10 +47,12 @@ class Retention(DueIndexScanner):
     async def scan_once(self) -> bool:
         """Look at some partitions that are due; whether there may be more."""
         now = self._now_ms()
-        late = rows.due_key(now + queue_settings.LOOK_AGAIN_MS, *_LAST)
-        due, more = self._next_due(rows.due_key(now, *_LAST), late)
+        late = rows.retention_due_key(now + queue_settings.LOOK_AGAIN_MS, *_LAST)
+        due, more = self._next_due(rows.retention_due_key(now, *_LAST), late)
         # A setting that changes meanwhile files its partitions under 0 again: that stays.
-        changed: dict[bytes, bytes | None] = {key: None for key in due if not rows.due_of(key)[0]}
+        changed: dict[bytes, bytes | None] = {
+            key: None for key in due if not rows.retention_due_of(key)[0]
+        }
         if changed:
             self._shard.commit(changed)
         trims: list[Envelope] = []
@@ -89,7 +91,7 @@ class Retention(DueIndexScanner):
         for trim, outcome in zip(trims, outcomes, strict=True):
             partition = (trim.queue_id, trim.partition)
             if outcome.code and trim.kind == Kind.DROP_TOMBSTONE:
-                filed[rows.due_key(again_ms, trim.queue_id, SPREAD_INDEX)] = b""
+                filed[rows.retention_due_key(again_ms, trim.queue_id, TOMBSTONE_INDEX)] = b""
                 continue
             if outcome.code and self._shard.state.partition(partition) is not None:
                 self._file(partition, again_ms, filed)
@@ -97,35 +99,35 @@ class Retention(DueIndexScanner):
             row = self._shard.state.partition(partition)
             if row is None or row.log_start == row.next_offset:
                 continue
-            turn_key = rows.turn_key(*partition)
-            if turn_key in filed and filed[turn_key] is None:
+            retention_entry_key = rows.retention_entry_key(*partition)
+            if retention_entry_key in filed and filed[retention_entry_key] is None:
                 self._file(partition, again_ms, filed)
 
     def _file(
         self, partition: PartitionKey, again_ms: int, filed: dict[bytes, bytes | None]
     ) -> None:
-        filed[rows.turn_key(*partition)] = again_ms.to_bytes(8, "big")
-        filed[rows.due_key(again_ms, *partition)] = b""
+        filed[rows.retention_entry_key(*partition)] = again_ms.to_bytes(8, "big")
+        filed[rows.retention_due_key(again_ms, *partition)] = b""
 
     def _look_at(
         self, key: bytes, now: int, trims: list[Envelope], filed: dict[bytes, bytes | None]
     ) -> None:
-        filed_ms, partition = rows.due_of(key)
+        filed_ms, partition = rows.retention_due_of(key)
         if filed_ms:
             filed[key] = None
-        if partition[1] == SPREAD_INDEX and filed_ms > now:
-            filed[rows.due_key(now + rows.FORGET_SPREAD_MS, *partition)] = b""
+        if partition[1] == TOMBSTONE_INDEX and filed_ms > now:
+            filed[rows.retention_due_key(now + rows.TOMBSTONE_KEPT_MS, *partition)] = b""
             return
-        if partition[1] == SPREAD_INDEX:
+        if partition[1] == TOMBSTONE_INDEX:
             trims.append(DropTombstone(partition[0]).envelope())
             return
-        turn_key = rows.turn_key(*partition)
-        turn = self._shard.kv.get(turn_key)
+        retention_entry_key = rows.retention_entry_key(*partition)
+        turn = self._shard.kv.get(retention_entry_key)
         if filed_ms and turn is not None and int.from_bytes(turn, "big") != filed_ms:
             return  # it has been filed elsewhere since
         again_ms = self._evaluate(partition, now, trims)
         if again_ms is None:
-            filed[turn_key] = None
+            filed[retention_entry_key] = None
         else:
             self._file(partition, again_ms, filed)
 
@@ -168,4 +170,4 @@ class Retention(DueIndexScanner):
         return max(row.log_start, last_offset - batch.last_delta), batch
 
 
-_LAST = (b"\xff" * 16, SPREAD_INDEX)
+_LAST = (b"\xff" * 16, TOMBSTONE_INDEX)

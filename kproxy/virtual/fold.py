@@ -113,13 +113,13 @@ class Fold:
             verdict = producers.judge(self.state, key, row, header)
             if verdict is not None:
                 if self._shared:
-                    self.state.put(rows.void_key(log_offset), b"")
+                    self.state.put(rows.no_effect_key(log_offset), b"")
                 if isinstance(verdict, Code):
                     return Outcome(verdict, log_start=row.log_start)
                 return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
         base_offset = row.next_offset
         if base_offset == row.log_start:
-            self.state.file(rows.due_key(envelope.number, *key))  # it has records again
+            self.state.file(rows.retention_due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:
             producers.remember(self.state, key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
@@ -210,7 +210,7 @@ class Fold:
             "partitions": partitions,
             "over": queue.wanted,
         }
-        self.state.put(rows.work_key(queue.queue_id), json.dumps(work).encode())
+        self.state.put(rows.pending_assignment_key(queue.queue_id), json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         queue_id, name, wanted, configs = CreateQueue.decode(envelope)
@@ -261,16 +261,16 @@ class Fold:
         for name in dropped:
             kept.pop(name, None)
         for index in self._mine(queue.name, range(queue.wanted)):
-            self.state.file(rows.due_key(0, queue.queue_id, index))
+            self.state.file(rows.retention_due_key(0, queue.queue_id, index))
         changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, changed)
 
     def _queue_ready(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         queue_id, as_of = QueueReady.decode(envelope)
-        work = self.state.get(rows.work_key(queue_id))
+        work = self.state.get(rows.pending_assignment_key(queue_id))
         if work is None or json.loads(work)["as_of"] != as_of:
             return Outcome(Code.NONE)
-        self.state.put(rows.work_key(queue_id), None)
+        self.state.put(rows.pending_assignment_key(queue_id), None)
         queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return Outcome(Code.NONE)
@@ -295,9 +295,9 @@ class Fold:
         self, log_offset: int, envelope: Envelope, place: LogLocation
     ) -> Outcome:
         queue_id, name, partitions, as_of, time_ms = AssignPartitions.decode(envelope)
-        key = rows.spread_key(queue_id)
+        key = rows.assignment_key(queue_id)
         data = self.state.get(key)
-        known_as_of, known = (-1, 0) if data is None else rows.decode_spread(data)
+        known_as_of, known = (-1, 0) if data is None else rows.decode_assignment(data)
         if as_of <= known_as_of:
             return Outcome(Code.NONE)  # told before, or a late one
         if partitions:
@@ -306,16 +306,16 @@ class Fold:
             for index in self._mine(name, range(known)):
                 self.state.drop_partition((queue_id, index))
             self._sweep_later(log_offset, queue_id, -1)
-            forget_ms = time_ms + rows.FORGET_SPREAD_MS
-            self.state.file(rows.due_key(forget_ms, queue_id, rows.SPREAD_INDEX))
-        self.state.put(key, rows.encode_spread(as_of, partitions))
+            forget_ms = time_ms + rows.TOMBSTONE_KEPT_MS
+            self.state.file(rows.retention_due_key(forget_ms, queue_id, rows.TOMBSTONE_INDEX))
+        self.state.put(key, rows.encode_assignment(as_of, partitions))
         return Outcome(Code.NONE)
 
     def _drop_tombstone(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         """No late command can bring the deleted queue back any more."""
-        key = rows.spread_key(DropTombstone.decode(envelope).queue_id)
+        key = rows.assignment_key(DropTombstone.decode(envelope).queue_id)
         data = self.state.get(key)
-        if data is not None and rows.decode_spread(data)[1] == 0:
+        if data is not None and rows.decode_assignment(data)[1] == 0:
             self.state.put(key, None)
         return Outcome(Code.NONE)
 

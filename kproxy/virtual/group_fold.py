@@ -11,7 +11,7 @@ from kproxy.errors import Code
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.group_rows import NO_VERSION, Head
+from kproxy.virtual.group_rows import NO_VERSION, GroupRow
 from kproxy.virtual.offset_commands import (
     CommitOffsets,
     DeleteOffsets,
@@ -35,19 +35,19 @@ class GroupFold:
         self._state = state
         self._alone = alone
 
-    def head(self, group: str) -> Head | None:
+    def head(self, group: str) -> GroupRow | None:
         data = self._state.get(group_rows.group_key(group))
-        return None if data is None else group_rows.decode_head(data)
+        return None if data is None else group_rows.decode_group(data)
 
-    def _put_head(self, group: str, before: Head | None, head: Head) -> None:
+    def _put_group(self, group: str, before: GroupRow | None, head: GroupRow) -> None:
         if before is None or before.look_ms != head.look_ms:
             if before is not None:
-                self._state.put(group_rows.look_key(before.look_ms, group), None)
-            self._state.file(group_rows.look_key(head.look_ms, group))
+                self._state.put(group_rows.group_due_key(before.look_ms, group), None)
+            self._state.file(group_rows.group_due_key(head.look_ms, group))
         self._state.put(group_rows.group_key(group), head.encode())
 
-    def _drop_head(self, group: str, head: Head) -> None:
-        self._state.put(group_rows.look_key(head.look_ms, group), None)
+    def _drop_group(self, group: str, head: GroupRow) -> None:
+        self._state.put(group_rows.group_due_key(head.look_ms, group), None)
         self._state.put(group_rows.group_key(group), None)
 
     # -- members
@@ -59,7 +59,7 @@ class GroupFold:
             return Outcome(Code.NOT_COORDINATOR)
         for member, row in changed.items():
             self._state.put(group_rows.member_key(group, member), row)
-        head = Head(
+        head = GroupRow(
             version=log_offset,
             kind=kind,
             members=members,
@@ -67,7 +67,7 @@ class GroupFold:
             look_ms=time_ms if before is None else before.look_ms,
             values=values,
         )
-        self._put_head(group, before, head)
+        self._put_group(group, before, head)
         return Outcome(Code.NONE, log_offset)
 
     # -- offsets
@@ -81,15 +81,15 @@ class GroupFold:
         codes = [self._commit_one(group, head, offset, time_ms) for offset in offsets]
         if Code.NONE in codes:
             if head is None:
-                made = Head(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
-                self._put_head(group, None, made)
+                made = GroupRow(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
+                self._put_group(group, None, made)
             elif head.empty_at_last_scan:
-                self._put_head(
+                self._put_group(
                     group, head, replace(head, version=log_offset, empty_at_last_scan=False)
                 )
         return Outcome(Code.NONE, codes=tuple(codes))
 
-    def _member_fault(self, group: str, head: Head | None, member: str, epoch: int) -> Code:
+    def _member_fault(self, group: str, head: GroupRow | None, member: str, epoch: int) -> Code:
         """As Kafka's groups validate a commit; without members it is anyone's to make."""
         if epoch < 0 and (head is None or not head.members):
             return Code.NONE
@@ -100,7 +100,9 @@ class GroupFold:
             return Code.NONE
         return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
 
-    def _commit_one(self, group: str, head: Head | None, asked: OffsetCommit, time_ms: int) -> Code:
+    def _commit_one(
+        self, group: str, head: GroupRow | None, asked: OffsetCommit, time_ms: int
+    ) -> Code:
         key = asked.key
         if self._alone and self._state.partition(key) is None:
             return Code.UNKNOWN_TOPIC_ID
@@ -112,7 +114,7 @@ class GroupFold:
                 return Code.POLICY_VIOLATION
         committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata)
         self._state.put(rows.offset_key(group, *key), committed.encode())
-        self._state.put(rows.tracked_key(*key, group), b"")
+        self._state.put(rows.offset_by_queue_key(*key, group), b"")
         return Code.NONE
 
     def delete_offsets(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
@@ -123,7 +125,7 @@ class GroupFold:
 
     def _drop_offset(self, group: str, key: PartitionKey) -> None:
         self._state.put(rows.offset_key(group, *key), None)
-        self._state.put(rows.tracked_key(*key, group), None)
+        self._state.put(rows.offset_by_queue_key(*key, group), None)
 
     def _offsets(self, group: str) -> list[PartitionKey]:
         found = self._state.scan(*rows.offset_range(group))
@@ -148,9 +150,9 @@ class GroupFold:
                 self._drop_offset(group, key)
         nothing_left = nothing_left and not head.members
         if nothing_left and head.empty_at_last_scan:
-            self._drop_head(group, head)
+            self._drop_group(group, head)
         else:
-            self._put_head(
+            self._put_group(
                 group, head, replace(head, look_ms=again_ms, empty_at_last_scan=nothing_left)
             )
         return Outcome(Code.NONE)
@@ -164,5 +166,5 @@ class GroupFold:
             return Outcome(Code.NON_EMPTY_GROUP)
         for key in self._offsets(group):
             self._drop_offset(group, key)
-        self._drop_head(group, head)
+        self._drop_group(group, head)
         return Outcome(Code.NONE)

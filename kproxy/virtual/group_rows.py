@@ -57,17 +57,17 @@ def group_of_member(key: bytes) -> str:
     return key[3 : 3 + int.from_bytes(key[1:3], "big")].decode()
 
 
-def look_key(time_ms: int, group: str) -> bytes:
+def group_due_key(time_ms: int, group: str) -> bytes:
     return RowKind.GROUP_DUE + max(0, time_ms).to_bytes(8, "big") + group.encode()
 
 
-def look_of(key: bytes) -> tuple[int, str]:
+def group_due_of(key: bytes) -> tuple[int, str]:
     """(time in ms, group) of a key of kind `e`."""
     return int.from_bytes(key[1:9], "big"), key[9:].decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class GroupRow:
     """A group. `kind`: classic, consumer, or offsets where it never had members."""
 
     version: int  # log offset of the last change of its members
@@ -99,9 +99,9 @@ class Head:
         )
 
 
-def decode_head(data: bytes) -> Head:
+def decode_group(data: bytes) -> GroupRow:
     version, kind, members, empty_since_ms, look_ms, empty_at_last_scan, values = json.loads(data)
-    return Head(
+    return GroupRow(
         version=version,
         kind=kind,
         members=members,

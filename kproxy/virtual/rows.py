@@ -32,13 +32,13 @@ _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are n
 _BATCH = struct.Struct(">QIIiQQqq?")
 _OFFSET = struct.Struct(">qiq")
 _DUE = struct.Struct(">cQ16sI")
-_SPREAD = struct.Struct(">qi")
+_ASSIGNMENT = struct.Struct(">qi")
 
 _TERM = struct.Struct(">BQQ")
 
-SPREAD_INDEX = 0xFFFFFFFF
+TOMBSTONE_INDEX = 0xFFFFFFFF
 """In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
-FORGET_SPREAD_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
+TOMBSTONE_KEPT_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 _KEPT = 1 << 60
 
 
@@ -131,11 +131,11 @@ def offsets_by_queue_range(queue_id: QueueId) -> tuple[bytes, bytes]:
     return start, start + b"\xff" * 5
 
 
-def tracked_key(queue_id: QueueId, index: int, group: str) -> bytes:
+def offset_by_queue_key(queue_id: QueueId, index: int, group: str) -> bytes:
     return RowKind.OFFSET_BY_QUEUE + queue_id + index.to_bytes(4, "big") + group.encode()
 
 
-def group_of_tracked(key: bytes) -> str:
+def group_of_offset_by_queue(key: bytes) -> str:
     return key[21:].decode()
 
 
@@ -160,16 +160,16 @@ def decode_live_bytes(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True) + (_KEPT if len(data) == 8 else 0)
 
 
-def void_key(log_offset: int) -> bytes:
+def no_effect_key(log_offset: int) -> bytes:
     """Without a value: the append at this log offset had no effect."""
     return RowKind.NO_EFFECT + log_offset.to_bytes(8, "big")
 
 
-def work_key(queue_id: QueueId) -> bytes:
+def pending_assignment_key(queue_id: QueueId) -> bytes:
     return RowKind.PENDING_ASSIGNMENT + queue_id
 
 
-def spread_key(queue_id: QueueId) -> bytes:
+def assignment_key(queue_id: QueueId) -> bytes:
     return RowKind.ASSIGNMENT + queue_id
 
 
@@ -177,18 +177,18 @@ def announce_key(name: str) -> bytes:
     return RowKind.ANNOUNCE + name.encode()
 
 
-def due_key(time_ms: int, queue_id: bytes, index: int) -> bytes:
+def retention_due_key(time_ms: int, queue_id: bytes, index: int) -> bytes:
     """Without a value: look at a partition for what its retention no longer keeps."""
     return _DUE.pack(_RETENTION_DUE_KIND, max(0, time_ms), queue_id, index)
 
 
-def due_of(key: bytes) -> tuple[int, PartitionKey]:
+def retention_due_of(key: bytes) -> tuple[int, PartitionKey]:
     """(time in ms, partition) of a key of kind `c`."""
     _, time_ms, queue_id, index = _DUE.unpack(key)
     return time_ms, (QueueId(queue_id), index)
 
 
-def turn_key(queue_id: QueueId, index: int) -> bytes:
+def retention_entry_key(queue_id: QueueId, index: int) -> bytes:
     """The time under which a partition was filed last: it may be filed twice."""
     return _PARTITION_KEY.pack(_RETENTION_ENTRY_KIND, queue_id, index)
 
@@ -278,13 +278,13 @@ def decode_queue(name: str, data: bytes) -> Queue:
     )
 
 
-def encode_spread(as_of: int, partitions: int) -> bytes:
+def encode_assignment(as_of: int, partitions: int) -> bytes:
     """The `h` row: log offset in the home shard, and the queue's partitions as of it."""
-    return _SPREAD.pack(as_of, partitions)
+    return _ASSIGNMENT.pack(as_of, partitions)
 
 
-def decode_spread(data: bytes) -> tuple[int, int]:
-    return _SPREAD.unpack(data)
+def decode_assignment(data: bytes) -> tuple[int, int]:
+    return _ASSIGNMENT.unpack(data)
 
 
 class Partition:

@@ -151,7 +151,10 @@ def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None
         yield _tracked_key(key), None if data is None else b""
     elif RowKind.GROUP.of(key) and data is not None:
         # An earlier one's look is left behind: who looks finds that it is not the group's.
-        yield group_rows.look_key(group_rows.decode_head(data).look_ms, rows.name_of(key)), b""
+        yield (
+            group_rows.group_due_key(group_rows.decode_group(data).look_ms, rows.name_of(key)),
+            b"",
+        )
 
 
 def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
@@ -163,7 +166,7 @@ def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
 
 def _tracked_key(offset_key: bytes) -> bytes:
     partition = rows.partition_of_offset(offset_key)
-    return rows.tracked_key(*partition, rows.group_of_offset(offset_key))
+    return rows.offset_by_queue_key(*partition, rows.group_of_offset(offset_key))
 
 
 class RowCapture:
@@ -243,7 +246,7 @@ class Reindex:
         self._state.put(counter_key, counted)
 
     def _void(self, log_offset: int) -> bool:
-        return self._any_void and self._state.get(rows.void_key(log_offset)) is not None
+        return self._any_void and self._state.get(rows.no_effect_key(log_offset)) is not None
 
     def _copy(self, key: PartitionKey, envelope: Envelope, place: LogLocation) -> None:
         header = copied_header(envelope)
@@ -286,13 +289,15 @@ class Reindex:
             self._look_soon(partition)
             if number % _SLICE == 0:
                 yield
-        forget_ms = self._now_ms + rows.FORGET_SPREAD_MS
+        forget_ms = self._now_ms + rows.TOMBSTONE_KEPT_MS
         for key, data in self._state.kv.scan(*RowKind.ASSIGNMENT.range()):
-            if not rows.decode_spread(data)[1]:
-                note = rows.due_key(forget_ms, rows.queue_id_of(key), rows.SPREAD_INDEX)
+            if not rows.decode_assignment(data)[1]:
+                note = rows.retention_due_key(
+                    forget_ms, rows.queue_id_of(key), rows.TOMBSTONE_INDEX
+                )
                 self._state.file(note)
         yield
 
     def _look_soon(self, key: PartitionKey) -> None:
         spread_ms = int.from_bytes(key[0][-8:], "big") % self._look_within_ms
-        self._state.file(rows.due_key(self._now_ms + spread_ms, *key))
+        self._state.file(rows.retention_due_key(self._now_ms + spread_ms, *key))

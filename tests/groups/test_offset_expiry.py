@@ -11,7 +11,7 @@ from kproxy.metadata.catalogue import StateLookup
 from kproxy.shard.retention import _SLICE, Retention
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.group_rows import decode_head, group_key
+from kproxy.virtual.group_rows import decode_group, group_key
 from kproxy.virtual.offset_commands import ExpireOffsets
 from kproxy.virtual.types import QueueId
 from tests.commands import command
@@ -175,7 +175,7 @@ def test_a_group_that_commits_again_before_it_goes_stays() -> None:
     )
 
     async def judge() -> None:
-        head = decode_head(stage.shard.kv.get(group_key("g")))
+        head = decode_group(stage.shard.kv.get(group_key("g")))
         looked.append((await expiry._evaluate("g", head, stage.now - WEEK))[0])
 
     anyio.run(judge)
@@ -218,7 +218,7 @@ def start(stage: Stage, name: str) -> int:
 
 
 def due(stage: Stage) -> list[tuple[int, Any]]:
-    return [rows.due_of(key) for key, _ in stage.shard.kv.scan(b"c", b"d")]
+    return [rows.retention_due_of(key) for key, _ in stage.shard.kv.scan(b"c", b"d")]
 
 
 def test_a_partition_is_filed_once_and_looked_at_when_due() -> None:
@@ -330,9 +330,9 @@ def test_what_was_looked_at_is_not_stepped_over_again() -> None:
     retain(stage)
     stage.shard.kv.scan = scan
     *looks, late = [start for start in starts if start[:1] == b"c"]
-    assert late > rows.due_key(stage.now + DAY, b"", 0)
+    assert late > rows.retention_due_key(stage.now + DAY, b"", 0)
     assert len(looks) == -(-450 // _SLICE)
-    assert looks[1] > rows.due_key(0, b"", 0)
+    assert looks[1] > rows.retention_due_key(0, b"", 0)
     assert looks == sorted(set(looks))
     assert not [filed for filed in due(stage) if filed[0] <= stage.now]
 

@@ -46,7 +46,7 @@ def keep_for(ms: int) -> Envelope:
 
 
 def filed(shard: Shard) -> list[int]:
-    return [rows.due_of(key)[0] for key, _ in shard.kv.scan(b"c", b"d")]
+    return [rows.retention_due_of(key)[0] for key, _ in shard.kv.scan(b"c", b"d")]
 
 
 def held(shard: Shard) -> int:
@@ -156,7 +156,7 @@ def test_a_trim_whose_fate_is_not_known_is_tried_again(tmp_path: Path) -> None:
 
     async def test() -> None:
         clock = Clock()
-        gone = rows.due_key(1, QUEUES[1], rows.SPREAD_INDEX)
+        gone = rows.retention_due_key(1, QUEUES[1], rows.TOMBSTONE_INDEX)
         async with running(tmp_path, sync="never") as shard:
             looks = retention(shard, clock)
             await create(shard, QUEUES[0])
@@ -174,7 +174,7 @@ def test_a_trim_whose_fate_is_not_known_is_tried_again(tmp_path: Path) -> None:
                 await all_looks(looks)
             assert held(shard) == 1
             assert set(filed(shard)) == {clock.now + CHECK_MS}
-            later = rows.due_key(clock.now + CHECK_MS, QUEUES[1], rows.SPREAD_INDEX)
+            later = rows.retention_due_key(clock.now + CHECK_MS, QUEUES[1], rows.TOMBSTONE_INDEX)
             assert later in dict(shard.kv.scan(b"c", b"d"))
             clock.now += CHECK_MS
             await all_looks(looks)
@@ -188,7 +188,7 @@ def test_a_clock_that_was_ahead_for_a_moment_puts_no_look_off(tmp_path: Path) ->
 
     async def test() -> None:
         clock = Clock()
-        gone = rows.due_key(0, QUEUES[1], rows.SPREAD_INDEX)
+        gone = rows.retention_due_key(0, QUEUES[1], rows.TOMBSTONE_INDEX)
         async with running(tmp_path, sync="never") as shard:
             looks = retention(shard, clock)
             await create(shard, QUEUES[0])
@@ -197,7 +197,9 @@ def test_a_clock_that_was_ahead_for_a_moment_puts_no_look_off(tmp_path: Path) ->
             right = clock.now
             clock.now += YEAR_MS
             await shard.append([record(clock)]).wait()
-            ahead = rows.due_key(clock.now + rows.FORGET_SPREAD_MS, QUEUES[1], rows.SPREAD_INDEX)
+            ahead = rows.retention_due_key(
+                clock.now + rows.TOMBSTONE_KEPT_MS, QUEUES[1], rows.TOMBSTONE_INDEX
+            )
             shard.commit({ahead: b""})
             await all_looks(looks)
             clock.now = right + 1
@@ -207,7 +209,9 @@ def test_a_clock_that_was_ahead_for_a_moment_puts_no_look_off(tmp_path: Path) ->
             await all_looks(looks)
             assert max(filed(shard)) <= clock.now + LOOK_AGAIN_MS
             # A deleted queue's note is kept as long as one of now.
-            later = rows.due_key(clock.now + rows.FORGET_SPREAD_MS, QUEUES[1], rows.SPREAD_INDEX)
+            later = rows.retention_due_key(
+                clock.now + rows.TOMBSTONE_KEPT_MS, QUEUES[1], rows.TOMBSTONE_INDEX
+            )
             assert [key for key, _ in shard.kv.scan(b"c", b"d") if key[9:] == gone[9:]] == [later]
             clock.now += YEAR_MS + 2 * KEEP_MS
             await all_looks(looks)

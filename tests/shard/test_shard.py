@@ -19,7 +19,7 @@ from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind
-from kproxy.virtual.group_rows import group_key, look_key
+from kproxy.virtual.group_rows import group_due_key, group_key
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.wire import batch
@@ -268,7 +268,7 @@ def test_a_deleted_queue_gives_the_disk_back_and_leaves_no_row(tmp_path: Path) -
             await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
             await keep(shard, lambda: sum(map(shard.segments.size, shard.segments.ids)) < 1000)
             left = [key for key, _ in shard.kv.scan(b"", b"\xff" * 40) if key[:1] not in b"msc"]
-            assert left == [look_key(0, "g"), group_key("g")]  # the group itself expires
+            assert left == [group_due_key(0, "g"), group_key("g")]  # the group itself expires
         again = open_local(tmp_path, config())
         assert again.state.queue("q1") is None
         again.close()

@@ -77,7 +77,7 @@ def _check_plainly(shard: Shard, plain: PlainShard) -> None:
     assert commits == plain.commits
     groups = {}
     for key, data in shard.kv.scan(*RowKind.GROUP.range()):
-        head = group_rows.decode_head(data)
+        head = group_rows.decode_group(data)
         groups[key[1:].decode()] = head.version, head.kind, head.members
     assert groups == {g: (one.version, one.kind, one.members) for g, one in plain.groups.items()}
 

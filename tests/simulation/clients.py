@@ -258,7 +258,7 @@ class Clients:
         if shard is None:
             return
         data = shard.state.get(group_rows.group_key(group))
-        after = -1 if data is None else group_rows.decode_head(data).version
+        after = -1 if data is None else group_rows.decode_group(data).version
         serial, members = self._next(), self._rng.choice((0, 0, 0, 1, 2))
         values = {
             "group": group, "after": after, "kind": "classic", "members": members,

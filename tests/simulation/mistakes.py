@@ -43,7 +43,9 @@ def who_catches_up_announces(patch: pytest.MonkeyPatch) -> None:
 def a_sweep_beside_the_log(patch: pytest.MonkeyPatch) -> None:
     async def sweep(shard: Any, queue_id: bytes) -> None:
         for key, _ in list(shard.kv.scan(b"r" + queue_id, b"r" + queue_id + b"\xff" * 5)):
-            offset_key = rows.offset_key(rows.group_of_tracked(key), *rows.partition_of(key))
+            offset_key = rows.offset_key(
+                rows.group_of_offset_by_queue(key), *rows.partition_of(key)
+            )
             shard.commit({key: None, offset_key: None})
 
     patch.setattr(remote_cleanup, "sweep_commits", sweep)

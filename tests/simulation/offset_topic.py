@@ -73,7 +73,7 @@ class PublishedRows:
             yield f"rows as of {self.as_of} differ: {wrong}"
         if too_many := of_kinds(found, b"vx").keys() - of_kinds(wanted, b"vx").keys():
             yield f"rows as of {self.as_of} that never were: {too_many}"
-        voids = {key for key in of_kinds(wanted, b"v") if key >= rows.void_key(log_start)}
+        voids = {key for key in of_kinds(wanted, b"v") if key >= rows.no_effect_key(log_start)}
         if too_few := voids - found.keys():
             yield f"rows as of {self.as_of} lack {too_few}"
 

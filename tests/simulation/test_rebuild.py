@@ -152,7 +152,7 @@ class Simulation:
         if self.may_trim_to > self.log_start:
             self.log_start = self.may_trim_to
             self.trimmed += 1
-            voids = self.owner.kv.scan(b"v", rows.void_key(self.log_start))
+            voids = self.owner.kv.scan(b"v", rows.no_effect_key(self.log_start))
             self.owner.commit(dict.fromkeys(key for key, _ in voids))
 
     def copy_forward(self) -> None:
@@ -213,7 +213,9 @@ class Simulation:
         for key, value in state.kv.scan(b"", b"\xff"):
             if key[:1] == b"k" and key[1:17].hex() in self.to_sweep:
                 continue
-            if key[0] in b"qipkohwgu" or (key[:1] == b"v" and key >= rows.void_key(self.log_start)):
+            if key[0] in b"qipkohwgu" or (
+                key[:1] == b"v" and key >= rows.no_effect_key(self.log_start)
+            ):
                 yield key, value
             elif key[:1] == b"b":
                 row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
@@ -256,7 +258,7 @@ class Simulation:
     def group_command(self, queue: QueueId, index: int) -> Envelope:
         """Of a coordinator that knows the group as it is, or as it was."""
         data = self.owner.state.get(group_rows.group_key("g"))
-        version = -1 if data is None else group_rows.decode_head(data).version
+        version = -1 if data is None else group_rows.decode_group(data).version
         after = self.rng.choice((version, version, version, -1, 3))
         kind = self.rng.choice(
             (Kind.GROUP, Kind.GROUP, Kind.EXPIRE, Kind.EXPIRE, Kind.DELETE_GROUP)
@@ -344,13 +346,13 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
 def test_deleted_queues_of_other_home_shards_are_forgotten_after_a_rebuild_too() -> None:
     state = State(DictKv(), 8)
     there, gone = (QueueId(bytes([i]) * 16) for i in (1, 2))
-    state.put(rows.spread_key(there), rows.encode_spread(5, 3))
-    state.put(rows.spread_key(gone), rows.encode_spread(6, 0))
+    state.put(rows.assignment_key(there), rows.encode_assignment(5, 3))
+    state.put(rows.assignment_key(gone), rows.encode_assignment(6, 0))
     state.kv.write(state.drain())
     for _ in Reindex(state, 1000, 1).finish():
         state.kv.write(state.drain())
-    filed = [rows.due_of(key) for key, _ in state.kv.scan(b"c", b"d")]
-    assert filed == [(1000 + rows.FORGET_SPREAD_MS, (gone, rows.SPREAD_INDEX))]
+    filed = [rows.retention_due_of(key) for key, _ in state.kv.scan(b"c", b"d")]
+    assert filed == [(1000 + rows.TOMBSTONE_KEPT_MS, (gone, rows.TOMBSTONE_INDEX))]
 
 
 def test_a_copy_carries_what_its_row_is_made_of() -> None:
