@@ -274,6 +274,16 @@ class ConsumerGroup:
             by = self._home.now() + max(0.0, member.rebalance_s)
             timer = member.revoke_by = self.alarms.set((_REVOKE, member.id), by, due)
 
+    def replace_static(self, known: ConsumerMember, member_id: str) -> ConsumerMember:
+        """A static member is back under a new id: it has what it had, from epoch 0 on.
+
+        As Kafka's `getOrMaybeCreateStaticMember`, in either protocol. `put` adds the new member.
+        """
+        self.take_out(known.id)
+        member = known.copy(member_id)
+        member.epoch = member.previous_epoch = 0
+        return member
+
     def of_instance(self, instance: str) -> ConsumerMember | None:
         return self._instances.get(instance)
 

@@ -10,12 +10,12 @@ from typing import Any
 from anyio import CancelScope
 
 from kproxy.errors import Code, KafkaError
+from kproxy.groups import classic_members
 from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.classic_member import ClassicMember, Promise
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.coordinator import Coordinator
-from kproxy.handlers import mixed_groups
 from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.worker.worker import Request, Worker
 
@@ -74,7 +74,7 @@ class _Join:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
         if isinstance(found, ConsumerGroup) and found.members:
             with CancelScope(shield=True):  # what is begun is logged
-                answer = await self._mixed(found)
+                answer = await self._join_consumer_group(found)
             return answer  # noqa: RET504 (mypy sees that the scope might end it)
         self.group = await self.coordinator.open_classic(self.group_id)
         try:
@@ -85,10 +85,10 @@ class _Join:
             raise
         return await waiting.wait() if isinstance(waiting, Promise) else waiting
 
-    async def _mixed(self, group: ConsumerGroup) -> dict[str, Any]:
+    async def _join_consumer_group(self, group: ConsumerGroup) -> dict[str, Any]:
         if self.member_id not in group.members and len(group.members) >= self.members_max:
             raise KafkaError(Code.GROUP_MAX_SIZE_REACHED)
-        return await mixed_groups.join(
+        return await classic_members.join(
             self.coordinator,
             group,
             self._member(self.member_id),
@@ -194,7 +194,7 @@ async def _synced(worker: Worker, request: Request) -> Mapping[str, Any]:
     coordinator = coordinator_of(worker, body.group_id)
     found = await coordinator.load(body.group_id)
     if isinstance(found, ConsumerGroup):
-        return await mixed_groups.sync(coordinator, found, body)
+        return await classic_members.sync(coordinator, found, body)
     group = _member_group(found, body)
     if request.version >= _PROTOCOL_SAID and (body.protocol_type, body.protocol_name) != (
         group.protocol_type,
@@ -249,7 +249,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
         coordinator = coordinator_of(worker, body.group_id)
         found = await coordinator.load(body.group_id)
         if isinstance(found, ConsumerGroup):
-            return {"error_code": await mixed_groups.heartbeat(coordinator, found, body)}
+            return {"error_code": await classic_members.heartbeat(coordinator, found, body)}
         group = _member_group(found, body)
     except KafkaError as error:
         return {"error_code": error.code}
@@ -273,7 +273,7 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     codes = []
     if isinstance(group, ConsumerGroup):
         with CancelScope(shield=True):  # what is begun is logged
-            codes = await mixed_groups.leave(coordinator, group, leaving)
+            codes = await classic_members.leave(coordinator, group, leaving)
     else:
         for member_id, instance in leaving:
             codes.append(_left(group, member_id, instance))

@@ -158,22 +158,14 @@ class _Heartbeat:
             return self._new(group), True
         if known.id == body.member_id:
             return known, False
-        if known.epoch != STATIC_LEAVE_EPOCH:
+        if known.epoch != STATIC_LEAVE_EPOCH and not known.classic:
             raise KafkaError(
                 Code.UNRELEASED_INSTANCE_ID,
                 f"Static member {body.member_id} with instance id {body.instance_id} cannot join"
                 " the group because the instance id is owned by an active member"
                 f" {known.id}.",
             )
-        return self._back(group, known), True
-
-    def _back(self, group: ConsumerGroup, known: ConsumerMember) -> ConsumerMember:
-        """A static member is back under a new id and goes on with what it had."""
-        group.take_out(known.id)
-        member = known.copy(self.body.member_id)
-        member.epoch = member.previous_epoch = 0
-        member.client_id, member.host = self.request.header.client_id or "", self.request.host
-        return member
+        return group.replace_static(known, body.member_id), True
 
     def _new(self, group: ConsumerGroup) -> ConsumerMember:
         if len(group.members) >= self.config.group_members_max:
@@ -184,8 +176,6 @@ class _Heartbeat:
             )
         member = ConsumerMember(self.body.member_id)
         member.instance = self.body.instance_id
-        member.client_id = self.request.header.client_id or ""
-        member.host = self.request.host
         return member
 
     def _check_epoch(self, member: ConsumerMember) -> None:
@@ -211,6 +201,10 @@ class _Heartbeat:
     async def _update(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         """Take over what the request says; whether the subscription changed."""
         body = self.body
+        client = self.request.header.client_id or "", self.request.host
+        if client != (member.client_id, member.host):
+            member.client_id, member.host = client
+            group.changed.add(member.id)
         if body.rack_id is not None:
             member.rack = body.rack_id
         rebalance_s = body.rebalance_timeout.total_seconds()
@@ -231,7 +225,7 @@ class _Heartbeat:
         member.assignor = assignor
         if member.classic:  # it has moved on from the classic protocol
             member.protocols = ()
-            changed = True
+            group.changed.add(member.id)
         return changed
 
     async def _answer(

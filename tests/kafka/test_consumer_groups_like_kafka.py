@@ -156,6 +156,40 @@ def test_static_members(kafka: Kafka, server: Served) -> None:
     alike(kafka, server, script, "static-consumers", ready)
 
 
+def test_a_static_member_changes_its_protocol(kafka: Kafka, server: Served) -> None:
+    """An active instance is given up to one of the other protocol, and both begin at epoch 0."""
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        known(wire, queue, 2)
+        steps: list[Any] = []
+        other = Modern(wire, queue, "other", queue)
+        other.beat()
+        first = Modern(wire, queue, "first", queue)
+        first.instance = "i"
+        first.beat()
+        settled(other, first)
+        old = Classic(wire, queue, (queue,))
+        old.instance = "i"
+        answer = old.join()
+        steps.append((int(answer.error_code), answer.generation_id))
+        steps.append(shown(first, first.beat(topic_partitions=None)))
+        steps.append(int(old.sync().error_code))
+        again = Classic(wire, queue, (queue,))
+        again.instance = "i"
+        answer = again.join()
+        steps.append((int(answer.error_code), answer.generation_id))
+        steps.append((int(again.sync().error_code), old.beat()))
+        new = Modern(wire, queue, "new", queue)
+        new.instance = "i"
+        steps.append(shown(new, new.beat()))
+        steps.append(again.beat())
+        for member in (other, first, old, again, new):
+            member.close()
+        return steps
+
+    alike(kafka, server, script, "static-migration", ready)
+
+
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_assignors(kafka: Kafka, server: Served, assignor: str) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:

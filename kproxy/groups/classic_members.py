@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group: their JoinGroup, SyncGroup and Heartbeat.
 
-A generation is the member's epoch; joining again is how they take the next step (KIP-848, Kafka's
-`classicGroupJoinToConsumerGroup` and what follows it).
+A generation is the member's epoch. Such a member takes its next step by joining again (KIP-848,
+Kafka's `classicGroupJoinToConsumerGroup` and what follows it).
 """
 
 import uuid
@@ -12,7 +12,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.classic_states import join_answer, sync_answer
 from kproxy.groups.consumer_group import ConsumerGroup
-from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, Progress
+from kproxy.groups.consumer_member import ConsumerMember, Progress
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.migration import assignment_of, parts_named
@@ -43,8 +43,9 @@ async def join(
         if group.ended:
             raise KafkaError(Code.NOT_COORDINATOR)
         member = _member(group, asked)
-        changed = topics != member.topics or member.id not in group.members
+        changed = topics != member.topics
         group.subscribe(member, topics, "")
+        member.client_id, member.host = asked.client_id, asked.host
         member.assignor = None
         member.protocols, member.session_s = asked.protocols, asked.session_s
         member.rebalance_s = asked.rebalance_s
@@ -74,17 +75,12 @@ def _member(group: ConsumerGroup, asked: ClassicMember) -> ConsumerMember:
                 return known
             if asked.id:
                 raise KafkaError(Code.FENCED_INSTANCE_ID)
-            group.take_out(known.id)
-            member = known.copy(f"{asked.instance}-{uuid.uuid4()}")
-            if member.epoch == STATIC_LEAVE_EPOCH:
-                member.epoch = 0
-            return member
+            return group.replace_static(known, f"{asked.instance}-{uuid.uuid4()}")
     known = group.members.get(asked.id)
     if known is not None:
         return known
     member = ConsumerMember(asked.id or f"{asked.client_id}-{uuid.uuid4()}")
     member.instance = asked.instance
-    member.client_id, member.host = asked.client_id, asked.host
     return member
 
 
