@@ -16,6 +16,7 @@ _LONGEST_FIRST = ("spark", "on_kafka", "clients", "faults", "kafka", "scale", "r
 """Folders whose tests take longest; the quick ones fill up the end of a run."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (`-n`): a file stays on one process, and so do all files that need Spark."""
     if "PYTEST_XDIST_WORKER" not in os.environ:

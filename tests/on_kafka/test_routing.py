@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.upstream.link import _ENDS_PERIOD_S, _UNEASY_S
+from kproxy.upstream.link import _ENDS_PERIOD_S, _OFTEN_S
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually
 from tests.on_kafka.test_storage import commit, committed
@@ -127,7 +127,7 @@ def test_a_waiting_fetch_learns_that_its_shard_has_gone(workers: Workers) -> Non
 
 def test_an_owner_is_called_for_what_another_worker_appended(workers: Workers) -> None:
     """It looks at the ends of quiet logs once a second only: 20 creations would take so many."""
-    time.sleep(_UNEASY_S)  # after a claim it looks often
+    time.sleep(_OFTEN_S)  # after a claim it looks often
     names = [f"called-{number}" for number in range(200)]
     asked = workers.workers[0]
     elsewhere = [name for name in names if workers.owner(name) is not asked][:20]
