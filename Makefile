@@ -14,7 +14,7 @@ run: $(VENV)/.run
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars static
-	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 test-long: $(VENV)/.dev kafka-libs spark-jars
 	$(BIN)/python -m pytest -m long

@@ -3,8 +3,10 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
 from tests.harness import Served, served
@@ -16,20 +18,23 @@ _LONGEST_FIRST = ("spark", "on_kafka", "clients", "faults", "kafka", "scale", "r
 """Folders whose tests take longest; the quick ones fill up the end of a run."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Side by side (`-n`): a file stays on one process, and so do all files that need Spark."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
+    """Side by side (`-n`) the longest begin."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        order = {folder: rank for rank, folder in enumerate(_LONGEST_FIRST)}
+        items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
 
-    def rank(item: pytest.Item) -> int:
-        folder = item.path.parent.name
-        return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
-    items.sort(key=rank)
-    for item in items:
-        group = "spark" if item.path.parent.name == "spark" else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+class ByFile(LoadScopeScheduling):
+    """Side by side a file stays on one process, and so do all files that need Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "spark" if path.startswith("tests/spark/") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="module")
