@@ -27,6 +27,7 @@ from kproxy.upstream.settings import Upstream
 _log = structlog.get_logger()
 
 _TIMEOUT_S = 15
+_SEEN_S = 5.0
 _REPLICAS = 3
 _SEGMENT_BYTES_MAX = 128 << 20
 _OVERHEAD_BYTES = 1 << 20
@@ -165,7 +166,7 @@ class Topics:
         metadata = self._known_everywhere(names)
         configs = self._effective(names)
         if self._create and self._enlarge(configs):
-            configs = self._effective(names)
+            configs = self._enlarged(names)
         kept = configs[self._upstream.queues].get("delete.retention.ms", str(_DAY_MS))
         self.tombstones_kept_ms = int(kept)
         for topic in self._wanted:
@@ -233,6 +234,16 @@ class Topics:
                     reason = error.args[0].str()
                     _log.warning("topic_not_altered", topic=resource.name, reason=reason)
         return bool(resources)
+
+    def _enlarged(self, names: list[str]) -> dict[str, Mapping[str, str]]:
+        """What topics have once all are seen to be large enough: a change takes a moment."""
+        end = time.monotonic() + _SEEN_S
+        while True:
+            configs = self._effective(names)
+            small = any(self._too_small(topic, configs[topic.name]) for topic in self._wanted)
+            if not small or time.monotonic() > end:
+                return configs
+            time.sleep(0.1)
 
     def _faults(
         self, topic: TopicSpec, configs: Mapping[str, str], replicas: int

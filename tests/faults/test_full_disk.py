@@ -54,6 +54,13 @@ def fill(wire: Wire, queue: str, pid: int, sequence: int = 0) -> tuple[int, byte
         sequence += 1
 
 
+def fill_up(mount: Path) -> None:
+    """What another program may do: it writes until nothing fits."""
+    with (mount / "junk").open("ab", buffering=0) as junk, suppress(OSError):
+        while True:
+            junk.write(bytes(4096))
+
+
 def test_refused_then_freed_by_a_delete_and_stored_once(small_disk: Path) -> None:
     server = serve(small_disk)
     with Wire(server.host, server.port) as wire:
@@ -155,9 +162,7 @@ def test_a_start_on_a_disk_that_others_filled(small_disk: Path, killed: bool) ->
         server.kill()
     else:
         assert server.stop() == 0
-    with (small_disk / "junk").open("ab", buffering=0) as junk, suppress(OSError):
-        while True:
-            junk.write(bytes(4096))
+    fill_up(small_disk)
     server = serve(small_disk)
     with Wire(server.host, server.port) as wire:
         assert wire.fetch("q", 0).high_watermark == 3
@@ -170,9 +175,9 @@ def test_a_stop_on_a_full_disk_is_one_line(small_disk: Path) -> None:
     with Wire(server.host, server.port) as wire:
         pid = wire.producer_id()
         acknowledged, _ = fill(wire, "q", pid)
-    with (small_disk / "junk").open("ab", buffering=0) as junk, suppress(OSError):
-        while True:
-            junk.write(bytes(4096))
+    fill_up(small_disk)
+    eventually(lambda: server.event("disk_reserve_released"))
+    fill_up(small_disk)  # with what the reserve held
     assert server.stop() == 0  # the log has all of it
     assert server.event("rows_not_flushed")  # one for each shard at most
     assert not [line for line in server.raw if "Traceback" in line or "kproxy: " in line]
