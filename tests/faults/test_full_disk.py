@@ -171,7 +171,8 @@ def test_a_start_on_a_disk_that_others_filled(small_disk: Path, killed: bool) ->
 
 def test_a_stop_on_a_full_disk_is_one_line(small_disk: Path) -> None:
     """FAULT: it was a trace."""
-    server = serve(small_disk)
+    no_flush_before = ("--rows-flush-bytes", "1GiB", "--rows-flush-ms-max", "3600000")
+    server = serve(small_disk, "8MiB", *no_flush_before)
     with Wire(server.host, server.port) as wire:
         pid = wire.producer_id()
         acknowledged, _ = fill(wire, "q", pid)
