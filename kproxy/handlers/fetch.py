@@ -42,7 +42,7 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
         await worker.sessions.tidy(request.budget)
         await _update(context, request, by_id)
         poll = Poll(worker, context, _limits(worker, request, full), request.budget, pins)
-        found = await poll.run(request.line)
+        found = await poll.run(request.next_request)
         session_id = session.session_id if session is not None else 0
         pieces = await _pieces(request, found, session_id, pins)
         if len(found) > FREED_AT_ONCE:

@@ -40,10 +40,7 @@ def is_long(request: ProduceRequest) -> bool:
 
 
 class ProduceCall:
-    """One Produce request on its way: what was refused at once, and what waits for the log.
-
-    Of a long one nothing is taken yet.
-    """
+    """One Produce request on its way: what was refused at once, and what waits for the log."""
 
     def __init__(self, worker: Worker, version: int, request: ProduceRequest) -> None:
         self._worker = worker
@@ -56,10 +53,6 @@ class ProduceCall:
         self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
         self._transactional = request.transactional_id is not None
-        if not is_long(request):
-            for topic in request.topics:
-                self.take(topic)
-            self.send()
 
     def send(self) -> None:
         """Put what was taken in line."""
@@ -175,29 +168,38 @@ class ProduceCall:
             )
 
 
+def append(worker: Worker, version: int, request: ProduceRequest) -> ProduceCall:
+    """Append what a short Produce carries, all of it in this turn of the loop."""
+    call = ProduceCall(worker, version, request)
+    for topic in request.topics:
+        call.take(topic)
+    call.send()
+    return call
+
+
 async def handle(worker: Worker, request: Request) -> bytes:
     """The response body of a Produce of many batches; empty where acks=0 asks for none.
 
     Raises Malformed where acks=0 hides a failure. One of a few, each named very often, is short.
     """
     budget, body = request.budget, request.body
-    appending = ProduceCall(worker, request.version, body)
+    call = ProduceCall(worker, request.version, body)
     taken = 0
-    for topic in body.topics if is_long(body) else ():
+    for topic in body.topics:
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):
-            appending.take(topic, start)
+            call.take(topic, start)
             some = min(BATCHES_AT_ONCE, len(topic.partitions) - start)
             taken += some
             if taken >= BATCHES_AT_ONCE:
-                appending.send()
+                call.send()
                 taken = 0
                 await budget.rest()
             await budget.step(_PART_BYTES * (some + 1))
-    appending.send()
+    call.send()
     done = Event()
-    appending.add_done_callback(done.set)
+    call.add_done_callback(done.set)
     await done.wait()
     try:
-        return await worker.encoded(budget, appending.body) or b""
+        return await worker.encoded(budget, call.body) or b""
     except KafkaError as error:
         raise Malformed(f"{error.code.name}: {error}") from error

@@ -46,7 +46,7 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
     count = transport.get_write_buffer_size()
     raw: socket.socket | None = transport.get_extra_info("socket")
     if raw is not None:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it is closed
             (queued,) = _COUNT.unpack(
                 fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(_COUNT.size))
             )

@@ -7,7 +7,7 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from anyio import move_on_after
 
@@ -49,12 +49,17 @@ from kproxy.protocol.varint import Malformed
 from kproxy.server import large_requests
 from kproxy.worker.worker import NextRequestSignal, Request, Worker
 
-Body = Mapping[str, Any] | bytes | bytearray | StreamedResponse
+EncodedBody = bytes | bytearray
+Body = Mapping[str, Any] | EncodedBody | StreamedResponse
+"""What a handler gives: values for kio, a body that is encoded, or one that is read as it is sent.
+
+An empty encoded body is no answer at all (a Produce with acks=0).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One API: `handle` gives a dict for kio, an encoded body, or a `StreamedResponse`."""
+    """One API, the versions it has here, and what answers it."""
 
     key: ApiKey
     low: int
@@ -113,18 +118,58 @@ TABLE = {int(api.key): api for api in _APIS}
 RANGES = tuple((int(api.key), api.low, api.high) for api in _APIS)
 
 
-class Accepted(NamedTuple):
-    """A request taken in: a short Produce is appended already (`produced`), else `answer` it."""
+class Accepted:
+    """A request taken in: a short Produce is appended already, any other waits for `answer`.
 
-    header: RequestHeader
-    api: Api | None = None  # None: ApiVersions in a version too new
-    frame: bytes = b""
-    host: str = ""
-    line: NextRequestSignal | None = None
-    appending: produce.ProduceCall | None = None
+    It is the pipeline's `PipelinedRequest`.
+    """
+
+    __slots__ = ("api", "call", "frame", "header", "host", "next_request", "settled", "size")
+
+    def __init__(
+        self,
+        header: RequestHeader,
+        size: int,
+        *,
+        call: produce.ProduceCall | None = None,
+        api: Api | None = None,
+        frame: bytes = b"",
+        host: str = "",
+        next_request: NextRequestSignal | None = None,
+    ) -> None:
+        """`size`: bytes of the frame. No `call` and no `api`: ApiVersions, in a version too new."""
+        self.header = header
+        self.size = size
+        self.call = call
+        self.api = api
+        self.frame = frame
+        self.host = host
+        self.next_request = next_request
+        self.settled = False
+
+    @property
+    def exclusive(self) -> bool:
+        return self.call is None
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call back when a Produce is durable or refused."""
+        assert self.call is not None
+        self.call.add_done_callback(callback)
+
+    def response(self) -> bytes | None:
+        """The response frame of a Produce that is durable or refused, or None where none is due.
+
+        Raises Malformed: close the connection.
+        """
+        assert self.call is not None
+        try:
+            body = self.call.body()
+        except KafkaError as error:
+            raise Malformed(f"{error.code.name}: {error}") from error
+        return None if body is None else _framed(self.header, body)
 
 
-def accept(worker: Worker, frame: bytes, host: str, line: NextRequestSignal) -> Accepted:
+def accept(worker: Worker, frame: bytes, host: str, next_request: NextRequestSignal) -> Accepted:
     """Take in a request of the client at `host` and, if it is a Produce, append it.
 
     A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
@@ -134,7 +179,7 @@ def accept(worker: Worker, frame: bytes, host: str, line: NextRequestSignal) -> 
     api = TABLE.get(header.api_key)
     if api is None or not api.low <= header.api_version <= api.high or header.body_at < 0:
         if header.api_key == ApiKey.API_VERSIONS:
-            return Accepted(header)
+            return Accepted(header, len(frame))
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
     if api.key == _PRODUCE:
         elements_max = worker.config.request_elements_max
@@ -146,9 +191,9 @@ def accept(worker: Worker, frame: bytes, host: str, line: NextRequestSignal) -> 
                 raise
         else:
             if not produce.is_long(body):
-                appending = produce.ProduceCall(worker, header.api_version, body)
-                return Accepted(header, appending=appending)
-    return Accepted(header, api, frame, host, line)
+                call = produce.append(worker, header.api_version, body)
+                return Accepted(header, len(frame), call=call)
+    return Accepted(header, len(frame), api=api, frame=frame, host=host, next_request=next_request)
 
 
 def _produce(frame: bytes, body_at: int, version: int, elements_max: int) -> ProduceRequest:
@@ -160,19 +205,6 @@ def _too_new(header: RequestHeader) -> bytes:
     low_high = [r for r in RANGES if r[0] == ApiKey.API_VERSIONS]
     body = api_versions.values(low_high, Code.UNSUPPORTED_VERSION)
     return encode(ApiKey.API_VERSIONS, 0, header.correlation_id, body)
-
-
-def produced(accepted: Accepted) -> bytes | None:
-    """The response frame of a Produce that is durable or refused, or None where none is due.
-
-    Raises Malformed: close the connection.
-    """
-    assert accepted.appending is not None
-    try:
-        body = accepted.appending.body()
-    except KafkaError as error:
-        raise Malformed(f"{error.code.name}: {error}") from error
-    return None if body is None else _framed(accepted.header, body)
 
 
 async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | StreamedResponse:
@@ -203,10 +235,12 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
     """What the API makes of a request."""
     header, frame = accepted.header, accepted.frame
     check = (frame, header, worker.config.request_elements_max)
-    line = accepted.line or NextRequestSignal()
+    next_request = accepted.next_request or NextRequestSignal()
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
-        request = Request(header=header, body=body, host=accepted.host, line=line, budget=budget)
+        request = Request(
+            header=header, body=body, host=accepted.host, next_request=next_request, budget=budget
+        )
         return await api.handle(worker, request)
     memory, taken = worker.decoded_memory, len(frame)
     if api.key != _PRODUCE:
@@ -224,7 +258,9 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
             sliced = elements > large_requests.ELEMENTS_AT_ONCE
             body = await large_requests.aside(decode_admitted, header, admitted, sliced)
             del admitted
-        request = Request(header=header, body=body, host=accepted.host, line=line, budget=budget)
+        request = Request(
+            header=header, body=body, host=accepted.host, next_request=next_request, budget=budget
+        )
         held = [body]
         del body
         answer = await api.handle(worker, request)

@@ -5,7 +5,6 @@ import fcntl
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -184,9 +183,8 @@ class Server:
     async def _expire_now_and_then(self) -> None:
         while True:
             await pulse(_EXPIRE_PERIOD_S)
-            now = time.monotonic()
             for connection in tuple(self._connections):
-                connection.expire(now)
+                connection.expire()
 
     async def _drain(self) -> None:
         """Answer what is in flight, for so long as a stop may take."""

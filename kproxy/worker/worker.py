@@ -64,7 +64,7 @@ class Request:
     header: RequestHeader
     body: Any
     host: str = ""  # of the client, as Kafka shows it: with a slash before it
-    line: NextRequestSignal = field(default_factory=NextRequestSignal)
+    next_request: NextRequestSignal = field(default_factory=NextRequestSignal)
     budget: ResponseBudget = field(default_factory=_uncounted)  # its answer
 
     @property
@@ -145,6 +145,7 @@ class Worker:
         self.answer_memory = MemoryBudget(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
+        self.clock = clock
         self.now_ms = clock.now_ms
         self.groups = Coordinators(routes.all, config, lookup, clock.now_ms)
         self.stopping = False

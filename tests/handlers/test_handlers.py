@@ -13,7 +13,7 @@ from kproxy.fetching import poll
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
-from kproxy.server.dispatch import RANGES, accept, produced
+from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of, memory_worker
@@ -31,13 +31,13 @@ class Client:
         self.correlation += 1
         frame = encode_request(key, version, self.correlation, values)[4:]
         accepted = accept(self.worker, frame, "", NextRequestSignal())
-        if accepted.appending is None:
+        if accepted.call is None:
             answer = await respond(self.worker, accepted)
         else:
             done = anyio.Event()
-            accepted.appending.add_done_callback(done.set)
+            accepted.call.add_done_callback(done.set)
             await done.wait()
-            answer = produced(accepted)
+            answer = accepted.response()
         assert answer is not None
         if isinstance(answer, StreamedResponse):
             answer = b"".join(await chunks_of(answer))

@@ -14,7 +14,7 @@ from kproxy.loop.pace import Pace
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import uvarint
-from kproxy.server.dispatch import accept, produced
+from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual import rows
 from kproxy.worker.worker import NextRequestSignal, Worker
@@ -42,7 +42,7 @@ def produce(worker: Worker, data: bytes) -> int:
         "",
         NextRequestSignal(),
     )
-    frame = produced(accepted)
+    frame = accepted.response()
     assert frame is not None
     answer = decode_response(0, 9, frame[4:])[1]
     return int(answer.responses[0].partition_responses[0].error_code)

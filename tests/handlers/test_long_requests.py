@@ -37,7 +37,7 @@ async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -
     """The answer to a request for which the loop was never held long."""
     frame = encode_request(key, version, 1, values)[4:]
     accepted = accept(worker, frame, "", NextRequestSignal())
-    assert accepted.appending is None
+    assert accepted.call is None
 
     async def answered() -> bytes | bytearray:
         answer = await respond(worker, accepted)

@@ -17,7 +17,7 @@ from tests.fakes import memory_worker
 from tests.wire import batch, produce_values
 
 
-class House:
+class Limiter:
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[None]] = []
         self.admitted = asyncio.Event()
@@ -40,7 +40,7 @@ async def leaving(
     request: bytes = b"",
 ) -> None:
     """A client connects, asks, and leaves in the turn in which something else happens."""
-    limiter, made = House(), []
+    limiter, made = Limiter(), []
 
     def make() -> connection.Connection:
         made.append(connection.Connection(memory_worker(), limiter))
@@ -98,7 +98,7 @@ def test_a_request_has_its_turn_in_the_turn_the_client_leaves(new_loop: Any) -> 
 
 async def said(request: bytes) -> bytes:
     """All that a connection answers to these bytes, up to its end."""
-    limiter = House()
+    limiter = Limiter()
     server = await asyncio.get_running_loop().create_server(
         lambda: connection.Connection(memory_worker(), limiter), "127.0.0.1", 0
     )
@@ -135,7 +135,7 @@ def test_what_is_done_is_answered_before_a_fault_ends_the_connection(
 
 def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
     async def run() -> None:
-        limiter, made = House(), []
+        limiter, made = Limiter(), []
 
         def make() -> connection.Connection:
             made.append(connection.Connection(memory_worker(), limiter))
@@ -146,9 +146,9 @@ def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
         await limiter.admitted.wait()
         one = made[0]
         one._transport.write(bytes(60_000))
-        one._fail(connection.Malformed("no"))
-        one.active_at -= 1000
-        one.expire(time.monotonic())
+        one.data_received(bytes(4))  # no request
+        one._monotonic = lambda: time.monotonic() + 1000
+        one.expire()
         await asyncio.wait_for(limiter.tasks[0], 5)
         writer.close()
         server.close()

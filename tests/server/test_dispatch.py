@@ -26,6 +26,12 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
     return anyio.run(work)
 
 
+def given(accepted: Accepted, api: dispatch.Api) -> Accepted:
+    """The same request, answered by another API."""
+    accepted.api = api
+    return accepted
+
+
 def taken(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Accepted:
     return accept(worker, encode_request(key, version, 1, values)[4:], "/here", NextRequestSignal())
 
@@ -102,7 +108,7 @@ def test_what_a_large_request_takes_is_counted_while_it_is_answered() -> None:
             return {"error_code": 0, "replica_election_results": ()}
 
         api = dispatch.Api(key=43, low=0, high=2, handle=handle)
-        await answer(worker, taken(worker, 43, 2, election_of(MANY))._replace(api=api))
+        await answer(worker, given(taken(worker, 43, 2, election_of(MANY)), api))
         assert worker.decoded_memory.used == 0
         return used
 
@@ -169,7 +175,7 @@ def test_an_answer_that_nobody_counted_is_counted_before_it_is_encoded(
     async def ask(**settings: Any) -> None:
         worker = memory_worker(**settings)
         api = dispatch.Api(key=43, low=0, high=2, handle=handle)
-        await answer(worker, taken(worker, 43, 2, election_of(1))._replace(api=api))
+        await answer(worker, given(taken(worker, 43, 2, election_of(1)), api))
 
     run(ask)
     assert on_the_loop == [False]
@@ -206,7 +212,7 @@ def test_a_produce_of_very_many_parts_is_appended_in_parts(queues: int, partitio
     async def ask() -> Any:
         worker = memory_worker(partitions_default=partitions)
         accepted = accept(worker, frame, "", NextRequestSignal())
-        assert accepted.appending is None
+        assert accepted.call is None
         before = worker.catalogue.find("q0")
         assert before is None
         shard, sizes = worker.any_shard(), []
@@ -275,7 +281,7 @@ def test_a_short_produce_takes_the_last_records_of_a_partition() -> None:
         parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(400)]
         topics = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
         values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-        frame = dispatch.produced(taken(worker, 0, 9, values))
+        frame = taken(worker, 0, 9, values).response()
         assert frame is not None
         (topic,) = decode_response(0, 9, frame[4:])[1].responses
         found = [(part.index, part.base_offset) for part in topic.partition_responses]

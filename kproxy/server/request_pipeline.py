@@ -1,0 +1,337 @@
+"""The order of one connection's requests and answers, without I/O.
+
+Theory of operation. Bytes come in by `data_received`; whole frames become requests by
+`Actions.accept`, and answers leave by `Actions.send`. The pipeline opens no socket, reads no clock
+and starts no task, so a test plays every order of events against it.
+
+Order. Answers leave in the order of their requests. A request is of one of two kinds:
+
+- An *overlapping* request (a Produce) is under way as soon as it is accepted, and the log calls
+  back when it is settled. Many are under way at once. All that settle in one turn of the loop
+  leave in one write: `settle` asks for `flush` in the next turn. No request has a task of its own
+  (measured: one step of a task costs more than the rest of a small Produce).
+- An *exclusive* request (any other) begins when all before it are answered, and nothing behind it
+  is accepted until it is answered. Kafka takes one request of a connection at a time. The shell
+  answers it, and then calls `answered`. What arrives behind it is signalled, so that a long poll
+  can end: Spark asks for offsets behind each Fetch.
+
+Bounds. A connection has at most `in_flight_max` requests accepted. Frames behind them wait, and the
+socket is not read meanwhile. The bytes of frames are counted in the memory that all connections
+share. Where that has no room, the socket is not read until there is some; a frame that has begun
+is read to its end, up to twice the limit. While the client does not read, no answer is made.
+
+States. A connection is OPEN, then DRAINING (no more input is taken, what was accepted is
+answered), then CLOSED (nothing leaves any more, the socket is closing or gone). A malformed request
+goes from any state to CLOSED: answers that are ready leave first.
+
+Callers. The transport calls `data_received`, `pause_writing`, `resume_writing`, `end_input` and
+`lost`; the log `settle`; the loop `flush`; who answers exclusive requests `answered` and `fail`.
+Actions may call back at once: `accept` may settle a request before it returns.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
+
+from kproxy.memory_budget import MemoryBudget
+from kproxy.protocol.frames import FrameAssembler
+from kproxy.protocol.varint import Malformed
+
+
+class Phase(Enum):
+    """How far a connection is."""
+
+    OPEN = auto()
+    DRAINING = auto()
+    CLOSED = auto()
+
+
+class Exclusive(Enum):
+    """The exclusive request: nothing is accepted behind it."""
+
+    NONE = auto()
+    WAITING = auto()  # for the answers before it
+    BEGUN = auto()
+
+
+class PipelinedRequest(Protocol):
+    """A request that was accepted."""
+
+    size: int
+    """Bytes of its frame."""
+    settled: bool
+
+    @property
+    def exclusive(self) -> bool: ...
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Of an overlapping request: call back once it is settled, perhaps at once."""
+        ...
+
+    def response(self) -> bytes | None:
+        """Of one that is settled: its answer, or None where none is due. Raises Malformed."""
+        ...
+
+
+class NextRequest(Protocol):
+    """Told whether frames wait behind the exclusive request."""
+
+    def arrive(self) -> None: ...
+    def reset(self) -> None: ...
+
+
+class Actions(Protocol):
+    """What a pipeline has done for it."""
+
+    def accept(self, frame: bytes) -> PipelinedRequest:
+        """Take a request in; an overlapping one is under way then. Raises Malformed."""
+        ...
+
+    def begin(self, request: PipelinedRequest) -> None:
+        """Answer an exclusive request, then call `answered` or `fail`."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Call `flush` in the next turn of the loop."""
+        ...
+
+    def send(self, frames: list[bytes]) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self) -> None:
+        """Send what was handed over, then end."""
+        ...
+
+    def abort(self) -> None: ...
+    def report(self, error: Exception) -> None:
+        """Log why the connection ends."""
+        ...
+
+
+class RequestPipeline:
+    """One connection's requests. `memory` counts the bytes of their frames."""
+
+    __slots__ = (
+        "_actions", "_assembler", "_exclusive", "_flush_asked", "_frames", "_in_flight_max",
+        "_memory", "_next", "_phase", "_pumping", "_reading", "_requests", "_unfinished",
+        "_writable",
+    )  # fmt: skip
+
+    def __init__(
+        self, actions: Actions, next_request: NextRequest, memory: MemoryBudget, *,
+        frame_bytes_max: int, in_flight_max: int,
+    ) -> None:  # fmt: skip
+        self._actions = actions
+        self._next = next_request
+        self._memory = memory
+        self._in_flight_max = in_flight_max
+        self._assembler = FrameAssembler(frame_bytes_max)
+        self._unfinished = 0  # bytes of a frame that is not whole yet
+        self._frames: deque[bytes] = deque()  # whole, not accepted yet
+        self._requests: deque[PipelinedRequest] = deque()  # accepted, not answered yet
+        self._exclusive = Exclusive.NONE
+        self._phase = Phase.OPEN
+        self._reading = self._writable = True
+        self._flush_asked = self._pumping = False
+
+    @property
+    def closed(self) -> bool:
+        return self._phase is Phase.CLOSED
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits for its answer."""
+        return not self._requests
+
+    @property
+    def inside_frame(self) -> bool:
+        return self._unfinished > 0
+
+    # -- events
+
+    def data_received(self, data: bytes) -> None:
+        memory = self._memory
+        try:
+            frames = self._assembler.feed(data)
+            self._note_unfinished(self._assembler.buffered_bytes)
+        except Malformed as error:
+            self.fail(error)
+            return
+        for frame in frames:
+            memory.take(len(frame))
+        self._frames += frames
+        self._take()
+
+    def settle(self, request: PipelinedRequest) -> None:
+        """An overlapping request is durable or refused."""
+        request.settled = True
+        if not self._flush_asked:
+            self._flush_asked = True
+            self._actions.flush_soon()
+
+    def flush(self) -> None:
+        self._flush_asked = False
+        self._advance()
+
+    def answered(self) -> None:
+        """The exclusive request's answer has been handed to the transport."""
+        self._exclusive = Exclusive.NONE
+        self._forget_first()
+        self._advance()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._advance()
+
+    def end_input(self) -> None:
+        """The client sends no more; what it has sent is still answered."""
+        if self._phase is Phase.OPEN:
+            self._phase = Phase.DRAINING
+        self._close_when_drained()
+
+    def stop(self) -> None:
+        """Accept no more; what was accepted is still answered."""
+        unused = sum(map(len, self._frames))
+        self._frames.clear()
+        self._memory.give_back(unused)
+        self._pause_reading()
+        self.end_input()
+
+    def fail(self, error: Exception) -> None:
+        """End the connection; what was ready by then is sent, unless the client does not read."""
+        if not self.closed or not isinstance(error, Malformed):
+            self._actions.report(error)
+        try:
+            self._send_settled()
+        except Exception as another:
+            if not isinstance(another, Malformed):
+                self._actions.report(another)
+        self._phase = Phase.CLOSED
+        if self._writable:
+            self._actions.close()
+        else:
+            self._actions.abort()
+
+    def lost(self) -> None:
+        """The socket is gone, and everything is let go."""
+        self._phase = Phase.CLOSED
+        held = sum(map(len, self._frames)) + sum(request.size for request in self._requests)
+        self._frames.clear()
+        self._requests.clear()
+        self._memory.wait_no_more(self._take)
+        self._memory.give_back(self._unfinished + held)
+        self._unfinished = 0
+
+    # -- in
+
+    def _note_unfinished(self, count: int) -> None:
+        if count == self._unfinished:
+            return
+        self._memory.give_back(self._unfinished)
+        self._memory.take(count)
+        self._unfinished = count
+        if count and self._memory.exhausted:
+            raise Malformed("request memory is used up (request_bytes_buffered_max)")
+
+    def _take(self) -> None:
+        """Accept frames while that is allowed; read on once none waits."""
+        if self._pumping:
+            return  # called back by what is under way, which goes on here itself
+        self._pumping = True
+        try:
+            self._accept_frames()
+        except Exception as error:
+            self.fail(error)
+            return
+        finally:
+            self._pumping = False
+        if self.closed:
+            return
+        if self._frames or self._phase is Phase.DRAINING:
+            self._pause_reading()
+            self._close_when_drained()
+        elif self._unfinished or self._memory.has_room:
+            if not self._reading:
+                self._reading = True
+                self._actions.resume_reading()
+        else:
+            self._pause_reading()
+            self._memory.when_room(self._take)
+
+    def _accept_frames(self) -> None:
+        frames, requests = self._frames, self._requests
+        while frames and not self.closed:
+            if self._exclusive is not Exclusive.NONE:
+                self._next.arrive()
+                return
+            if len(requests) >= self._in_flight_max:
+                return
+            self._next.reset()
+            frame = frames.popleft()
+            try:
+                request = self._actions.accept(frame)
+            except Exception:
+                self._memory.give_back(len(frame))
+                raise
+            requests.append(request)
+            if request.exclusive:
+                self._exclusive = Exclusive.WAITING
+                self._send_and_begin()
+            else:
+                request.add_done_callback(partial(self.settle, request))
+
+    def _pause_reading(self) -> None:
+        if self._reading and not self.closed:
+            self._reading = False
+            self._actions.pause_reading()
+
+    def _close_when_drained(self) -> None:
+        if self._phase is Phase.DRAINING and not self._requests and not self._frames:
+            self._phase = Phase.CLOSED
+            self._actions.close()
+
+    # -- out
+
+    def _advance(self) -> None:
+        """Answer from the front what can be, then accept what waits behind."""
+        if self._pumping or self.closed:
+            return
+        self._pumping = True
+        try:
+            self._send_and_begin()
+        except Exception as error:
+            self.fail(error)
+            return
+        finally:
+            self._pumping = False
+        if self._frames or not self._reading or self._phase is Phase.DRAINING:
+            self._take()
+
+    def _send_and_begin(self) -> None:
+        self._send_settled()
+        if self._exclusive is Exclusive.WAITING and self._writable:
+            first = self._requests[0]
+            if first.exclusive:
+                self._exclusive = Exclusive.BEGUN
+                self._actions.begin(first)
+
+    def _send_settled(self) -> None:
+        """Send the answers that are ready, also where the next one ends the connection."""
+        requests = self._requests
+        frames = []
+        try:
+            while requests and self._writable and requests[0].settled:
+                frame = requests[0].response()
+                if frame is not None:
+                    frames.append(frame)
+                self._forget_first()
+        finally:
+            if frames:
+                self._actions.send(frames)
+
+    def _forget_first(self) -> None:
+        self._memory.give_back(self._requests.popleft().size)

@@ -1,0 +1,57 @@
+"""When a connection has been silent, stuck inside a request, or unread for too long.
+
+Times are seconds of one monotonic clock, and arguments. The connection says what happens; the
+server asks every second whether a time is over.
+"""
+
+from collections.abc import Callable
+
+from kproxy.config import Config
+
+_READ_BYTES_MIN = 64 << 10
+"""What a client reads of its answers in `send_stalled_ms_max`, or it counts as not reading."""
+
+
+class ConnectionTimeouts:
+    """The times of one connection."""
+
+    __slots__ = ("_active_at", "_config", "_unread", "_unread_since")
+
+    def __init__(self, config: Config, now: float) -> None:
+        self._config = config
+        self._active_at = now
+        self._unread_since: float | None = None  # while the client has answers to read
+        self._unread = 0  # bytes, as of then
+
+    def active(self, now: float) -> None:
+        """Bytes came, or an answer left."""
+        self._active_at = now
+
+    def unread(self, now: float, count: int) -> None:
+        """So many bytes wait for the client to read them."""
+        self._unread_since, self._unread = now, count
+
+    def all_read(self) -> None:
+        self._unread_since = None
+
+    def expired(
+        self, now: float, unread: Callable[[], int], *, idle: bool, inside_frame: bool
+    ) -> str | None:
+        """The event that ends the connection, or None.
+
+        `unread` counts the bytes that wait for the client. A client that reads slowly is let.
+        `idle`: no request waits for its answer. `inside_frame`: a request has come in part.
+        """
+        config = self._config
+        if self._unread_since is not None:
+            count = unread()
+            if count <= self._unread - _READ_BYTES_MIN:
+                self.unread(now, count)
+            if (now - self._unread_since) * 1000 > config.send_stalled_ms_max:
+                return "client_does_not_read"
+            return None
+        silent_ms = (now - self._active_at) * 1000
+        if idle and inside_frame:
+            over = silent_ms > config.receive_stalled_ms_max
+            return "client_stopped_inside_a_request" if over else None
+        return "connection_idle" if idle and silent_ms > config.connection_idle_ms_max else None
