@@ -22,8 +22,8 @@ from kproxy.errors import CannotGoOn, CannotStart
 
 _log = structlog.get_logger()
 
-_AGAIN_S = 0.5
-_AGAIN_S_MAX = 10.0
+_RESTART_S = 0.5
+_RESTART_S_MAX = 10.0
 _STEADY_S = 10.0  # who lives so long had started well
 SUPERVISED = "--supervised"
 COMMAND = (sys.executable, "-m", "kproxy", "serve", SUPERVISED)
@@ -92,7 +92,7 @@ class Supervisor:
                 process.send_signal(signal.SIGTERM)
 
     async def _keep(self, index: int) -> None:
-        wait_s = _AGAIN_S
+        wait_s = _RESTART_S
         while not self._stopping:
             began = anyio.current_time()
             status = await self._run_once(index)
@@ -105,7 +105,7 @@ class Supervisor:
                 return
             _log.error("worker_died", worker=index, status=status, again_in_s=wait_s)
             await anyio.sleep(wait_s)
-            wait_s = _AGAIN_S if steady else min(2 * wait_s, _AGAIN_S_MAX)
+            wait_s = _RESTART_S if steady else min(2 * wait_s, _RESTART_S_MAX)
 
     async def _run_once(self, index: int) -> int:
         process = await anyio.open_process(COMMAND, stdin=subprocess.PIPE, stdout=None, stderr=None)

@@ -36,7 +36,7 @@ from kproxy.virtual.snapshot import Anchors, RowCapture
 
 _log = structlog.get_logger()
 
-_SLICE = 300
+_ROWS_AT_ONCE = 300
 _PERIOD_S = 1.0
 _IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
 
@@ -127,7 +127,7 @@ class Publisher:
         """These rows as they are now, whatever happens while they are taken."""
         capture = self._shard.capture = RowCapture(self._shard.kv, set(keys), self._anchors)
         try:
-            while capture.take_some(_SLICE):
+            while capture.take_some(_ROWS_AT_ONCE):
                 await checkpoint()
         finally:
             self._shard.capture = None

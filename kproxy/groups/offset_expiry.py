@@ -31,7 +31,7 @@ from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
-_SLICE = 100
+_ROWS_AT_ONCE = 100
 _OFFSETS_MAX = 2000  # expired by one command: some ten milliseconds of the loop
 _PAUSE = 500
 
@@ -53,7 +53,7 @@ class OffsetExpiry(DueIndexScanner):
         """`going`: whether a group is being deleted, which is gone on with."""
         self._retention_ms = config.offsets_retention_minutes * 60_000
         period_ms = min(config.offsets_check_ms, self._retention_ms)
-        super().__init__(shard, RowKind.GROUP_DUE, _SLICE, period_ms / 1000)
+        super().__init__(shard, RowKind.GROUP_DUE, _ROWS_AT_ONCE, period_ms / 1000)
         self._lookup = lookup
         self._now_ms = now_ms
         self._load = load

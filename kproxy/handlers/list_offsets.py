@@ -28,7 +28,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)
 _SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, -5: 9, -6: 11}
 _TIMES = range(-(1 << 63), 1 << 63)
-_SLICE = 1000
+_ROWS_AT_ONCE = 1000
 _PART_BYTES = 600  # of an answer made of dicts, about
 _RECORDS_MAX, _RECORDS_S = 1_000_000, 5.0  # looked at in one batch, and for how long
 _BREATH, _BREATH_S = 500, 0.0005  # after so many records others may have the interpreter
@@ -130,7 +130,7 @@ class _Search:
     def _slice(self, offset: int) -> list[tuple[int, Batch]]:
         """Of the batches from an offset on; none are left of a queue deleted meanwhile."""
         found = self._shard.state.batches(self._key, offset, self._row.next_offset)
-        return list(islice(found, _SLICE))
+        return list(islice(found, _ROWS_AT_ONCE))
 
     async def latest_time(self) -> tuple[int, int]:
         """(timestamp, offset) of the first record with the largest timestamp (KIP-734)."""
@@ -189,8 +189,8 @@ class _Search:
                 return batch.max_time_ms, max(base_offset, log_start)
             return None
 
-        place = batch.segment, batch.position
-        await to_thread.run_sync(segments.read_into, memoryview(data), *place, True)
+        location = batch.segment, batch.position
+        await to_thread.run_sync(segments.read_into, memoryview(data), *location, True)
         try:
             return await to_thread.run_sync(search, abandon_on_cancel=True)
         finally:

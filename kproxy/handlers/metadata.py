@@ -20,7 +20,7 @@ from kproxy.worker.worker import Request, Worker
 TOPIC_OPERATIONS = 0b1101_1111_1000
 _CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _BROKERS = 1
-_PIECE = 100
+_QUEUES_AT_ONCE = 100
 _CREATED_AT_ONCE = 1000  # behind them others' requests go in line
 
 
@@ -58,7 +58,7 @@ async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[
     """Every queue, in pieces of many, and how many."""
     pieces, topic_count = [], 0
     queues, step = worker.catalogue.all(), request.budget.step
-    while some := list(islice(queues, _PIECE)):
+    while some := list(islice(queues, _QUEUES_AT_ONCE)):
         piece = []
         for queue in some:
             piece.append(_topic(worker, request.version, queue, operations))

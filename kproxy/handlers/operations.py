@@ -20,7 +20,7 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.worker.worker import Request, Worker
 
 _PARTITIONS_MAX = 100_000  # in one answer
-_SLICE = 500
+_ROWS_AT_ONCE = 500
 _PART_BYTES, _PRODUCER_BYTES = 600, 500  # about what they take until they are encoded
 _QUORUM_TOPIC = "__cluster_metadata"
 
@@ -60,7 +60,7 @@ _Found = tuple[str, int, Shard, tuple[Any, int]]
 async def _all(worker: Worker) -> AsyncIterator[_Found]:
     for shard in worker.routes.all():
         start, end = RowKind.PARTITION.range()
-        while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
+        while shard.serving and (found := list(islice(shard.kv.scan(start, end), _ROWS_AT_ONCE))):
             start = found[-1][0] + b"\0"
             for key, _ in found:
                 partition = rows.partition_of(key)

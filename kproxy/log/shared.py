@@ -26,12 +26,14 @@ from kproxy.virtual.outcome import Outcome
 
 _log = structlog.get_logger()
 
-_PIECE = 200  # units of weight written and applied in one piece: some milliseconds
+_PIECE_WEIGHT = 200  # units of weight written and applied in one piece: some milliseconds
 _PIECE_BYTES = 4 << 20
 _RETRY_S = 1.0
 _READY_MAX = 8000
 _SHORT_S = 2.0
-_ASK_S = 0.01  # how old an answer about free disk may be: the log is elsewhere, nothing is lost
+_FREE_DISK_AGE_S_MAX = (
+    0.01  # how old an answer about free disk may be: the log is elsewhere, nothing is lost
+)
 UNKNOWN_FATE = Outcome(
     Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
 )
@@ -155,7 +157,7 @@ class SharedLog(Log):
         if self._closing or self._broken is not None:
             return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "another worker serves this shard")
         now = self._monotonic()
-        if now - self._asked_at > _ASK_S:
+        if now - self._asked_at > _FREE_DISK_AGE_S_MAX:
             self._asked_at = now
             self._allowed = self._disk_space.allowed_kinds(
                 ticket.size + FRAME_BYTES * len(ticket.envelopes)
@@ -276,7 +278,7 @@ class SharedLog(Log):
         while ready and size < _PIECE_BYTES:
             envelope = ready[0].envelope
             units += weight(envelope)
-            if units > _PIECE and taken:
+            if units > _PIECE_WEIGHT and taken:
                 break
             size += len(envelope.body)
             taken.append(ready.popleft())

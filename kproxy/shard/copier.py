@@ -17,7 +17,7 @@ from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.fold import copied_place
+from kproxy.virtual.fold import copied_location
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
@@ -89,7 +89,7 @@ class Live:
             cursor.log_offset = _NEVER
 
     def copy_of(
-        self, key: PartitionKey, envelope: Envelope, log_offset: int, place: LogLocation
+        self, key: PartitionKey, envelope: Envelope, log_offset: int, location: LogLocation
     ) -> Envelope | None:
         """A COPY of the batch at this place, or None where it is dead or lies elsewhere by now."""
         row = self._state.partition(key)
@@ -97,14 +97,14 @@ class Live:
             return None
         records = envelope.body
         if envelope.kind == _COPY:
-            place, records = copied_place(place), records[COPIED.size :]
+            location, records = copied_location(location), records[COPIED.size :]
             last = envelope.number + read_header(records).last_offset_delta
         elif self.may_be(key, log_offset):
             last = self._cursors[key].last
         else:
             return None
         batch = self._state.batch_at(key, last)
-        if batch is None or last < row.log_start or batch[:2] != place[:2]:
+        if batch is None or last < row.log_start or (batch.segment, batch.position) != location[:2]:
             return None
         head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
         return Envelope(Kind.COPY, *key, number=last - batch.last_delta, body=head + records)
@@ -158,8 +158,8 @@ class Copier:
         if frame is None:
             _log.error("damaged_frame_not_copied", segment=self._segment, position=position)
             return
-        log_offset, envelope, place, _ = frame
-        copy = self._live.copy_of(key, envelope, log_offset, place)
+        log_offset, envelope, location, _ = frame
+        copy = self._live.copy_of(key, envelope, log_offset, location)
         if copy is not None:
             self._pending.append(copy)
             self._pending_bytes += len(copy.body)

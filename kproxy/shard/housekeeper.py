@@ -36,7 +36,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
 
-_SLICE = 500
+_ROWS_AT_ONCE = 500
 _SWEEP_S = 10.0  # at a time; then what else there is to do has its turn
 _DELETIONS_MAX = 50_000  # not on disk: some milliseconds of every scan over them
 _SWEPT_MAX = 1000
@@ -54,7 +54,7 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
     log takes no more.
     """
     start, end = rows.offsets_by_queue_range(queue_id)
-    while shard.serving and (found := list(islice(shard.kv.scan(start, end), _SLICE))):
+    while shard.serving and (found := list(islice(shard.kv.scan(start, end), _ROWS_AT_ONCE))):
         groups: dict[str, list[PartitionKey]] = {}
         for key, _ in found:
             groups.setdefault(rows.group_of_offset_by_queue(key), []).append(rows.partition_of(key))
@@ -202,7 +202,7 @@ class Housekeeper:
         start = self._noted.get(kind)
         if start is None:
             return []
-        notes = list(islice(self._shard.kv.scan(start, kind.range()[1]), _SLICE))
+        notes = list(islice(self._shard.kv.scan(start, kind.range()[1]), _ROWS_AT_ONCE))
         if not notes:
             del self._noted[kind]
         return notes
@@ -252,7 +252,7 @@ class Housekeeper:
         What that changes of the state is in the same write as the deletion.
         """
         kv = self._shard.kv
-        while slice_ := list(islice(kv.scan(start, end), _SLICE)):
+        while slice_ := list(islice(kv.scan(start, end), _ROWS_AT_ONCE)):
             if told is not None:
                 for _, value in slice_:
                     told(value)

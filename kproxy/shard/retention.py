@@ -29,7 +29,7 @@ from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
-_SLICE = 200
+_ROWS_AT_ONCE = 200
 _PAUSE = 50  # partitions looked at in one turn of the loop: a binary search each
 
 
@@ -39,7 +39,9 @@ class Retention(DueIndexScanner):
     def __init__(
         self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
     ) -> None:
-        super().__init__(shard, RowKind.RETENTION_DUE, _SLICE, config.keeper_period_ms / 1000)
+        super().__init__(
+            shard, RowKind.RETENTION_DUE, _ROWS_AT_ONCE, config.keeper_period_ms / 1000
+        )
         self._lookup = lookup
         self._now_ms = now_ms
         self._check_ms = config.retention_check_ms

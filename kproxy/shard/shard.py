@@ -76,12 +76,12 @@ class Shard:
         return self.log.append(envelopes)
 
     def _deliver(
-        self, first: int, batch: list[Envelope], places: list[LogLocation], end: tuple[int, int]
+        self, first: int, batch: list[Envelope], locations: list[LogLocation], end: tuple[int, int]
     ) -> list[Outcome]:
         """Apply a batch and write what it changes, in several pieces where that is much."""
         self.refuse_failed()
         try:
-            outcomes = self._apply(first, batch, places)
+            outcomes = self._apply(first, batch, locations)
             self._write(self._checkpoint(first + len(batch), end, batch[-1] if batch else None))
         except Exception as error:
             self._failed = error
@@ -89,18 +89,20 @@ class Shard:
         self.watchers.wake(self.state.take_touched())
         return outcomes
 
-    def _apply(self, first: int, batch: list[Envelope], places: list[LogLocation]) -> list[Outcome]:
+    def _apply(
+        self, first: int, batch: list[Envelope], locations: list[LogLocation]
+    ) -> list[Outcome]:
         apply, state = self.fold.apply, self.state
         outcomes = []
-        for log_offset, envelope, place in zip(
-            range(first, first + len(batch)), batch, places, strict=True
+        for log_offset, envelope, location in zip(
+            range(first, first + len(batch)), batch, locations, strict=True
         ):
-            outcome = apply(log_offset, envelope, place)
+            outcome = apply(log_offset, envelope, location)
             outcomes.append(outcome)
             if envelope.kind != Kind.APPEND:
                 self.on_command(log_offset, envelope, outcome)
                 if state.changed > _CHANGED_MAX:
-                    self._write(self._checkpoint(log_offset + 1, _behind(place), envelope))
+                    self._write(self._checkpoint(log_offset + 1, _behind(location), envelope))
         return outcomes
 
     def refuse_failed(self) -> None:
@@ -112,7 +114,7 @@ class Shard:
         self, next_offset: int, end: tuple[int, int], last: Envelope | None
     ) -> Checkpoint:
         if last is None:
-            return Checkpoint(next_offset, *end, *self.applied_through[3:])
+            return self.applied_through.moved(next_offset, *end)
         return Checkpoint(next_offset, *end, *_identity(last))
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
@@ -141,7 +143,8 @@ class Shard:
         segments = self.segments
         data = self.kv.get(CHECKPOINT_KEY)
         checkpoint = decode_checkpoint(data) if data else Checkpoint()
-        first, segment, position = checkpoint[:3]
+        first = checkpoint.next_offset
+        segment, position = checkpoint.segment, checkpoint.position
         if not segments.ids:
             if data:
                 raise DamagedLog("the log's segment files are missing, but its rows are there")
@@ -157,12 +160,12 @@ class Shard:
         segments.force(max(segments.ids))  # for rows are made from it, and put on disk
         while True:
             self._replay(segment, position)
-            next_offset, _, position = self.applied_through[:3]
+            next_offset, position = self.applied_through.next_offset, self.applied_through.position
             later = [other for other in segments.ids if other > segment]
             if not later or segments.size(segment) > position or next_offset not in later:
                 break
             segment, position = next_offset, 0
-            self.applied_through = Checkpoint(next_offset, segment, 0, *self.applied_through[3:])
+            self.applied_through = self.applied_through.moved(next_offset, segment, 0)
         for other in [other for other in segments.ids if other > segment]:
             if segments.size(other):
                 raise DamagedLog(
@@ -211,13 +214,13 @@ class Shard:
     def _replay(self, segment: int, position: int) -> None:
         next_offset, pending = self.applied_through.next_offset, 0
         last: Envelope | None = None
-        for log_offset, envelope, place, after in self.segments.replay(segment, position):
+        for log_offset, envelope, location, after in self.segments.replay(segment, position):
             if log_offset != next_offset:
                 raise DamagedLog(
                     f"{self.segments.path(segment).name} holds log offset {log_offset}"
                     f" at position {position} where {next_offset} belongs"
                 )
-            self.fold.apply(log_offset, envelope, place)
+            self.fold.apply(log_offset, envelope, location)
             next_offset, position, last = next_offset + 1, after, envelope
             pending += 1
             if pending == _REPLAY_BATCH or self.state.changed > _CHANGED_MAX:
@@ -238,7 +241,7 @@ class Shard:
 
     def ends_with(self, envelope: Envelope) -> bool:
         """Whether this envelope is the last one that was applied."""
-        return _identity(envelope) == self.applied_through[3:]
+        return _identity(envelope) == self.applied_through.last_envelope
 
     @property
     def unfinished(self) -> bool:
@@ -284,9 +287,9 @@ class Shard:
             _log.error("rows_not_flushed", reason=str(error))
 
 
-def _behind(place: LogLocation) -> tuple[int, int]:
+def _behind(location: LogLocation) -> tuple[int, int]:
     """Where the next frame begins: a body ends its frame."""
-    return place.segment, place.position + place.length
+    return location.segment, location.position + location.length
 
 
 def _identity(envelope: Envelope) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ CRC_FROM = 8
 BODY_AT = _START.size + envelopes.HEAD_BYTES
 
 Frame = tuple[int, Envelope, LogLocation, int]
-"""(log offset, envelope, place, position behind it)"""
+"""(log offset, envelope, location, position behind it)"""
 
 
 class FrameReader:
@@ -63,8 +63,8 @@ class FrameReader:
         if crc32c(content) != crc:
             return None
         envelope = envelopes.decode(content, 8)
-        place = LogLocation(self._segment, position + BODY_AT, len(envelope.body))
-        return log_offset, envelope, place, after
+        location = LogLocation(self._segment, position + BODY_AT, len(envelope.body))
+        return log_offset, envelope, location, after
 
     def frames(self, position: int) -> Iterator[Frame]:
         """The sound frames from `position` on, up to the first that is not."""

@@ -232,6 +232,15 @@ class Checkpoint(NamedTuple):
     counter: int = 0
     crc: int = 0  # CRC-32C of its body
 
+    @property
+    def last_envelope(self) -> tuple[int, int, int]:
+        """Writer, counter and CRC-32C of the body."""
+        return self.writer, self.counter, self.crc
+
+    def moved(self, next_offset: int, segment: int, position: int) -> "Checkpoint":
+        """The log goes on there; the last envelope is the same."""
+        return self._replace(next_offset=next_offset, segment=segment, position=position)
+
     def encode(self) -> bytes:
         return _CHECKPOINT.pack(*self)
 

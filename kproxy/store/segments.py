@@ -257,7 +257,7 @@ class Segments:
                     self._close(segment)
 
     def replay(self, segment: int, position: int) -> Iterator[Frame]:
-        """(log offset, envelope, place, position behind it) for each sound frame from `position`.
+        """(log offset, envelope, location, position behind it) of each sound frame.
 
         Stops at the first frame that is not sound: the caller knows whether that may be.
         """

@@ -36,7 +36,7 @@ _CALL = struct.Struct(">cI")
 _END = struct.Struct(">Q")
 CALL = b"k"
 """Begins the key of a call."""
-_ASK_S = 10
+_ADMIN_TIMEOUT_S = 10
 _AWAY_S = 0.5
 
 
@@ -255,7 +255,7 @@ class DataLink:
         def ask() -> int:
             asked = {TopicPartition(self._upstream.queues, 0): OffsetSpec.latest()}
             with self._asking() as admin:
-                (future,) = admin.list_offsets(asked, request_timeout=_ASK_S).values()
+                (future,) = admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S).values()
                 return int(future.result().offset)
 
         return await to_thread.run_sync(ask)
@@ -268,7 +268,7 @@ class DataLink:
     def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(self._upstream.data, p): spec for p in partitions}
         with self._asking() as admin:
-            futures = admin.list_offsets(asked, request_timeout=_ASK_S)
+            futures = admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S)
             found = {tp.partition: future.result().offset for tp, future in futures.items()}
         self._upstream.connectivity.report_success()
         return found
@@ -302,7 +302,7 @@ class DataLink:
             with self._asking() as admin:
                 for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
                     futures = admin.list_offsets(
-                        asked, request_timeout=_ASK_S, isolation_level=isolation
+                        asked, request_timeout=_ADMIN_TIMEOUT_S, isolation_level=isolation
                     )
                     ends += [future.result().offset for future in futures.values()]
             return bool(ends[1] >= ends[0])
@@ -315,7 +315,7 @@ class DataLink:
         def delete() -> int:
             wanted = TopicPartition(self._upstream.data, partition, offset)
             with self._asking() as admin:
-                futures = admin.delete_records([wanted], request_timeout=_ASK_S)
+                futures = admin.delete_records([wanted], request_timeout=_ADMIN_TIMEOUT_S)
                 return int(futures[wanted].result().low_watermark)
 
         return await to_thread.run_sync(delete)

@@ -25,12 +25,12 @@ from kproxy.virtual.envelope import Envelope, Kind, from_record
 _log = structlog.get_logger()
 
 Records = list[tuple[int, Envelope]]
-_CHUNK = 2000
+_MESSAGES_AT_ONCE = 2000
 _WAIT_S = 0.05
-_ASK_S = 10
+_METADATA_TIMEOUT_S = 10
 _HOLE_MAX = 100_000
 _LEADERS_S = 60.0
-_AGAIN_S = 0.5
+_RETRY_S = 0.5
 _PATIENCE_S = 0.1  # for a reader, before the others go on without it
 _LOOK_S = 0.02
 
@@ -128,7 +128,7 @@ class LogReader:
                 self._begin(*asked)
             except KafkaException:
                 self._asked.put(asked)  # who asked waits for it
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
                 raise
 
     def _begin(self, partition: int, start: int, end: int, reader: object) -> None:
@@ -147,13 +147,13 @@ class LogReader:
         """What librdkafka does not know it looks up at its next second only, if not told to."""
         now = self._monotonic()
         if now - self._leaders_at > _LEADERS_S:
-            self._consumer.list_topics(self._topic, timeout=_ASK_S)
+            self._consumer.list_topics(self._topic, timeout=_METADATA_TIMEOUT_S)
             self._leaders_at = now
 
     def _read_some(self) -> None:
         messages = self._consumer.consume(1, _WAIT_S)
         if messages:
-            messages += self._consumer.consume(_CHUNK, 0)
+            messages += self._consumer.consume(_MESSAGES_AT_ONCE, 0)
         by_partition: dict[int, list[Any]] = {}
         for message in messages:
             by_partition.setdefault(message.partition() or 0, []).append(message)
@@ -207,7 +207,7 @@ class LogReader:
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, position)])
             return False
         low, _ = self._consumer.get_watermark_offsets(
-            TopicPartition(self._topic, partition), timeout=_ASK_S
+            TopicPartition(self._topic, partition), timeout=_METADATA_TIMEOUT_S
         )
         if low > position or offset - position > _HOLE_MAX:
             self._give_up(partition, f"the log goes on at {offset}; {position} is missing")

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError as UpstreamError
 from kproxy.upstream.settings import Upstream
 
 _TIMEOUT_S = 30.0
-_CHUNK = 5000
+_MESSAGES_AT_ONCE = 5000
 
 Row = tuple[bytes, bytes | None]
 """Key and value of a record."""
@@ -42,7 +42,7 @@ def read_to_end(
         while True:
             messages = consumer.consume(1, 1.0)
             if messages:
-                messages += consumer.consume(_CHUNK, 0)
+                messages += consumer.consume(_MESSAGES_AT_ONCE, 0)
             rows: list[Row] = []
             for message in messages:
                 error = message.error()

@@ -19,9 +19,9 @@ from kproxy.upstream.settings import Upstream
 
 _log = structlog.get_logger()
 
-_CHUNK = 2000
+_MESSAGES_AT_ONCE = 2000
 _WAIT_S = 0.2
-_ASK_S = 15
+_METADATA_TIMEOUT_S = 15
 NOTE = "gone"
 """The header of a tombstone that says what it ends."""
 
@@ -89,11 +89,11 @@ class TopicTailer:
 
     def _watermarks(self, topic: str) -> tuple[int, int]:
         """Where a topic begins and ends; one just made may not be known to every broker yet."""
-        end = self._monotonic() + _ASK_S
+        end = self._monotonic() + _METADATA_TIMEOUT_S
         while True:
             try:
                 low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(topic, 0), timeout=_ASK_S
+                    TopicPartition(topic, 0), timeout=_METADATA_TIMEOUT_S
                 )
             except KafkaException:
                 if self._monotonic() > end:
@@ -126,7 +126,7 @@ class TopicTailer:
                     self._begin(*self._again.popleft())
                 messages = self._consumer.consume(1, _WAIT_S)
                 if messages:
-                    messages += self._consumer.consume(_CHUNK, 0)
+                    messages += self._consumer.consume(_MESSAGES_AT_ONCE, 0)
                     self._hand_over(messages)
             except (CancelledError, RuntimeError):  # the event loop has ended
                 return

@@ -41,7 +41,7 @@ from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Batch, Queue, Term
+from kproxy.virtual.rows import Queue, Term
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
@@ -51,9 +51,11 @@ def copied_header(envelope: Envelope) -> BatchHeader:
     return read_header(envelope.body, COPIED.size)
 
 
-def copied_place(place: LogLocation) -> LogLocation:
+def copied_location(location: LogLocation) -> LogLocation:
     """Where the batch itself lies in a COPY's body."""
-    return LogLocation(place.segment, place.position + COPIED.size, place.length - COPIED.size)
+    return LogLocation(
+        location.segment, location.position + COPIED.size, location.length - COPIED.size
+    )
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
@@ -90,7 +92,7 @@ class Fold:
             Kind.QUEUE_READY: self._queue_ready,
         }
 
-    def apply(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Change the state by one envelope. Raises ValueError for a kind of a later kproxy."""
         try:
             step = self._by_kind[envelope.kind]
@@ -99,11 +101,11 @@ class Fold:
                 f"log offset {log_offset} holds kind {envelope.kind}, which this kproxy does not"
                 " know: it was written by a later one"
             ) from None
-        return step(log_offset, envelope, place)
+        return step(log_offset, envelope, location)
 
     # -- records
 
-    def _append(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _append(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         key = (envelope.queue_id, envelope.partition)
         row = self.state.partition(key)
         if row is None:
@@ -124,14 +126,14 @@ class Fold:
             producers.remember(self.state, key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
         row.next_offset = last_offset + 1
-        row.size += place.length
+        row.size += location.length
         if header.max_timestamp > row.max_time_ms:
             row.max_time_ms = header.max_timestamp
             row.max_time_offset = last_offset
         self.state.put(
             rows.batch_key(*key, last_offset),
             rows.encode_batch(
-                *place,
+                *location,
                 header.last_offset_delta,
                 log_offset,
                 row.size,
@@ -141,27 +143,28 @@ class Fold:
             ),
         )
         self.state.put_partition(key, row)
-        self.state.count_live(place)
+        self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
 
-    def _copy(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _copy(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """A live batch was written again further on, so that the old place can be freed."""
         key = (envelope.queue_id, envelope.partition)
-        place = copied_place(place)
+        location = copied_location(location)
         last_offset = envelope.number + copied_header(envelope).last_offset_delta
         row = self.state.partition(key)
         batch = self.state.batch_at(key, last_offset)
         if row is None or batch is None or last_offset < row.log_start:
             return _NO_QUEUE
         self.state.count_dead(batch)
-        self.state.count_live(place)
-        moved = Batch(*place, *batch[3:-1], copied=True)
+        self.state.count_live(location)
+        segment, position, length = location
+        moved = batch._replace(segment=segment, position=position, length=length, copied=True)
         self.state.put(rows.batch_key(*key, last_offset), moved.encode())
         self.state.put_partition(key, row)  # what is published with it has changed
         return Outcome(Code.NONE, envelope.number)
 
-    def _trim(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, partition, log_start, _ = Trim.decode(envelope)
         key = (queue_id, partition)
         row = self.state.partition(key)
@@ -212,7 +215,7 @@ class Fold:
         }
         self.state.put(rows.pending_assignment_key(queue.queue_id), json.dumps(work).encode())
 
-    def _create(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _create(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, name, wanted, configs = CreateQueue.decode(envelope)
         existing = self.state.queue(name)
         if existing is not None:
@@ -230,7 +233,7 @@ class Fold:
         )
         return self._put_queue(log_offset, queue)
 
-    def _grow(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _grow(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, wanted = GrowQueue.decode(envelope)
         queue = self.state.queue_by_id(queue_id)
         if queue is None:
@@ -252,7 +255,7 @@ class Fold:
         )
         return self._put_queue(log_offset, grown)
 
-    def _configure(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _configure(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, given, dropped, replace_all = ConfigureQueue.decode(envelope)
         queue = self.state.queue_by_id(queue_id)
         if queue is None:
@@ -265,7 +268,7 @@ class Fold:
         changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, changed)
 
-    def _queue_ready(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _queue_ready(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, as_of = QueueReady.decode(envelope)
         work = self.state.get(rows.pending_assignment_key(queue_id))
         if work is None or json.loads(work)["as_of"] != as_of:
@@ -277,7 +280,7 @@ class Fold:
         usable = replace(queue, partitions=queue.wanted, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, usable)
 
-    def _delete(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _delete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue = self.state.queue_by_id(DeleteQueue.decode(envelope).queue_id)
         if queue is None:
             return _NO_QUEUE
@@ -292,7 +295,7 @@ class Fold:
         return Outcome(Code.NONE, queue=queue)
 
     def _assign_partitions(
-        self, log_offset: int, envelope: Envelope, place: LogLocation
+        self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
         queue_id, name, partitions, as_of, time_ms = AssignPartitions.decode(envelope)
         key = rows.assignment_key(queue_id)
@@ -311,7 +314,9 @@ class Fold:
         self.state.put(key, rows.encode_assignment(as_of, partitions))
         return Outcome(Code.NONE)
 
-    def _drop_tombstone(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _drop_tombstone(
+        self, log_offset: int, envelope: Envelope, location: LogLocation
+    ) -> Outcome:
         """No late command can bring the deleted queue back any more."""
         key = rows.assignment_key(DropTombstone.decode(envelope).queue_id)
         data = self.state.get(key)
@@ -321,13 +326,13 @@ class Fold:
 
     # -- the shard
 
-    def _foreign(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _foreign(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         return Outcome(Code.INVALID_RECORD)
 
-    def _claim(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _claim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         self.state.put(rows.TERM_KEY, Term(log_offset, Claim.decode(envelope).writer).encode())
         return Outcome(Code.NONE, log_offset)
 
-    def _producer_id(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def _producer_id(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Unique for ever: no two allocations share shard and log offset."""
         return Outcome(Code.NONE, log_offset * self._shards + self._shard)

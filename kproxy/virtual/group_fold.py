@@ -52,7 +52,7 @@ class GroupFold:
 
     # -- members
 
-    def change(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def change(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group, after, kind, members, values, changed, time_ms = ChangeGroup.decode(envelope)
         before = self.head(group)
         if (NO_VERSION if before is None else before.version) != after:
@@ -72,7 +72,7 @@ class GroupFold:
 
     # -- offsets
 
-    def commit(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def commit(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group, member, epoch, offsets, time_ms = CommitOffsets.decode(envelope)
         head = self.head(group)
         fault = self._member_fault(group, head, member, epoch)
@@ -117,7 +117,7 @@ class GroupFold:
         self._state.put(rows.offset_by_queue_key(*key, group), b"")
         return Code.NONE
 
-    def delete_offsets(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def delete_offsets(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group, partitions = DeleteOffsets.decode(envelope)
         for key in partitions:
             self._drop_offset(group, key)
@@ -131,7 +131,7 @@ class GroupFold:
         found = self._state.scan(*rows.offset_range(group))
         return [rows.partition_of_offset(key) for key, _ in found]
 
-    def expire(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Offsets that were old when looked at, if they still are what was looked at.
 
         Whether any are left is not looked at here: earlier kproxies swept those of dead queues
@@ -157,7 +157,7 @@ class GroupFold:
             )
         return Outcome(Code.NONE)
 
-    def delete(self, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+    def delete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group = DeleteGroup.decode(envelope).group
         head = self.head(group)
         if head is None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kproxy.protocol.batch import read_header
 from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.fold import copied_header, copied_place
+from kproxy.virtual.fold import copied_header, copied_location
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
@@ -31,7 +31,7 @@ _COUNTER = struct.Struct(">qqqqQ")  # an anchor, and the offset that the partiti
 _AS_OF = struct.Struct(">BQ")
 _FORM = 1
 _OFFSET_END = (1 << 63) - 1
-_SLICE = 1000
+_ROWS_AT_ONCE = 1000
 _REMEMBERED_MAX = 10_000
 
 
@@ -88,7 +88,7 @@ class Anchors:
         for key in keys:
             if RowKind.PARTITION.of(key) and (value := self._kv.get(key)) is not None:
                 log_start, next_offset = rows.partition_ends(value)
-                if next_offset - log_start > _SLICE:
+                if next_offset - log_start > _ROWS_AT_ONCE:
                     long.append((key, value))
             yield
         for key, value in long * 2:
@@ -103,7 +103,7 @@ class Anchors:
         while whole:
             start, end = (rows.batch_key(*partition, at) for at in (offset, _OFFSET_END))
             passed = 0
-            for found, data in islice(self._kv.scan(start, end), _SLICE):
+            for found, data in islice(self._kv.scan(start, end), _ROWS_AT_ONCE):
                 batch = rows.decode_batch(data)
                 last_offset = rows.batch_key_offset(found)
                 if not batch.copied:
@@ -113,7 +113,7 @@ class Anchors:
                     yield Anchor(batch.log_offset, base_offset, size_before, through_ms)
                     return
                 offset, passed = last_offset + 1, passed + 1
-            whole = passed == _SLICE
+            whole = passed == _ROWS_AT_ONCE
             if whole:
                 self._remember(key, offset)
                 yield None
@@ -216,16 +216,16 @@ class Reindex:
         self._look_within_ms = look_within_ms
         self._any_void = next(state.kv.scan(*RowKind.NO_EFFECT.range()), None) is not None
 
-    def apply(self, log_offset: int, envelope: Envelope, place: LogLocation) -> None:
+    def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """Note where a live batch lies; of anything else nothing is needed."""
         key = (envelope.queue_id, envelope.partition)
         if envelope.kind == Kind.APPEND:
-            self._append(key, log_offset, envelope, place)
+            self._append(key, log_offset, envelope, location)
         elif envelope.kind == Kind.COPY:
-            self._copy(key, envelope, place)
+            self._copy(key, envelope, location)
 
     def _append(
-        self, key: PartitionKey, log_offset: int, envelope: Envelope, place: LogLocation
+        self, key: PartitionKey, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> None:
         counter_key = rows.counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
@@ -236,10 +236,10 @@ class Reindex:
             return
         header = read_header(envelope.body)
         last_offset = base_offset + header.last_offset_delta
-        size += place.length
+        size += location.length
         through_ms = max(through_ms, header.max_timestamp)
         batch = Batch(
-            *place, header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms
+            *location, header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms
         )
         self._note(key, last_offset, batch)  # nothing else lies there: a copy comes behind it
         counted = _COUNTER.pack(log_offset + 1, last_offset + 1, size, through_ms, end_offset)
@@ -248,7 +248,7 @@ class Reindex:
     def _void(self, log_offset: int) -> bool:
         return self._any_void and self._state.get(rows.no_effect_key(log_offset)) is not None
 
-    def _copy(self, key: PartitionKey, envelope: Envelope, place: LogLocation) -> None:
+    def _copy(self, key: PartitionKey, envelope: Envelope, location: LogLocation) -> None:
         header = copied_header(envelope)
         last_offset = envelope.number + header.last_offset_delta
         row = self._state.partition(key)
@@ -256,7 +256,7 @@ class Reindex:
             return
         log_offset, size, through_ms = COPIED.unpack_from(envelope.body)
         batch = Batch(
-            *copied_place(place),
+            *copied_location(location),
             header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms,
             copied=True,
         )  # fmt: skip
@@ -287,7 +287,7 @@ class Reindex:
                 )
             self._state.put(key, None)
             self._look_soon(partition)
-            if number % _SLICE == 0:
+            if number % _ROWS_AT_ONCE == 0:
                 yield
         forget_ms = self._now_ms + rows.TOMBSTONE_KEPT_MS
         for key, data in self._state.kv.scan(*RowKind.ASSIGNMENT.range()):

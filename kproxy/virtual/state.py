@@ -169,13 +169,13 @@ class State:
         data = self.get(rows.offset_key(group, *key))
         return None if data is None else rows.decode_committed(data)
 
-    def count_live(self, place: LogLocation | Batch) -> None:
+    def count_live(self, location: LogLocation | Batch) -> None:
         """A batch lies here from now on."""
-        self._count(place.segment, place.length + COPY_BYTES)
+        self._count(location.segment, location.length + COPY_BYTES)
 
-    def count_dead(self, place: LogLocation | Batch) -> None:
+    def count_dead(self, location: LogLocation | Batch) -> None:
         """A batch that lies here is not needed here any more."""
-        self._count(place.segment, -place.length - COPY_BYTES)
+        self._count(location.segment, -location.length - COPY_BYTES)
 
     def _count(self, segment: int, change: int) -> None:
         last, live = self._last_segment

@@ -110,7 +110,7 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
         await fill(await served(life), queue_id)
         monkeypatch.setattr(RocksKv, "scan", noted)
         monkeypatch.setattr(pace, "SLICE_S", 0.0)
-        monkeypatch.setattr(housekeeper, "_SLICE", 20)
+        monkeypatch.setattr(housekeeper, "_ROWS_AT_ONCE", 20)
         coordinators = Coordinators(life.shards.all, life.config, life.cache, life.now_ms)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(coordinators.run)

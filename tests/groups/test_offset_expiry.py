@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.groups.offset_expiry import _OFFSETS_MAX, OffsetExpiry
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.shard.retention import _SLICE, Retention
+from kproxy.shard.retention import _ROWS_AT_ONCE, Retention
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import decode_group, group_key
@@ -331,7 +331,7 @@ def test_what_was_looked_at_is_not_stepped_over_again() -> None:
     stage.shard.kv.scan = scan
     *looks, late = [start for start in starts if start[:1] == b"c"]
     assert late > rows.retention_due_key(stage.now + DAY, b"", 0)
-    assert len(looks) == -(-450 // _SLICE)
+    assert len(looks) == -(-450 // _ROWS_AT_ONCE)
     assert looks[1] > rows.retention_due_key(0, b"", 0)
     assert looks == sorted(set(looks))
     assert not [filed for filed in due(stage) if filed[0] <= stage.now]

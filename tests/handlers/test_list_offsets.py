@@ -156,7 +156,7 @@ def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.MonkeyPat
     """Of the batches looked at first none is late enough; the others go while it rests."""
 
     async def test(worker: Worker) -> None:
-        monkeypatch.setattr(list_offsets, "_SLICE", 1)
+        monkeypatch.setattr(list_offsets, "_ROWS_AT_ONCE", 1)
         for time_ms in (5000, *[1000] * 10):
             assert produce(worker, batch(b"v", times=(time_ms,))) == 0
         shard: Any = worker.any_shard()

@@ -17,7 +17,7 @@ from kproxy.errors import Code
 from kproxy.log.shared import SharedLog
 from kproxy.shard.shard import Shard
 from kproxy.upstream.rows_writer import NotPublished
-from kproxy.virtual import fold, producers, rows, state
+from kproxy.virtual import producers, rows, state
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import Outcome
@@ -259,7 +259,8 @@ def who_serves_goes_on_behind_the_claim_of_another(patch: pytest.MonkeyPatch) ->
 
 
 def copies_that_do_not_say_so(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fold, "Batch", lambda *values, copied: Batch(*values))
+    moved = Batch._replace
+    patch.setattr(Batch, "_replace", lambda batch, *, copied, **values: moved(batch, **values))
 
 
 # -- groups

@@ -41,7 +41,7 @@ SHARD, SHARDS = ShardId(1), 3
 @pytest.fixture
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was passed over in looks for anchors is remembered after two batches."""
-    monkeypatch.setattr(snapshot, "_SLICE", 2)
+    monkeypatch.setattr(snapshot, "_ROWS_AT_ONCE", 2)
 
 
 def place_of(log_offset: int, envelope: Envelope) -> LogLocation:

@@ -86,7 +86,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         for module in (shard_owner, rebuild):
             monkeypatch.setattr(module, "wipe", world.wipe)
         monkeypatch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
-        monkeypatch.setattr(publisher, "_SLICE", simulation.conditions.rows_at_once)
+        monkeypatch.setattr(publisher, "_ROWS_AT_ONCE", simulation.conditions.rows_at_once)
         monkeypatch.setattr(publisher, "checkpoint", _checkpoint(simulation))
         virtual_time.run(simulation.run)
         return simulation
