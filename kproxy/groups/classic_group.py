@@ -4,7 +4,7 @@ Who is joining, who waits and until when is soft: a new coordinator hears of it 
 own retries. A completed rebalance is logged, and answered when it has been.
 """
 
-import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from kproxy.errors import Code
@@ -70,12 +70,8 @@ class ClassicGroup(ClassicRebalance):
         """Why this is not a member of this generation; -1 is not looked at."""
         if self.state == State.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE
-        if instance is not None:
-            known = self._instances.get(instance)
-            if known is None:
-                return Code.UNKNOWN_MEMBER_ID
-            if known != member_id:
-                return Code.FENCED_INSTANCE_ID
+        if fault := self.static_members.fault(instance, member_id):
+            return fault
         if member_id not in self.members:
             return Code.UNKNOWN_MEMBER_ID
         if generation >= 0 and generation != self.generation:
@@ -109,9 +105,6 @@ class ClassicGroup(ClassicRebalance):
                 return None
         return frozenset(found)
 
-    def of_instance(self, instance: str) -> str | None:
-        return self._instances.get(instance)
-
     def supports(self, protocol_type: str, protocols: set[str]) -> bool:
         """Whether a member with these protocols fits in."""
         if not protocol_type or not protocols:
@@ -122,14 +115,12 @@ class ClassicGroup(ClassicRebalance):
             return False
         return bool(protocols & self._common_protocols())
 
-    def reserve(self, client_id: str, session_s: float) -> str:
-        """A member id for someone to join with."""
-        member_id = f"{client_id}-{uuid.uuid4()}"
+    def reserve(self, member_id: str, session_s: float) -> None:
+        """Keep a place for a member that is to join with this id, for a session's length."""
         self._pending.add(member_id)
         self.alarms.set(
             member_id, self._home.now() + session_s, lambda now: self._expire_pending(member_id)
         )
-        return member_id
 
     @property
     def size(self) -> int:
@@ -199,15 +190,14 @@ class ClassicGroup(ClassicRebalance):
         if not member.new:
             self.heard(member)
 
-    def replace_static(self, instance: str, new_id: str) -> ClassicMember:
-        """The same static member under a new id; who still waits under the old one is fenced."""
-        old_id = self._instances[instance]
-        member = self.members.pop(old_id)
+    def replace_static(self, member: ClassicMember, new_id: str) -> None:
+        """Give a static member a new id; a request that waits under the old one is fenced."""
+        old_id = member.id
+        del self.members[old_id]
         member.answer_join(join_answer(Code.FENCED_INSTANCE_ID, old_id))
         member.answer_sync(sync_answer(Code.FENCED_INSTANCE_ID))
         member.id = new_id
         self.members[new_id] = member
-        self._instances[instance] = new_id
         if self.leader == old_id:
             self.leader = new_id
         if self.state == State.PREPARING:
@@ -217,14 +207,12 @@ class ClassicGroup(ClassicRebalance):
             self._unsynced.discard(old_id)
             self._unsynced.add(new_id)
         self.heard(member)
-        return member
 
     def take_in(self, member: ClassicMember) -> None:
         """A member that is there from now on, without a rebalance."""
         self.members[member.id] = member
         self._count_protocols(member.protocols, 1)
-        if member.instance is not None:
-            self._instances[member.instance] = member.id
+        self.static_members.add(member)
         member.deadline = self._home.now() + (_NEW_MEMBER_S if member.new else member.session_s)
         self._watch(member)
 
@@ -237,7 +225,7 @@ class ClassicGroup(ClassicRebalance):
         self.has_synced(member.id)
         return waiting
 
-    def assign(self, assignments: dict[str, bytes]) -> None:
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
         """What the leader has decided; each member's part, empty where it has none."""
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")

@@ -4,8 +4,8 @@ A generation is the member's epoch. Such a member takes its next step by joining
 Kafka's `classicGroupJoinToConsumerGroup` and what follows it).
 """
 
-import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
@@ -18,6 +18,15 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.migration import assignment_of, parts_named
 from kproxy.loop.pace import Pace
 from kproxy.loop.steps import done, in_order
+
+
+@dataclass(frozen=True, slots=True)
+class MemberClaim:
+    """Who a member of the classic protocol says it is."""
+
+    member_id: str
+    instance: str | None
+    generation: int
 
 
 async def join(
@@ -37,12 +46,11 @@ async def join(
     topics = tuple(await done(in_order(set(wanted.topics))))
     owned = await done(parts_named(wanted.owned, coordinator.lookup))
     if not asked.id and asked.instance is None and known_id_required:
-        new_id = f"{asked.client_id}-{uuid.uuid4()}"
-        return join_answer(Code.MEMBER_ID_REQUIRED, new_id)
+        return join_answer(Code.MEMBER_ID_REQUIRED, coordinator.new_member_id(asked.client_id))
     async with group.lock:
         if group.ended:
             raise KafkaError(Code.NOT_COORDINATOR)
-        member = _member(group, asked)
+        member = _member(coordinator, group, asked)
         changed = topics != member.topics
         group.subscribe(member, topics, "")
         member.client_id, member.host = asked.client_id, asked.host
@@ -67,48 +75,46 @@ async def join(
         }
 
 
-def _member(group: ConsumerGroup, asked: ClassicMember) -> ConsumerMember:
+def _member(coordinator: Coordinator, group: ConsumerGroup, asked: ClassicMember) -> ConsumerMember:
     if asked.instance is not None:
-        known = group.of_instance(asked.instance)
+        known = group.static_members.find(asked.instance)
         if known is not None:
-            if known.id == asked.id:
-                return known
-            if asked.id:
-                raise KafkaError(Code.FENCED_INSTANCE_ID)
-            return group.replace_static(known, f"{asked.instance}-{uuid.uuid4()}")
+            if not asked.id:
+                return group.replace_static(known, coordinator.new_member_id(asked.instance))
+            if fault := group.static_members.fault(asked.instance, asked.id):
+                raise KafkaError(fault)
+            return known
     known = group.members.get(asked.id)
     if known is not None:
         return known
-    member = ConsumerMember(asked.id or f"{asked.client_id}-{uuid.uuid4()}")
+    member = ConsumerMember(asked.id or coordinator.new_member_id(asked.client_id))
     member.instance = asked.instance
     return member
 
 
-def _classic(group: ConsumerGroup, body: Any) -> ConsumerMember:
+def _claimed(group: ConsumerGroup, claim: MemberClaim) -> ConsumerMember:
     """The member that a request speaks for. Raises KafkaError."""
-    instance = getattr(body, "group_instance_id", None)
-    member = group.members.get(body.member_id)
-    if instance is not None:
-        of_instance = group.of_instance(instance)
-        if of_instance is None:
-            raise KafkaError(Code.UNKNOWN_MEMBER_ID)
-        if of_instance.id != body.member_id:
-            raise KafkaError(Code.FENCED_INSTANCE_ID)
+    if fault := group.static_members.fault(claim.instance, claim.member_id):
+        raise KafkaError(fault)
+    member = group.members.get(claim.member_id)
     if member is None or not member.classic:
         raise KafkaError(Code.UNKNOWN_MEMBER_ID)
-    if body.generation_id != member.epoch:
+    if claim.generation != member.epoch:
         raise KafkaError(Code.ILLEGAL_GENERATION)
     return member
 
 
-async def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dict[str, Any]:
+async def sync(
+    coordinator: Coordinator,
+    group: ConsumerGroup,
+    claim: MemberClaim,
+    protocol: tuple[str, str] | None,
+) -> dict[str, Any]:
     """The SyncGroup answer: what this member has now. Raises KafkaError."""
-    member = _classic(group, body)
+    member = _claimed(group, claim)
     group.heard(member)
     names = [name for name, _ in member.protocols]
-    given_type = getattr(body, "protocol_type", None)
-    given_name = getattr(body, "protocol_name", None)
-    if given_type not in (None, CONSUMER_PROTOCOL) or given_name not in (None, *names):
+    if protocol is not None and (protocol[0] != CONSUMER_PROTOCOL or protocol[1] not in names):
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     if group.epoch > member.epoch and member.progress != Progress.UNREVOKED:
         raise KafkaError(Code.REBALANCE_IN_PROGRESS)
@@ -120,9 +126,9 @@ async def sync(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> dic
     }
 
 
-async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, body: Any) -> Code:
-    """Whether the member has to join again to go on. Raises KafkaError."""
-    member = _classic(group, body)
+async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: MemberClaim) -> Code:
+    """REBALANCE_IN_PROGRESS where the member has to join again to go on. Raises KafkaError."""
+    member = _claimed(group, claim)
     group.heard(member)
     async with group.lock:
         if not group.ended and coordinator.looking.look(group, now=False):
@@ -135,6 +141,19 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, body: Any) -
     return Code.REBALANCE_IN_PROGRESS if behind else Code.NONE
 
 
+def _leave_one(group: ConsumerGroup, member_id: str, instance: str | None) -> Code:
+    member = group.members.get(member_id)
+    if instance is not None:
+        member = group.static_members.find(instance)
+        fault = group.static_members.fault(instance, member_id)
+        if member is not None and member_id and fault:
+            return fault
+    if member is None:
+        return Code.UNKNOWN_MEMBER_ID
+    group.take_out(member.id)
+    return Code.NONE
+
+
 async def leave(
     coordinator: Coordinator, group: ConsumerGroup, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
@@ -143,16 +162,7 @@ async def leave(
     async with group.lock:
         for member_id, instance in leaving:
             await pace.step()
-            member = group.members.get(member_id)
-            if not member_id and instance is not None:
-                member = group.of_instance(instance)
-            if member is None:
-                codes.append(Code.UNKNOWN_MEMBER_ID)
-            elif instance is not None and member.instance != instance:
-                codes.append(Code.FENCED_INSTANCE_ID)
-            else:
-                group.take_out(member.id)
-                codes.append(Code.NONE)
+            codes.append(_leave_one(group, member_id, instance))
         if Code.NONE in codes:
             group.go_on_without()
             if await coordinator.log_changes(group):

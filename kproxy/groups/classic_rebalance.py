@@ -11,6 +11,7 @@ from anyio import Lock
 from kproxy.errors import Code
 from kproxy.groups.classic_member import ClassicMember, Promise, Protocols
 from kproxy.groups.classic_states import State, join_answer, sync_answer
+from kproxy.groups.static_members import StaticMembers
 from kproxy.groups.timers import Alarms, Timers
 from kproxy.virtual.group_rows import NO_VERSION
 
@@ -51,7 +52,7 @@ class ClassicRebalance:
         self.alarms = Alarms(home.timers)
         self.state = State.EMPTY
         self.members: dict[str, ClassicMember] = {}
-        self._instances: dict[str, str] = {}
+        self.static_members = StaticMembers[ClassicMember]()
         self._pending: set[str] = set()  # ids given out and not joined with
         self._supported: Counter[str] = Counter()  # members by protocol
         self._unjoined: set[str] = set()  # who is waited for while it prepares
@@ -107,8 +108,7 @@ class ClassicRebalance:
     def _drop(self, member_id: str) -> None:
         member = self.members.pop(member_id)
         self.alarms.cancel(member)
-        if member.instance is not None:
-            self._instances.pop(member.instance, None)
+        self.static_members.remove(member)
         self._unsynced.discard(member_id)
         self._unjoined.discard(member_id)
         self._count_protocols(member.protocols, -1)

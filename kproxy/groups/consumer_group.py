@@ -18,6 +18,7 @@ from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, Pr
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.counters import AssignmentCounts, SubscriptionCounts
 from kproxy.groups.reconciliation import reconcile
+from kproxy.groups.static_members import StaticMembers
 from kproxy.groups.timers import Alarms, Timers
 from kproxy.loop.steps import EVERY, Steps, at_once, spent
 from kproxy.virtual.group_rows import NO_VERSION, Change, GroupRow, Row, Rows
@@ -93,7 +94,7 @@ class ConsumerGroup:
         self.seen_changes = -1  # of the catalogue, when it was last looked at
         self.look_again_at = self.resolve_again_at = 0.0
         self.looking = self.assigning = False  # beside what members ask for
-        self._instances: dict[str, ConsumerMember] = {}
+        self.static_members = StaticMembers[ConsumerMember]()
         self._holders = AssignmentCounts()
         self.reading = SubscriptionCounts()
         self._logged: dict[str, Any] | None = None  # the head's values
@@ -196,14 +197,12 @@ class ConsumerGroup:
         return member
 
     def _count(self, member: ConsumerMember) -> None:
-        if member.instance is not None:
-            self._instances[member.instance] = member
+        self.static_members.add(member)
         at_once(self._holders.count(_union(member.assigned, member.revoking), 1))
         self.reading.count(member, 1)
 
     def _uncount(self, member: ConsumerMember) -> None:
-        if member.instance is not None and self._instances.get(member.instance) is member:
-            del self._instances[member.instance]
+        self.static_members.remove(member)
         at_once(self._holders.count(_union(member.assigned, member.revoking), -1))
         self.reading.count(member, -1)
 
@@ -284,9 +283,6 @@ class ConsumerGroup:
         member.epoch = member.previous_epoch = 0
         return member
 
-    def of_instance(self, instance: str) -> ConsumerMember | None:
-        return self._instances.get(instance)
-
     def commit_fault(self, member_id: str, instance: str | None, epoch: int, version: int) -> Code:
         """Why this may not commit now; without members anyone may."""
         if epoch < 0 and not self.members:
@@ -324,7 +320,7 @@ class ConsumerGroup:
         for member_id, parts in made.target.items():
             member = self.members.get(member_id)
             if member is None and member_id in made.instances:
-                member = self.of_instance(made.instances[member_id])
+                member = self.static_members.find(made.instances[member_id])
             if member is not None and member.target is not parts and member.target != parts:
                 member.target = parts
                 self.changed.add(member.id)

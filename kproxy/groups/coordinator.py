@@ -5,6 +5,7 @@ with members are read, so that members that never come back run out; when it is 
 is sent to look for the new coordinator.
 """
 
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -41,6 +42,13 @@ _ROW_PARTS = 20  # as many as take the time of a row without any
 Group = ClassicGroup | ConsumerGroup
 
 
+def storage_code(code: Code) -> Code:
+    """What Kafka's coordinator says when its log cannot be written."""
+    if code == Code.MESSAGE_TOO_LARGE:
+        return Code.UNKNOWN_SERVER_ERROR
+    return Code.COORDINATOR_NOT_AVAILABLE
+
+
 class Coordinator:
     """The groups of one shard while this worker serves it."""
 
@@ -51,27 +59,34 @@ class Coordinator:
         lookup: Lookup,
         now_ms: Callable[[], int],
         sooner: Callable[[], None],
+        unique_id: Callable[[], object] = uuid.uuid4,
     ) -> None:
-        """`sooner`: called when a timer is due before all others."""
+        """`sooner` is called when a timer is due before all others."""
         self.shard = shard
         self.claim_offset = shard.claim_offset
         self.config = config
         self.lookup = lookup
         self.now_ms = now_ms
+        self._unique_id = unique_id
         self.timers = Timers(sooner)
         self.groups: dict[str, Group] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._to_log: deque[Group] = deque()
         self._to_fence: dict[ConsumerGroup, Fenced] = {}
         self._more = anyio.Event()
-        self.deletions = GroupDeletions(shard, self.head, now_ms)
+        self.deletions = GroupDeletions(shard, self.head, self.now_ms)
         self.looking = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
 
     def now(self) -> float:
+        """Seconds of the loop's clock, by which the timers run."""
         return anyio.current_time()
+
+    def new_member_id(self, prefix: str) -> str:
+        """An id that no member has had before, as Kafka makes it."""
+        return f"{prefix}-{self._unique_id()}"
 
     def has(self, group: Group) -> bool:
         return self.groups.get(group.id) is group

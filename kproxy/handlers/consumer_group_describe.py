@@ -8,7 +8,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import ConsumerMember
-from kproxy.handlers.classic_groups import coordinator_of
+from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.loop.steps import EVERY, Steps, done
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.worker.worker import Request, Worker

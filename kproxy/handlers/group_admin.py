@@ -9,7 +9,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.classic_states import State
 from kproxy.groups.coordinator import Coordinator
-from kproxy.handlers.classic_groups import coordinator_of
+from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.virtual.group_rows import GroupRow
 from kproxy.worker.worker import Request, Worker

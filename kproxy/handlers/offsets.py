@@ -12,7 +12,7 @@ from anyio import move_on_after
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.consumer_group import ConsumerGroup
-from kproxy.handlers.classic_groups import coordinator_of
+from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.loop.pace import Row, scanned, slices
 from kproxy.memory_budget import ResponseBudget
 from kproxy.metadata.queue_settings import settings_of
