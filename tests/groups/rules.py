@@ -1,0 +1,56 @@
+"""A coordinator without a worker, and groups whose time a test moves."""
+
+from itertools import count
+from typing import Any
+
+from kproxy.config import Config
+from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.timers import Timers
+from kproxy.metadata.catalogue import StateLookup
+from tests.fakes import MemoryShard
+
+
+def coordinator_without_worker(**settings: Any) -> Coordinator:
+    """Member ids are numbered: "NAME-0", "NAME-1" and so on."""
+    shard: Any = MemoryShard()
+    config = Config(**{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0} | settings)
+    numbers = count()
+    return Coordinator(
+        shard, config, StateLookup(shard.state), lambda: 0, lambda: None, lambda: next(numbers)
+    )
+
+
+class StandingHome:
+    """What a group needs of a coordinator, with a clock that stands until `pass_time`."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.timers = Timers()
+        self.logged: list[Any] = []
+        self.forgotten: list[Any] = []
+        self.fenced: list[str] = []
+        self.initial_delay_s = 3.0
+        self.consumer_session_s = 45.0
+        self.assignment_interval_s = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def soon(self, group: Any) -> None:
+        self.logged.append(group)
+
+    def forget(self, group: Any) -> None:
+        self.forgotten.append(group)
+
+    def fence_soon(self, group: Any, member: Any, still: Any) -> None:
+        if still():
+            self.fenced.append(member.id)
+            group.take_out(member.id)
+
+    def pass_time(self, seconds: float) -> None:
+        """Everything that falls due meanwhile happens at its time."""
+        until = self.time + seconds
+        while self.timers.next <= until:
+            self.time = max(self.time, self.timers.next)
+            self.timers.run_due(self.time)
+        self.time = until

@@ -1,0 +1,210 @@
+"""Joining, syncing, heartbeats and leaving as rules, without a worker, socket or sleep."""
+
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups import classic_protocol, heartbeat
+from kproxy.groups.classic_group import ClassicGroup
+from kproxy.groups.classic_member import ClassicMember
+from kproxy.groups.classic_members import MemberClaim
+from kproxy.groups.classic_protocol import JoinRequest
+from kproxy.groups.classic_states import State
+from kproxy.groups.coordinator import Coordinator
+from tests.groups.rules import StandingHome, coordinator_without_worker
+from tests.groups.test_heartbeat import JOIN as CONSUMER_JOIN
+
+NEW = JoinRequest(
+    group_id="g", member_id="", instance=None, client_id="c", host="/h", session_s=10.0,
+    rebalance_s=60.0, protocol_type="consumer", protocols=(("range", b""),),
+    known_id_required=False, may_skip_assignment=True,
+)  # fmt: skip
+PROTOCOL = ("consumer", "range")
+
+pytestmark = pytest.mark.anyio
+
+
+async def joined(coordinator: Coordinator, asked: JoinRequest) -> Any:
+    """The answer's fields, or its code."""
+    answers: list[Any] = []
+
+    async def join() -> None:
+        try:
+            answers.append(await classic_protocol.join(coordinator, asked))
+        except KafkaError as error:
+            answers.append(error.code)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(join)
+        while not answers:
+            await anyio.lowlevel.checkpoint()
+            coordinator.timers.run_due(coordinator.now())
+    return answers[0]
+
+
+async def synced(coordinator: Coordinator, claim: MemberClaim, **assignments: bytes) -> Any:
+    try:
+        group = await coordinator.load("g")
+        answer = await classic_protocol.sync(coordinator, group, claim, PROTOCOL, assignments)
+    except KafkaError as error:
+        return error.code
+    return answer["assignment"]
+
+
+async def stable(instance: str | None = None, **settings: Any) -> Coordinator:
+    """With a group of one member, "c-0" or "INSTANCE-0", that has its assignment."""
+    coordinator = coordinator_without_worker(**settings)
+    answer = await joined(coordinator, replace(NEW, instance=instance))
+    member_id = answer["member_id"]
+    assert member_id == f"{instance or 'c'}-0"
+    claim = MemberClaim(member_id, instance, 1)
+    assert await synced(coordinator, claim, **{member_id: b"mine"}) == b"mine"
+    return coordinator
+
+
+async def test_a_new_member_first_gets_an_id_that_is_kept_for_it() -> None:
+    coordinator = coordinator_without_worker()
+    asked = replace(NEW, known_id_required=True)
+    answer = await classic_protocol.join(coordinator, asked)
+    assert (answer["error_code"], answer["member_id"]) == (Code.MEMBER_ID_REQUIRED, "c-0")
+    group: Any = coordinator.groups["g"]
+    assert group.reserved("c-0")
+    assert await classic_protocol.leave(coordinator, group, [("c-0", None)]) == [Code.NONE]
+    assert "g" not in coordinator.groups
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"member_id": "nobody"}, Code.UNKNOWN_MEMBER_ID),
+        ({"session_s": 0.0}, Code.INVALID_SESSION_TIMEOUT),
+        ({"session_s": 1e7}, Code.INVALID_SESSION_TIMEOUT),
+        ({"protocol_type": "connect"}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": ()}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("other", b""),)}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"member_id": "c-0", "instance": "i"}, Code.UNKNOWN_MEMBER_ID),
+    ],
+)
+async def test_who_may_not_join(changes: dict[str, Any], code: Code) -> None:
+    coordinator = await stable()
+    assert await joined(coordinator, replace(NEW, **changes)) == code
+
+
+async def test_a_full_group() -> None:
+    coordinator = await stable(group_members_max=1)
+    assert await joined(coordinator, NEW) == Code.GROUP_MAX_SIZE_REACHED
+
+
+async def test_a_static_member_is_back_and_keeps_its_part() -> None:
+    coordinator = await stable("i")
+    answer = await joined(coordinator, replace(NEW, instance="i"))
+    assert (answer["member_id"], answer["generation_id"]) == ("i-1", 1)
+    assert answer["skip_assignment"]
+    assert await synced(coordinator, MemberClaim("i-1", "i", 1)) == b"mine"
+    assert await synced(coordinator, MemberClaim("i-0", "i", 1)) == Code.FENCED_INSTANCE_ID
+
+
+@pytest.mark.parametrize(
+    ("member_id", "instance", "generation", "code"),
+    [
+        ("i-0", "i", 1, Code.NONE),
+        ("i-0", None, 1, Code.NONE),
+        ("i-0", "i", 2, Code.ILLEGAL_GENERATION),
+        ("i-0", "i", -1, Code.ILLEGAL_GENERATION),
+        ("i-9", "i", 1, Code.FENCED_INSTANCE_ID),
+        ("i-0", "other", 1, Code.UNKNOWN_MEMBER_ID),
+        ("i-9", None, 1, Code.UNKNOWN_MEMBER_ID),
+    ],
+)
+async def test_who_speaks_for_a_member(
+    member_id: str, instance: str | None, generation: int, code: Code
+) -> None:
+    coordinator = await stable("i")
+    group = await coordinator.load("g")
+    claim = MemberClaim(member_id, instance, generation)
+    found = Code.NONE
+    try:
+        found = await classic_protocol.heartbeat(coordinator, group, claim)
+    except KafkaError as error:
+        found = error.code
+    assert found == code
+
+
+LEAVING = [
+    ("i-0", None, Code.NONE),
+    ("i-0", "i", Code.NONE),
+    ("", "i", Code.NONE),
+    ("", None, Code.UNKNOWN_MEMBER_ID),
+    ("", "other", Code.UNKNOWN_MEMBER_ID),
+    ("i-9", None, Code.UNKNOWN_MEMBER_ID),
+    ("i-9", "i", Code.FENCED_INSTANCE_ID),
+    ("i-0", "other", Code.UNKNOWN_MEMBER_ID),
+]
+
+
+@pytest.mark.parametrize(("member_id", "instance", "code"), LEAVING)
+async def test_who_leaves(member_id: str, instance: str | None, code: Code) -> None:
+    coordinator = await stable("i")
+    group = await coordinator.load("g")
+    assert await classic_protocol.leave(coordinator, group, [(member_id, instance)]) == [code]
+
+
+@pytest.mark.parametrize(("member_id", "instance", "code"), LEAVING)
+async def test_who_leaves_a_consumer_group(
+    member_id: str, instance: str | None, code: Code
+) -> None:
+    """The same rule as in a classic group, as with Kafka."""
+    coordinator = coordinator_without_worker()
+    await heartbeat.heartbeat(coordinator, replace(CONSUMER_JOIN, member_id="i-0", instance="i"))
+    group = await coordinator.load("g")
+    assert await classic_protocol.leave(coordinator, group, [(member_id, instance)]) == [code]
+
+
+def standing_group(count: int) -> tuple[StandingHome, ClassicGroup]:
+    """A group in its first rebalance, joined at the same time."""
+    home = StandingHome()
+    group = ClassicGroup("g", home)
+    for number in range(count):
+        member = ClassicMember(f"m{number}", None, "c", "/h", 10.0, 60.0, NEW.protocols)
+        group.join(member, "consumer")
+    return home, group
+
+
+async def test_a_new_group_waits_for_more_members() -> None:
+    home, group = standing_group(2)
+    home.pass_time(5.9)  # for the second member it waits once more
+    group.join(ClassicMember("m2", None, "c", "/h", 10.0, 60.0, NEW.protocols), "consumer")
+    home.pass_time(3.0)
+    assert (group.state, group.generation) == (State.PREPARING, 0)
+    home.pass_time(0.2)
+    assert (group.state, group.generation, len(group.members)) == (State.COMPLETING, 1, 3)
+
+
+async def test_who_never_syncs_is_left_out_after_its_rebalance_timeout() -> None:
+    home, group = standing_group(2)
+    home.pass_time(3.1)
+    for beat in range(11):
+        for member in group.members.values():
+            group.heard(member)
+        home.pass_time(5)
+        assert len(group.members) == 2, beat
+    group.wait_for_sync(group.members["m0"])
+    home.pass_time(5.1)
+    assert list(group.members) == ["m0"]
+
+
+async def test_a_silent_member_goes_at_the_end_of_its_session() -> None:
+    home, group = standing_group(2)
+    home.pass_time(6.0)
+    for member_id in list(group.members):
+        group.wait_for_sync(group.members[member_id])
+    group.settle()
+    home.pass_time(9.0)
+    group.heard(group.members["m1"])
+    home.pass_time(1.1)
+    assert list(group.members) == ["m1"]
+    assert group.state == State.PREPARING
