@@ -37,6 +37,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return ByFile(config, log)
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs `async def` tests."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One served kproxy for a module's tests; each test takes names of its own."""

@@ -33,22 +33,19 @@ def config(**more: Any) -> Config:
     return Config(bootstrap_servers="hidden.example:9", workers=3, listen="127.0.0.1:700", **more)
 
 
-def test_workers_are_told_their_settings_by_a_pipe(
+async def test_workers_are_told_their_settings_by_a_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command line is for all users of the machine to see."""
     monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", WORKER, str(tmp_path)))
 
-    async def run() -> None:
-        keeper = Supervisor(config(data_dir=tmp_path / "data", advertise="name:800"))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keeper.run)
-            with anyio.fail_after(20):
-                while len([name for name in os.listdir(tmp_path) if "." not in name]) < 3:
-                    await anyio.sleep(0.05)
-            keeper._stop_all()
-
-    anyio.run(run)
+    keeper = Supervisor(config(data_dir=tmp_path / "data", advertise="name:800"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        with anyio.fail_after(20):
+            while len([name for name in os.listdir(tmp_path) if "." not in name]) < 3:
+                await anyio.sleep(0.05)
+        keeper._stop_all()
     told = {}
     for path in tmp_path.iterdir():
         arguments, line = path.read_text().split("\n", 1)
@@ -104,22 +101,23 @@ class Growing:
 
 
 @pytest.mark.parametrize(("others", "looks"), [(0, 1), (2, 3)])
-def test_nobody_is_answered_until_those_started_together_serve(others: int, looks: int) -> None:
+async def test_nobody_is_answered_until_those_started_together_serve(
+    others: int, looks: int
+) -> None:
     worker: Any = memory_worker()
     nodes = [Broker(number, "h", 100 + number) for number in range(5)]
     worker.cluster = Growing(nodes)
     together = [(node.host, node.port) for node in nodes[: others + 1]] if others else ()
-    anyio.run(Server(Config(), together)._wait_for_others, worker)
+    await Server(Config(), together)._wait_for_others(worker)
     assert worker.cluster.looks == looks
 
 
-def test_who_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_come_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(listener, "_TOGETHER_S", 0.2)
     worker: Any = memory_worker()
     one = Server(Config(), [("nobody", 1)])
 
-    async def run() -> None:
-        with anyio.fail_after(20):
-            await one._wait_for_others(worker)
-
-    anyio.run(run)
+    with anyio.fail_after(20):
+        await one._wait_for_others(worker)

@@ -112,7 +112,10 @@ class Connection(asyncio.Protocol):
                 except _Left:
                     return
                 except Exception as error:
-                    self._pipeline.fail(error)
+                    if not self._pipeline.closed:
+                        self._pipeline.fail(error)
+                    elif not isinstance(error, Malformed):
+                        self.report(error)
 
     def stop_reading(self) -> None:
         """Take no more requests; those accepted are still answered."""

@@ -166,7 +166,7 @@ class RequestPipeline:
     def settle(self, request: PipelinedRequest) -> None:
         """An overlapping request is durable or refused."""
         request.settled = True
-        if not self._flush_asked:
+        if not self._flush_asked and not self.closed:
             self._flush_asked = True
             self._actions.flush_soon()
 
@@ -202,9 +202,11 @@ class RequestPipeline:
         self.end_input()
 
     def fail(self, error: Exception) -> None:
-        """End the connection; what was ready by then is sent, unless the client does not read."""
-        if not self.closed or not isinstance(error, Malformed):
-            self._actions.report(error)
+        """End the connection; what was ready by then is sent, unless the client does not read.
+
+        Not for one that is closed already.
+        """
+        self._actions.report(error)
         try:
             self._send_settled()
         except Exception as another:
@@ -217,7 +219,7 @@ class RequestPipeline:
             self._actions.abort()
 
     def lost(self) -> None:
-        """The socket is gone, and everything is let go."""
+        """The socket is gone, and everything is let go, so that no cycle of objects is left."""
         self._phase = Phase.CLOSED
         held = sum(map(len, self._frames)) + sum(request.size for request in self._requests)
         self._frames.clear()
@@ -225,6 +227,7 @@ class RequestPipeline:
         self._memory.wait_no_more(self._take)
         self._memory.give_back(self._unfinished + held)
         self._unfinished = 0
+        del self._actions
 
     # -- in
 

@@ -54,7 +54,7 @@ def test_kafka_python_admin(site: Site, queue: str) -> None:
     admin.close()
 
 
-def test_aiokafka_in_and_out(site: Site, queue: str) -> None:
+async def test_aiokafka_in_and_out(site: Site, queue: str) -> None:
     async def run() -> None:
         async with AIOKafkaProducer(
             bootstrap_servers=site.address, enable_idempotence=True, compression_type="gzip"
@@ -78,10 +78,10 @@ def test_aiokafka_in_and_out(site: Site, queue: str) -> None:
         assert await consumer.committed(part) == 150
         await consumer.stop()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    await asyncio.wait_for(run(), 60)
 
 
-def test_aiokafka_admin(site: Site, queue: str) -> None:
+async def test_aiokafka_admin(site: Site, queue: str) -> None:
     async def run() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=site.address)
         await admin.start()
@@ -93,4 +93,4 @@ def test_aiokafka_admin(site: Site, queue: str) -> None:
             await asyncio.sleep(0.05)
         await admin.close()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    await asyncio.wait_for(run(), 60)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import pytest
 
 from kproxy.cluster import announcer
@@ -73,311 +72,266 @@ class Story:
         return holder, shard
 
 
-def test_old_deletions_are_not_announced_again() -> None:
+async def test_old_deletions_are_not_announced_again() -> None:
     """FAULT B1: a takeover swept the offsets committed on a queue that is there."""
 
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        listener = story.listener
-        groups, shard = listener.hold(GROUPS)
-        listener.fold(groups, shard, claim(2), commit(story.new.queue_id))
-        groups._serve(shard, 0)
+    story = Story()
+    await story.served()
+    listener = story.listener
+    groups, shard = listener.hold(GROUPS)
+    listener.fold(groups, shard, claim(2), commit(story.new.queue_id))
+    groups._serve(shard, 0)
 
-        async def settle() -> None:
-            await listener.hear(heard)
+    async def settle() -> None:
+        await listener.hear(heard)
 
-        remote_cleanup = RemoteQueueCleanup(SHARDS, listener.all, listener.cache, settle)
-        listener.cache.gone = remote_cleanup.queue_gone
-        heard = before = len(story.topic.records)
-        await story.taken_over(Member(story.topic, 3))
-        for heard in range(before, len(story.topic.records) + 1):
-            await listener.hear(heard)
-            found = listener.cache.find(NAME)
-            assert found is not None
-            assert found.queue_id == story.new.queue_id
-            await remote_cleanup.round()
-            await listener.tasks.run()
-        assert shard.state.committed(GROUP, (story.new.queue_id, 0)) is not None
-        assert heard == len(story.topic.records)
-
-    anyio.run(test)
+    remote_cleanup = RemoteQueueCleanup(SHARDS, listener.all, listener.cache, settle)
+    listener.cache.gone = remote_cleanup.queue_gone
+    heard = before = len(story.topic.records)
+    await story.taken_over(Member(story.topic, 3))
+    for heard in range(before, len(story.topic.records) + 1):
+        await listener.hear(heard)
+        found = listener.cache.find(NAME)
+        assert found is not None
+        assert found.queue_id == story.new.queue_id
+        await remote_cleanup.round()
+        await listener.tasks.run()
+    assert shard.state.committed(GROUP, (story.new.queue_id, 0)) is not None
+    assert heard == len(story.topic.records)
 
 
-def test_a_takeover_says_nothing_that_the_topic_says_already() -> None:
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        said = len(story.topic.records)
-        _, shard = await story.taken_over(Member(story.topic, 3))
-        assert len(story.topic.records) == said
-        assert not list(shard.state.scan(b"a", b"b"))  # nor will the next one
-
-    anyio.run(test)
+async def test_a_takeover_says_nothing_that_the_topic_says_already() -> None:
+    story = Story()
+    await story.served()
+    said = len(story.topic.records)
+    _, shard = await story.taken_over(Member(story.topic, 3))
+    assert len(story.topic.records) == said
+    assert not list(shard.state.scan(b"a", b"b"))  # nor will the next one
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_what_an_earlier_owner_did_not_get_to_say_is_said(gone: bool) -> None:
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        story.first.link.deaf = True  # and it dies
-        story.log.append(delete(story.new) if gone else create(name="other"))
-        story.log[-1].writer = 1
-        await story.taken_over(Member(story.topic, 3))
-        await story.listener.hear()
-        assert (story.listener.cache.find(NAME) is None) == gone
-        fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
-        fresh.apply(story.topic.compacted())
-        assert (fresh.find(NAME) is None) == gone
-
-    anyio.run(test)
+async def test_what_an_earlier_owner_did_not_get_to_say_is_said(gone: bool) -> None:
+    story = Story()
+    await story.served()
+    story.first.link.deaf = True  # and it dies
+    story.log.append(delete(story.new) if gone else create(name="other"))
+    story.log[-1].writer = 1
+    await story.taken_over(Member(story.topic, 3))
+    await story.listener.hear()
+    assert (story.listener.cache.find(NAME) is None) == gone
+    fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
+    fresh.apply(story.topic.compacted())
+    assert (fresh.find(NAME) is None) == gone
 
 
-def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now() -> None:
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        known = story.listener.cache.find(NAME)
-        late = Tombstone(2, story.old.queue_id)
-        story.first.link.publish_queue(b"q" + NAME.encode(), None, None, late.header())
-        swept: list[QueueId] = []
-        story.listener.cache.gone = swept.append
-        await story.listener.hear()
-        assert story.listener.cache.find(NAME) == known
-        assert not swept
-        await story.first.hear()  # its owner hears it too, and says what is
-        fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
-        fresh.apply(story.topic.compacted())
-        assert fresh.find(NAME) == known
-
-    anyio.run(test)
+async def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now() -> None:
+    story = Story()
+    await story.served()
+    known = story.listener.cache.find(NAME)
+    late = Tombstone(2, story.old.queue_id)
+    story.first.link.publish_queue(b"q" + NAME.encode(), None, None, late.header())
+    swept: list[QueueId] = []
+    story.listener.cache.gone = swept.append
+    await story.listener.hear()
+    assert story.listener.cache.find(NAME) == known
+    assert not swept
+    await story.first.hear()  # its owner hears it too, and says what is
+    fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
+    fresh.apply(story.topic.compacted())
+    assert fresh.find(NAME) == known
 
 
-def test_a_late_tombstone_that_no_owner_heard_is_answered_by_the_next() -> None:
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        known = story.listener.cache.find(NAME)
-        later = Member(story.topic, 3)
-        await later.hear()
-        late = Tombstone(2, story.old.queue_id)
-        story.first.link.publish_queue(b"q" + NAME.encode(), None, None, late.header())
-        await later.hear()
-        await story.taken_over(later)
-        fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
-        fresh.apply(story.topic.compacted())
-        assert fresh.find(NAME) == known
-
-    anyio.run(test)
+async def test_a_late_tombstone_that_no_owner_heard_is_answered_by_the_next() -> None:
+    story = Story()
+    await story.served()
+    known = story.listener.cache.find(NAME)
+    later = Member(story.topic, 3)
+    await later.hear()
+    late = Tombstone(2, story.old.queue_id)
+    story.first.link.publish_queue(b"q" + NAME.encode(), None, None, late.header())
+    await later.hear()
+    await story.taken_over(later)
+    fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
+    fresh.apply(story.topic.compacted())
+    assert fresh.find(NAME) == known
 
 
-def test_a_tombstone_of_an_earlier_release_ends_no_queue() -> None:
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        swept: list[QueueId] = []
-        story.listener.cache.gone = swept.append
-        story.first.link.publish_queue(b"q" + NAME.encode(), None)
-        await story.listener.hear()
-        assert story.listener.cache.find(NAME) is None  # until its owner has said better
-        assert not swept
-        await story.first.hear()
-        await story.listener.hear()
-        assert story.listener.cache.find(NAME) is not None
-
-    anyio.run(test)
+async def test_a_tombstone_of_an_earlier_release_ends_no_queue() -> None:
+    story = Story()
+    await story.served()
+    swept: list[QueueId] = []
+    story.listener.cache.gone = swept.append
+    story.first.link.publish_queue(b"q" + NAME.encode(), None)
+    await story.listener.hear()
+    assert story.listener.cache.find(NAME) is None  # until its owner has said better
+    assert not swept
+    await story.first.hear()
+    await story.listener.hear()
+    assert story.listener.cache.find(NAME) is not None
 
 
-def test_a_tombstone_alone_ends_every_queue_before_it() -> None:
+async def test_a_tombstone_alone_ends_every_queue_before_it() -> None:
     """As compaction leaves it to who was away."""
 
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        away = Member(story.topic, 4)
-        await away.hear(1)
-        found = away.cache.find(NAME)
-        assert found is not None
-        assert found.queue_id == story.old.queue_id
-        swept: list[QueueId] = []
-        away.cache.gone = swept.append
-        gone = Tombstone(9, story.new.queue_id)
-        story.first.link.publish_queue(b"q" + NAME.encode(), None, None, gone.header())
-        away.cache.apply(story.topic.compacted())
-        assert away.cache.find(NAME) is None
-        assert swept == [story.old.queue_id]
-
-    anyio.run(test)
+    story = Story()
+    await story.served()
+    away = Member(story.topic, 4)
+    await away.hear(1)
+    found = away.cache.find(NAME)
+    assert found is not None
+    assert found.queue_id == story.old.queue_id
+    swept: list[QueueId] = []
+    away.cache.gone = swept.append
+    gone = Tombstone(9, story.new.queue_id)
+    story.first.link.publish_queue(b"q" + NAME.encode(), None, None, gone.header())
+    away.cache.apply(story.topic.compacted())
+    assert away.cache.find(NAME) is None
+    assert swept == [story.old.queue_id]
 
 
-def test_after_a_rebuild_a_deletion_that_nobody_announced_is() -> None:
+async def test_after_a_rebuild_a_deletion_that_nobody_announced_is() -> None:
     """FAULT B8: the queue was listed for ever, and could neither be made nor deleted."""
 
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        heir = Member(story.topic, 3)
+    story = Story()
+    await story.served()
+    heir = Member(story.topic, 3)
+    await heir.hear()
+    holder, shard = heir.hold(HOME)
+    heir.fold(holder, shard, *story.log, delete(story.new), create(name="unheard"))
+    shard.kv.write(dict.fromkeys(key for key, _ in shard.kv.scan(b"a", b"b")))
+    shard.kv.write({COMPARE_KEY: b""})
+    holder._serve(shard, 99)
+    await heir.tasks.run()
+    await story.listener.hear()
+    assert story.listener.cache.find(NAME) is None
+    assert story.listener.cache.find("unheard") is not None
+
+
+async def test_who_serves_late_ends_nothing_that_came_after_it() -> None:
+    story = Story()
+    await story.served()  # by the first, which does not hear what follows in the log
+    heir = Member(story.topic, 3)
+    holder, shard = await story.taken_over(heir)
+    again = create()
+    heir.fold(holder, shard, delete(story.new), again)
+    await heir.tasks.run()
+    swept: list[QueueId] = []
+    story.first.cache.gone = story.listener.cache.gone = swept.append
+    for _ in range(4):
+        await story.first.hear()
         await heir.hear()
-        holder, shard = heir.hold(HOME)
-        heir.fold(holder, shard, *story.log, delete(story.new), create(name="unheard"))
-        shard.kv.write(dict.fromkeys(key for key, _ in shard.kv.scan(b"a", b"b")))
-        shard.kv.write({COMPARE_KEY: b""})
-        holder._serve(shard, 99)
-        await heir.tasks.run()
         await story.listener.hear()
-        assert story.listener.cache.find(NAME) is None
-        assert story.listener.cache.find("unheard") is not None
-
-    anyio.run(test)
-
-
-def test_who_serves_late_ends_nothing_that_came_after_it() -> None:
-    async def test() -> None:
-        story = Story()
-        await story.served()  # by the first, which does not hear what follows in the log
-        heir = Member(story.topic, 3)
-        holder, shard = await story.taken_over(heir)
-        again = create()
-        heir.fold(holder, shard, delete(story.new), again)
-        await heir.tasks.run()
-        swept: list[QueueId] = []
-        story.first.cache.gone = story.listener.cache.gone = swept.append
-        for _ in range(4):
-            await story.first.hear()
-            await heir.hear()
-            await story.listener.hear()
-        found = story.listener.cache.find(NAME)
-        assert found is not None
-        assert found.queue_id == again.queue_id
-        assert set(swept) == {story.new.queue_id}
-        assert len(story.topic.records) < 12  # they do not go on contradicting each other
-
-    anyio.run(test)
+    found = story.listener.cache.find(NAME)
+    assert found is not None
+    assert found.queue_id == again.queue_id
+    assert set(swept) == {story.new.queue_id}
+    assert len(story.topic.records) < 12  # they do not go on contradicting each other
 
 
-def test_what_comes_behind_anothers_claim_is_the_others_to_tell() -> None:
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        holder, shard = story.first.holders[HOME], story.first.serving(HOME)
-        said = len(story.topic.records)
-        story.first.fold(holder, shard, claim(9), create(name="other"))
-        await story.first.tasks.run()
-        assert not shard.serving
-        assert len(story.topic.records) == said
-
-    anyio.run(test)
+async def test_what_comes_behind_anothers_claim_is_the_others_to_tell() -> None:
+    story = Story()
+    await story.served()
+    holder, shard = story.first.holders[HOME], story.first.serving(HOME)
+    said = len(story.topic.records)
+    story.first.fold(holder, shard, claim(9), create(name="other"))
+    await story.first.tasks.run()
+    assert not shard.serving
+    assert len(story.topic.records) == said
 
 
-def test_who_lost_a_shard_while_it_took_it_up_tells_nothing() -> None:
+async def test_who_lost_a_shard_while_it_took_it_up_tells_nothing() -> None:
     """Seed 267 of `tests/simulation/test_workers.py`."""
 
-    async def test() -> None:
-        topic = Topic()
-        member = Member(topic, 1)
-        holder, shard = member.hold(HOME)
-        member.fold(holder, shard, claim(1))
-        holder._serve(shard, 0)
-        asked = create()
-        asked.time_ms = 10**12  # a moment ago
-        member.fold(holder, shard, claim(9), asked)
-        await member.tasks.run()
-        assert not topic.records
-
-    anyio.run(test)
+    topic = Topic()
+    member = Member(topic, 1)
+    holder, shard = member.hold(HOME)
+    member.fold(holder, shard, claim(1))
+    holder._serve(shard, 0)
+    asked = create()
+    asked.time_ms = 10**12  # a moment ago
+    member.fold(holder, shard, claim(9), asked)
+    await member.tasks.run()
+    assert not topic.records
 
 
-def test_what_was_noted_and_never_said_does_not_hold_once_another_serves(
+async def test_what_was_noted_and_never_said_does_not_hold_once_another_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seed 89 of `tests/simulation/test_workers.py`: a deleted queue was there for ever."""
     monkeypatch.setattr(announcer, "_LOST_S", -1.0)
     name = next(f"q{i}" for i in range(99) if shard_of(f"q{i}", SHARDS) == HOME)
 
-    async def test() -> None:
-        story = Story()
-        await story.served()
-        holder, shard = story.first.holders[HOME], story.first.serving(HOME)
-        story.first.link.deaf = True
-        made = create(name=name)
-        story.first.fold(holder, shard, made)
-        await story.first.tasks.run()
-        assert [queue.name for queue in story.first.cache.all()] == sorted([NAME, name])
-        story.first.fold(holder, shard, claim(9), delete(made))
-        began_again = CatalogueCache(DictKv(story.first.cache.kv.rows), SHARDS, lambda index: None)
-        story.first.command_router.announcer.say_lost()
-        for cache in (story.first.cache, began_again):
-            assert [queue.name for queue in cache.all()] == [NAME]
-            assert cache.find_id(made.queue_id) is None
-
-    anyio.run(test)
+    story = Story()
+    await story.served()
+    holder, shard = story.first.holders[HOME], story.first.serving(HOME)
+    story.first.link.deaf = True
+    made = create(name=name)
+    story.first.fold(holder, shard, made)
+    await story.first.tasks.run()
+    assert [queue.name for queue in story.first.cache.all()] == sorted([NAME, name])
+    story.first.fold(holder, shard, claim(9), delete(made))
+    began_again = CatalogueCache(DictKv(story.first.cache.kv.rows), SHARDS, lambda index: None)
+    story.first.command_router.announcer.say_lost()
+    for cache in (story.first.cache, began_again):
+        assert [queue.name for queue in cache.all()] == [NAME]
+        assert cache.find_id(made.queue_id) is None
 
 
-def test_commands_folded_before_serving_are_answered_if_recent() -> None:
-    async def test() -> None:
-        topic = Topic()
-        asker, owner = Member(topic, 1), Member(topic, 2, lambda: 10_000_000)
-        old, recent = create(name="a"), create(name="b")
-        tickets = [asker.command_router.submit(NAME, envelope) for envelope in (old, recent)]
-        old.time_ms, recent.time_ms = 1, 9_999_000
-        holder, shard = owner.hold(HOME)
-        owner.fold(holder, shard, old, recent, claim(2))
-        assert not topic.records
-        holder._serve(shard, 2)
-        await owner.tasks.run()
-        for counter, values in asker.cache.outcomes(topic.records, 1):
-            asker.command_router.published(counter, values)
-        assert [ticket.done for ticket in tickets] == [False, True]
-
-    anyio.run(test)
+async def test_commands_folded_before_serving_are_answered_if_recent() -> None:
+    topic = Topic()
+    asker, owner = Member(topic, 1), Member(topic, 2, lambda: 10_000_000)
+    old, recent = create(name="a"), create(name="b")
+    tickets = [asker.command_router.submit(NAME, envelope) for envelope in (old, recent)]
+    old.time_ms, recent.time_ms = 1, 9_999_000
+    holder, shard = owner.hold(HOME)
+    owner.fold(holder, shard, old, recent, claim(2))
+    assert not topic.records
+    holder._serve(shard, 2)
+    await owner.tasks.run()
+    for counter, values in asker.cache.outcomes(topic.records, 1):
+        asker.command_router.published(counter, values)
+    assert [ticket.done for ticket in tickets] == [False, True]
 
 
-def test_commands_are_answered_however_the_clocks_differ() -> None:
+async def test_commands_are_answered_however_the_clocks_differ() -> None:
     """FAULT: an owner whose clock was more than ten minutes off never answered."""
 
-    async def test() -> None:
-        topic = Topic()
-        asker, owner = Member(topic, 1), Member(topic, 2, lambda: 10**12 + 3_600_000)
-        holder, shard = owner.hold(HOME)
-        owner.fold(holder, shard, claim(2))
-        holder._serve(shard, 0)
-        await owner.tasks.run()
-        asked = create()
-        ticket = asker.command_router.submit(NAME, asked)
-        owner.fold(holder, shard, asked)
-        for counter, values in asker.cache.outcomes(topic.records, 1):
-            asker.command_router.published(counter, values)
-        assert ticket.done
-        await owner.tasks.run()
-
-    anyio.run(test)
+    topic = Topic()
+    asker, owner = Member(topic, 1), Member(topic, 2, lambda: 10**12 + 3_600_000)
+    holder, shard = owner.hold(HOME)
+    owner.fold(holder, shard, claim(2))
+    holder._serve(shard, 0)
+    await owner.tasks.run()
+    asked = create()
+    ticket = asker.command_router.submit(NAME, asked)
+    owner.fold(holder, shard, asked)
+    for counter, values in asker.cache.outcomes(topic.records, 1):
+        asker.command_router.published(counter, values)
+    assert ticket.done
+    await owner.tasks.run()
 
 
-def test_a_creation_that_was_overtaken_is_answered_all_the_same() -> None:
+async def test_a_creation_that_was_overtaken_is_answered_all_the_same() -> None:
     """FAULT S5: who waited for partitions that grew before they had landed waited in vain."""
 
-    async def test() -> None:
-        topic = Topic()
-        member = Member(topic, 1)
-        holder, shard = member.hold(HOME)
-        member.fold(holder, shard, claim(1))
-        holder._serve(shard, 0)
-        await member.tasks.run()
-        wide = create(3)
-        wide.writer, wide.counter = 1, member.link.next_counter()
-        ticket = member.command_router._wait_for(Ticket([wide]))
-        grow = command(Kind.GROW, wide.queue_id, number=4)
-        member.fold(holder, shard, wide, grow)
-        member.fold(holder, shard, command(Kind.QUEUE_READY, wide.queue_id, number=1))
-        assert not ticket.done  # more is on its way
-        member.fold(holder, shard, command(Kind.QUEUE_READY, wide.queue_id, number=2))
-        assert ticket.done
-        assert not member.command_router._landing.get(HOME)
-        for task in member.tasks.waiting:
-            task.close()
-
-    anyio.run(test)
+    topic = Topic()
+    member = Member(topic, 1)
+    holder, shard = member.hold(HOME)
+    member.fold(holder, shard, claim(1))
+    holder._serve(shard, 0)
+    await member.tasks.run()
+    wide = create(3)
+    wide.writer, wide.counter = 1, member.link.next_counter()
+    ticket = member.command_router._wait_for(Ticket([wide]))
+    grow = command(Kind.GROW, wide.queue_id, number=4)
+    member.fold(holder, shard, wide, grow)
+    member.fold(holder, shard, command(Kind.QUEUE_READY, wide.queue_id, number=1))
+    assert not ticket.done  # more is on its way
+    member.fold(holder, shard, command(Kind.QUEUE_READY, wide.queue_id, number=2))
+    assert ticket.done
+    assert not member.command_router._landing.get(HOME)
+    for task in member.tasks.waiting:
+        task.close()
 
 
 def test_a_catalogue_older_than_tombstones_are_kept_is_read_again() -> None:

@@ -1,6 +1,5 @@
 """A worker that stood still for longer than the queues topic keeps its tombstones."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +62,8 @@ class Site:
             raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
         self.cache.apply([r for r in self.records if r.offset >= self.cache.next_offset])
 
-    def round(self) -> None:
-        asyncio.run(self.rereading.round())
+    async def round(self) -> None:
+        await self.rereading.round()
 
     def names(self) -> list[str]:
         return [found.name for found in self.cache.all()]
@@ -75,7 +74,7 @@ def long_still() -> tuple[Site, Queue]:
     site, doomed = Site(), queue("doomed", 5)
     site.say("kept", queue("kept", 3))
     site.say("doomed", doomed)
-    site.round()
+    await site.round()
     assert site.names() == ["doomed", "kept"]
     site.say("doomed", Tombstone(9, doomed.queue_id))
     site.say("new", queue("new", 11))
@@ -84,9 +83,9 @@ def long_still() -> tuple[Site, Queue]:
     return site, doomed
 
 
-def test_what_is_gone_meanwhile_is_forgotten() -> None:
+async def test_what_is_gone_meanwhile_is_forgotten() -> None:
     site, doomed = long_still()
-    site.round()
+    await site.round()
     assert site.names() == ["kept", "last", "new"]
     assert site.cache.find_id(doomed.queue_id) is None
     assert site.gone == [doomed.queue_id]
@@ -94,40 +93,40 @@ def test_what_is_gone_meanwhile_is_forgotten() -> None:
     rows: Any = site.cache.kv
     assert not [key for key in rows.rows if key[:1] == b"s"]
     site.now_ms += DAY_MS // 2
-    site.round()
+    await site.round()
     assert site.reads == 1
 
 
-def test_it_is_used_while_it_is_read_again_and_once_is_enough() -> None:
+async def test_it_is_used_while_it_is_read_again_and_once_is_enough() -> None:
     site, _ = long_still()
     site.away = True
-    site.round()
-    site.round()
+    await site.round()
+    await site.round()
     assert site.reads == 1
     assert site.names() == ["doomed", "kept"]
     site.away = False
     site.say("late", queue("late", 20))
-    site.round()
+    await site.round()
     assert site.names() == ["kept", "last", "late", "new"]
 
 
-def test_who_stands_still_while_it_reads_again_reads_once_more() -> None:
+async def test_who_stands_still_while_it_reads_again_reads_once_more() -> None:
     site, _ = long_still()
     site.away = True
-    site.round()
+    await site.round()
     site.now_ms += 2 * DAY_MS
     site.away = False
-    site.round()
+    await site.round()
     assert site.reads == 1
-    site.round()
-    site.round()
+    await site.round()
+    await site.round()
     assert site.reads == 2
 
 
-def test_who_is_awake_reads_nothing_again() -> None:
+async def test_who_is_awake_reads_nothing_again() -> None:
     site = Site()
     site.say("one", queue("one", 1))
     for _ in range(5):
-        site.round()
+        await site.round()
         site.now_ms += DAY_MS // 2
     assert site.reads == 0

@@ -1,6 +1,5 @@
 """Workers that are gone for good are forgotten; those that are only away for a while are not."""
 
-import anyio
 import pytest
 
 from kproxy.cluster import departed_nodes
@@ -14,7 +13,7 @@ def brokers(count: int) -> list[Broker]:
     return [Broker(number, "host", 9000 + number) for number in range(1, count + 1)]
 
 
-def test_who_is_away_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_away_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT S9: node records were never removed."""
     map_, live, said = ClusterMap(1), {"host:9001", "host:9003"}, []
     for broker in brokers(4):
@@ -53,7 +52,7 @@ def test_who_is_away_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
         await away.look()
         assert set(map_.nodes) == {1, 2}
 
-    anyio.run(test)
+    await test()
 
 
 def test_a_forgotten_workers_id_is_not_given_to_the_next() -> None:

@@ -7,7 +7,6 @@ note that is needed is there: in the rows, or put again by the fold of the log b
 import random
 from typing import Any
 
-import anyio
 import pytest
 
 from kproxy.metadata.catalogue import QueueIds, StateLookup
@@ -108,40 +107,34 @@ class History:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_what_is_noted_is_said_whatever_a_crash_leaves(first: int) -> None:
-    async def test() -> None:
-        removed = 0
-        for seed in range(first, first + 100):
-            history = History(seed)
-            await history.live()
-            for snapshot in history.snapshots:
-                removed += any(
-                    announce_key(name) not in snapshot[1] for name in NAMES if snapshot[0] > 3
-                )
-                await history.again(snapshot)
-        assert removed > 100
-
-    anyio.run(test)
+async def test_what_is_noted_is_said_whatever_a_crash_leaves(first: int) -> None:
+    removed = 0
+    for seed in range(first, first + 100):
+        history = History(seed)
+        await history.live()
+        for snapshot in history.snapshots:
+            removed += any(
+                announce_key(name) not in snapshot[1] for name in NAMES if snapshot[0] > 3
+            )
+            await history.again(snapshot)
+    assert removed > 100
 
 
-def test_a_note_of_what_came_later_stays() -> None:
+async def test_a_note_of_what_came_later_stays() -> None:
     """The report of an earlier announcement comes after the queue has changed again."""
 
-    async def test() -> None:
-        history = History(0)
-        holder, shard = history.member.hold(HOME)
-        history.fold(holder, shard, Envelope(Kind.CLAIM, writer=1))
-        holder._serve(shard, 0)
-        await history.member.tasks.run()
-        values: dict[str, Any] = {"name": NAMES[0], "partitions": 1, "configs": {}}
-        create = command(Kind.CREATE, QueueIds(SHARDS).new(HOME), values=values)
-        history.fold(holder, shard, create)
-        (first,) = history.link.reports
-        history.fold(holder, shard, command(Kind.DELETE, create.queue_id))
-        first()
-        assert shard.state.get(announce_key(NAMES[0])) == (2).to_bytes(8, "big")
-        history.link.reports[1]()
-        assert shard.state.get(announce_key(NAMES[0])) is None
-        await history.member.tasks.run()
-
-    anyio.run(test)
+    history = History(0)
+    holder, shard = history.member.hold(HOME)
+    history.fold(holder, shard, Envelope(Kind.CLAIM, writer=1))
+    holder._serve(shard, 0)
+    await history.member.tasks.run()
+    values: dict[str, Any] = {"name": NAMES[0], "partitions": 1, "configs": {}}
+    create = command(Kind.CREATE, QueueIds(SHARDS).new(HOME), values=values)
+    history.fold(holder, shard, create)
+    (first,) = history.link.reports
+    history.fold(holder, shard, command(Kind.DELETE, create.queue_id))
+    first()
+    assert shard.state.get(announce_key(NAMES[0])) == (2).to_bytes(8, "big")
+    history.link.reports[1]()
+    assert shard.state.get(announce_key(NAMES[0])) is None
+    await history.member.tasks.run()

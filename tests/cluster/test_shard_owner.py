@@ -2,7 +2,7 @@
 
 import random
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -66,35 +66,25 @@ async def fill(shard: Shard, queue_id: QueueId) -> None:
 
 
 @pytest.fixture
-def with_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[Life], Awaitable[None]]], None]:
-    """Runs a test with one worker on a simulated cluster, on a real disk and in real time."""
-
-    def run(test: Callable[[Life], Awaitable[None]]) -> None:
-        world = World(random.Random(1), 1, tmp_path)
-        world.calm = True
-        monkeypatch.setattr(world, "delay", lambda: 0.0)
-        monkeypatch.setattr(publisher, "RowsWriter", SimRowsWriter)
-        monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
-        monkeypatch.setattr(shard_owner, "_AGAIN_S", 0.01)
-
-        async def main() -> None:
-            life = Life(world, "w0", 1, 1)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(life.run)
-                await checkpoint()
-                await test(life)
-                await life.crash()
-                tasks.cancel_scope.cancel()
-
-        anyio.run(main)
-
-    return run
+async def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Life]:
+    """One worker on a simulated cluster, on a real disk and in real time."""
+    world = World(random.Random(1), 1, tmp_path)
+    world.calm = True
+    monkeypatch.setattr(world, "delay", lambda: 0.0)
+    monkeypatch.setattr(publisher, "RowsWriter", SimRowsWriter)
+    monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
+    monkeypatch.setattr(shard_owner, "_AGAIN_S", 0.01)
+    life = Life(world, "w0", 1, 1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(life.run)
+        await checkpoint()
+        yield life
+        await life.crash()
+        tasks.cancel_scope.cancel()
 
 
-def test_a_shard_is_taken_away_from_all_that_works_on_it(
-    with_life: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_shard_is_taken_away_from_all_that_works_on_it(
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT B5: the whole worker ended, as if its disk could not be written."""
     touched = []
@@ -104,7 +94,7 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
         touched.append(start[:1])
         return scan(self, start, end)
 
-    async def test(life: Life) -> None:
+    with structlog.testing.capture_logs() as said:
         queue_id = QueueIds(1).new(ShardId(0))
         life.shards.assigned(frozenset({0}))
         await fill(await served(life), queue_id)
@@ -131,32 +121,27 @@ def test_a_shard_is_taken_away_from_all_that_works_on_it(
             tasks.cancel_scope.cancel()
         assert {b"u", b"r"} <= set(touched)
 
-    with structlog.testing.capture_logs() as said:
-        with_life(test)
     assert not [line for line in said if line["log_level"] in ("warning", "error")]
 
 
-def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(with_life: Any) -> None:
-    async def test(life: Life) -> None:
-        life.shards.assigned(frozenset({0}))
-        shard = await served(life)
-        await fill(shard, QueueIds(1).new(ShardId(0)))
-        rows = shard.kv.scan(b"g", b"h")
-        next(rows)
-        life.shards.assigned(frozenset())
-        with anyio.fail_after(20):
-            while life.shards.serving(0) is not None or shard.tasks is not None:
-                await checkpoint()
-        for touch in (lambda: shard.kv.get(b"m"), lambda: next(rows), lambda: shard.commit({})):
-            with pytest.raises(RowsClosed) as refused:
-                touch()
-            assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
-
-    with_life(test)
+async def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(life: Life) -> None:
+    life.shards.assigned(frozenset({0}))
+    shard = await served(life)
+    await fill(shard, QueueIds(1).new(ShardId(0)))
+    rows = shard.kv.scan(b"g", b"h")
+    next(rows)
+    life.shards.assigned(frozenset())
+    with anyio.fail_after(20):
+        while life.shards.serving(0) is not None or shard.tasks is not None:
+            await checkpoint()
+    for touch in (lambda: shard.kv.get(b"m"), lambda: next(rows), lambda: shard.commit({})):
+        with pytest.raises(RowsClosed) as refused:
+            touch()
+        assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
 
 
-def test_little_is_left_of_shards_that_were_given_up(
-    with_life: Any, monkeypatch: pytest.MonkeyPatch
+async def test_little_is_left_of_shards_that_were_given_up(
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python does not look for what has lived long: a shard's caches would stay for ever."""
     given_up: list[weakref.ref[Shard]] = []
@@ -173,7 +158,9 @@ def test_little_is_left_of_shards_that_were_given_up(
             while life.shards.serving(0) is not None or shard.tasks is not None:
                 await checkpoint()
 
-    async def test(life: Life) -> None:
+    monkeypatch.setattr(garbage, "_PIECES_MAX", 2)
+    monkeypatch.setattr(garbage, "_pieces", count(1))
+    with as_served():
         await give_up(life)
         await anyio.sleep(0.5)
         left = given_up[0]()
@@ -183,11 +170,6 @@ def test_little_is_left_of_shards_that_were_given_up(
             while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
                 await give_up(life)
                 await anyio.sleep(0.5)
-
-    monkeypatch.setattr(garbage, "_PIECES_MAX", 2)
-    monkeypatch.setattr(garbage, "_pieces", count(1))
-    with as_served():
-        with_life(test)
 
 
 def publish(world: World) -> None:
@@ -203,8 +185,8 @@ def publish(world: World) -> None:
     world.published[0].commit(changes | {AS_OF_KEY: as_of}, 0.0)
 
 
-def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
-    with_life: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed 70 of `tests/simulation/test_workers.py`: a copied batch was not there any more."""
     key = QueueIds(1).new(ShardId(0)), 0
@@ -219,29 +201,26 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
 
         return read_to_end
 
-    async def test(life: Life) -> None:
-        values = {"name": "q", "partitions": 1, "configs": {}}
-        body = batch(b"v")
-        copied = COPIED.pack(1, len(body), 0) + body
-        for envelope in (
-            command(Kind.CREATE, key[0], values=values),
-            Envelope(Kind.APPEND, *key, body=body, number=2**50),
-            Envelope(Kind.COPY, *key, body=copied),
-        ):
-            life.world.land(0, envelope)
-        publish(life.world)
-        life.world.land(0, Envelope(Kind.COPY, *key, body=copied))
-        monkeypatch.setattr(rebuild, "read_to_end", trimmed_meanwhile(life.world))
-        life.shards.assigned(frozenset({0}))
-        shard = await served(life)
-        assert life.world.starts == [3]
-        assert shard.state.batch_at(key, 0) is not None
-
-    with_life(test)
+    values = {"name": "q", "partitions": 1, "configs": {}}
+    body = batch(b"v")
+    copied = COPIED.pack(1, len(body), 0) + body
+    for envelope in (
+        command(Kind.CREATE, key[0], values=values),
+        Envelope(Kind.APPEND, *key, body=body, number=2**50),
+        Envelope(Kind.COPY, *key, body=copied),
+    ):
+        life.world.land(0, envelope)
+    publish(life.world)
+    life.world.land(0, Envelope(Kind.COPY, *key, body=copied))
+    monkeypatch.setattr(rebuild, "read_to_end", trimmed_meanwhile(life.world))
+    life.shards.assigned(frozenset({0}))
+    shard = await served(life)
+    assert life.world.starts == [3]
+    assert shard.state.batch_at(key, 0) is not None
 
 
-def test_a_log_that_cannot_be_read_is_said_and_tried_again(
-    with_life: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_log_that_cannot_be_read_is_said_and_tried_again(
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: the rebuild waited for ever, and kept others from being opened."""
     monkeypatch.setattr(shard_owner, "_REFUSED_AGAIN_S", 0.01)
@@ -253,13 +232,10 @@ def test_a_log_that_cannot_be_read_is_said_and_tried_again(
         partition_key(queue_id, 0): bytes(32) + row.encode(),
     }
 
-    async def test(life: Life) -> None:
+    with structlog.testing.capture_logs() as said:
         life.world.published[0].commit(published, 0.0)
         life.world.logs[0].append(Envelope(Kind.APPEND, queue_id, 0, body=b"no batch", writer=9))
         life.shards.assigned(frozenset({0}))
         with anyio.fail_after(20):
             while len([line for line in said if line["event"] == "shard_failed"]) < 2:
                 await checkpoint()
-
-    with structlog.testing.capture_logs() as said:
-        with_life(test)

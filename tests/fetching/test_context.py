@@ -30,52 +30,43 @@ def follow(interest: FetchContext, shard: Any, count: int) -> None:
         interest.locate(followed, (QUEUE, index), shard)
 
 
-def test_very_many_are_watched_and_let_go_of_in_slices() -> None:
-    async def test() -> None:
-        shard, interest, sessions = Watched(), FetchContext(), FetchSessions(1, 1)
-        follow(interest, shard, 300_000)
-        seen_late, held = await held_by(interest.watch(Pace()))
-        assert seen_late
-        assert held < HELD_S * slowness()
-        assert len(shard.watchers) == 300_000
-        assert not await interest.watch(Pace())
-        assert not sessions.end(interest)
-        _, held = await held_by(sessions.tidy(Pace()))
-        assert held < HELD_S * slowness()
-        assert len(shard.watchers) == len(interest.partitions) == 0
-
-    asyncio.run(test())
+async def test_very_many_are_watched_and_let_go_of_in_slices() -> None:
+    shard, interest, sessions = Watched(), FetchContext(), FetchSessions(1, 1)
+    follow(interest, shard, 300_000)
+    seen_late, held = await held_by(interest.watch(Pace()))
+    assert seen_late
+    assert held < HELD_S * slowness()
+    assert len(shard.watchers) == 300_000
+    assert not await interest.watch(Pace())
+    assert not sessions.end(interest)
+    _, held = await held_by(sessions.tidy(Pace()))
+    assert held < HELD_S * slowness()
+    assert len(shard.watchers) == len(interest.partitions) == 0
 
 
-def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
+async def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
     """Who is not watched yet may change: it is looked at once more."""
 
-    async def test() -> None:
-        for count, again in ((500, False), (501, True)):
-            interest = FetchContext()
-            follow(interest, Watched(), count)
-            assert await interest.watch(Pace()) is again
-
-    asyncio.run(test())
+    for count, again in ((500, False), (501, True)):
+        interest = FetchContext()
+        follow(interest, Watched(), count)
+        assert await interest.watch(Pace()) is again
 
 
-def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
-    async def test() -> None:
-        shard, sessions = Watched(), FetchSessions(10, 100_000)
-        session = sessions.open(("/here", None), False, 50_000)
-        assert session is not None
-        follow(session, shard, 50_000)
-        sessions.close(session.session_id, session.owner)
-        tidying = asyncio.create_task(sessions.tidy(Pace()))
-        await asyncio.sleep(0)
-        tidying.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await tidying
-        assert 0 < len(shard.watchers) < 50_000
-        await asyncio.gather(sessions.tidy(Pace()), sessions.tidy(Pace()))
-        assert len(shard.watchers) == 0
-
-    asyncio.run(test())
+async def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
+    shard, sessions = Watched(), FetchSessions(10, 100_000)
+    session = sessions.open(("/here", None), False, 50_000)
+    assert session is not None
+    follow(session, shard, 50_000)
+    sessions.close(session.session_id, session.owner)
+    tidying = asyncio.create_task(sessions.tidy(Pace()))
+    await asyncio.sleep(0)
+    tidying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tidying
+    assert 0 < len(shard.watchers) < 50_000
+    await asyncio.gather(sessions.tidy(Pace()), sessions.tidy(Pace()))
+    assert len(shard.watchers) == 0
 
 
 def test_who_goes_on_with_a_session_that_has_ended_watches_nothing() -> None:

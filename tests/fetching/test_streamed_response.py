@@ -3,7 +3,6 @@
 import random
 from pathlib import Path
 
-import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,11 +34,9 @@ def batch(segment: int, position: int, length: int) -> Batch:
     return Batch(segment, position, length, 0, 0, 0, 0, 0)
 
 
-def answered(segments: Segments, wanted: list[Batch]) -> bytes:
+async def answered(segments: Segments, wanted: list[Batch]) -> bytes:
     """The answer, with what `place` writes (16 bytes of each) left out."""
-    chunks = anyio.run(
-        chunks_of, StreamedResponse([Stored([(0, one) for one in wanted], segments)])
-    )
+    chunks = await chunks_of(StreamedResponse([Stored([(0, one) for one in wanted], segments)]))
     return without_heads(b"".join(chunks), wanted)
 
 
@@ -59,7 +56,7 @@ def without_heads(data: bytes, wanted: list[Batch]) -> bytes:
     st.booleans(),
 )  # fmt: skip
 @settings(deadline=None, max_examples=60)
-def test_any_order_and_distance(
+async def test_any_order_and_distance(
     segments: Segments, steps: list[tuple[int, int, int]], backwards: bool
 ) -> None:
     wanted, at = [], [0, 0]
@@ -76,11 +73,11 @@ def test_any_order_and_distance(
             stored(segments, one.segment)[one.position : one.position + one.length]
             for one in wanted
         )
-        assert answered(segments, wanted) == without_heads(data, wanted)
+        assert await answered(segments, wanted) == without_heads(data, wanted)
 
 
 @pytest.mark.skipif(not hasattr(files.os, "preadv"), reason="this platform has no preadv")
-def test_neighbours_are_read_in_one_call(
+async def test_neighbours_are_read_in_one_call(
     segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -91,14 +88,14 @@ def test_neighbours_are_read_in_one_call(
         return original(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(files, "read_into", counted)
-    answered(segments, [batch(0, i * 200, 100) for i in range(500)])
+    await answered(segments, [batch(0, i * 200, 100) for i in range(500)])
     assert len(calls) == 1
     calls.clear()
-    answered(segments, [batch(0, i * 200, 100) for i in range(600)])
+    await answered(segments, [batch(0, i * 200, 100) for i in range(600)])
     assert len(calls) == 2
 
 
-def test_what_a_read_leaves_is_read_again_where_it_may_wait(
+async def test_what_a_read_leaves_is_read_again_where_it_may_wait(
     segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk gives less than was asked for, as it may."""
@@ -113,19 +110,19 @@ def test_what_a_read_leaves_is_read_again_where_it_may_wait(
     monkeypatch.setattr(files, "read_into", short)
     wanted = [batch(0, 54 + i * 300, 250) for i in range(5)]
     data = b"".join(stored(segments, 0)[b.position : b.position + b.length] for b in wanted)
-    assert answered(segments, wanted) == without_heads(data, wanted)
+    assert await answered(segments, wanted) == without_heads(data, wanted)
     assert waits[0] is False
     assert waits.count(True) > 10
 
 
-def test_chunks_are_bounded_and_in_order(
+async def test_chunks_are_bounded_and_in_order(
     segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streamed_response, "CHUNK_BYTES", 1000)
     wanted = [batch(number % 2, 300 * number, 250) for number in range(60)]
     stored = [Stored([(7, one) for one in wanted[at : at + 20]], segments) for at in (0, 20, 40)]
     pieces = [b"head" * 100, stored[0], b"between", stored[1], stored[2], b"tail"]
-    chunks = anyio.run(chunks_of, StreamedResponse(pieces))
+    chunks = await chunks_of(StreamedResponse(pieces))
     assert max(map(len, chunks)) < 1000 + 250 + len(b"between")
     data = b"".join(chunks)
     assert data.startswith(b"head" * 100 + bytes(7) + b"\7")
@@ -133,7 +130,7 @@ def test_chunks_are_bounded_and_in_order(
     assert len(data) == 400 + 60 * 250 + len(b"betweentail")
 
 
-def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
+async def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
     """Also what had not been opened before: a file is gone with its last name."""
     segments = Segments(tmp_path)
     content = random.Random(1).randbytes(3000)
@@ -154,12 +151,12 @@ def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
         assert not segments._fds
         return bytes(chunk)
 
-    assert without_heads(anyio.run(send), wanted) == content[116:2100] * 2
+    assert without_heads(await send(), wanted) == content[116:2100] * 2
 
 
-def test_what_ends_early_is_an_error(segments: Segments) -> None:
+async def test_what_ends_early_is_an_error(segments: Segments) -> None:
     with pytest.raises(EOFError):
-        answered(segments, [batch(0, SIZE - 300, 200), batch(0, SIZE - 90, 200)])
+        await answered(segments, [batch(0, SIZE - 300, 200), batch(0, SIZE - 90, 200)])
 
 
 def test_pins_hold_what_was_found_until_released(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ from kproxy.virtual.envelope import Kind
 from kproxy.worker.worker import Worker
 from tests.commands import command
 from tests.fakes import memory_worker
-from tests.groups.test_classic_groups import Member, coordinator_of, request, run
+from tests.groups.test_classic_groups import Member, coordinator_of, request, running_worker
 
 
-def test_many_who_join_are_answered_in_pieces() -> None:
+async def test_many_who_join_are_answered_in_pieces() -> None:
     """Between two pieces others are served: no turn of the loop answers them all."""
     count = 1000
 
-    async def test(worker: Worker) -> None:
+    async with running_worker(group_initial_rebalance_delay_ms=300) as worker:
         members = [Member(worker, rebalance_ms=60_000) for _ in range(count)]
         joined: list[int] = []
         turns: list[int] = []
@@ -54,8 +54,6 @@ def test_many_who_join_are_answered_in_pieces() -> None:
             for member in members:
                 tasks.start_soon(sync, member)
 
-    run(test, group_initial_rebalance_delay_ms=300)
-
 
 class Turns:
     """Counts what is done in one turn of the loop."""
@@ -73,7 +71,7 @@ class Turns:
             await checkpoint()
 
 
-def test_many_who_leave_are_gone_through_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_who_leave_are_gone_through_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: lists of all of them, 249,000 at most, held the loop for 200 ms."""
     monkeypatch.setattr(pace, "SLICE_S", 0.0)
     turns = Turns()
@@ -84,7 +82,7 @@ def test_many_who_leave_are_gone_through_in_slices(monkeypatch: pytest.MonkeyPat
                 turns.count()
                 yield one
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         names = [f"m{n}" for n in range(500)]
         some = Leaving(SimpleNamespace(member_id=n, group_instance_id=None) for n in names)
         async with anyio.create_task_group() as tasks:
@@ -94,10 +92,8 @@ def test_many_who_leave_are_gone_through_in_slices(monkeypatch: pytest.MonkeyPat
         assert [one["member_id"] for one in answer["members"]] == names
         assert turns.most <= 10
 
-    run(test)
 
-
-def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
+async def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: what is done for each of 10,000 members in one turn held the loop for 80 ms."""
@@ -109,7 +105,7 @@ def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
 
     monkeypatch.setattr(classic_rebalance, "_listed", counting)
 
-    async def test(worker: Worker) -> None:
+    async with running_worker(group_initial_rebalance_delay_ms=300) as worker:
         members = [Member(worker, rebalance_ms=60_000) for _ in range(1000)]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(turns.run)
@@ -119,8 +115,6 @@ def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
             tasks.cancel_scope.cancel()
         assert {member.generation for member in members} == {1}
         assert turns.most <= 250
-
-    run(test, group_initial_rebalance_delay_ms=300)
 
 
 def fill(worker: Worker, count: int) -> None:
@@ -139,11 +133,11 @@ def fill(worker: Worker, count: int) -> None:
     shard.apply(command(Kind.GROUP, values=values))
 
 
-def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
+async def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
     """Others are served meanwhile, who asks for the group waits, and it is read once."""
     count = 4000
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         fill(worker, count)
         members = [Member(worker) for _ in range(3)]
         for number, member in enumerate(members):
@@ -167,11 +161,9 @@ def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
         assert len(coordinator_of(worker).timers) == count
         assert members[0].id == group.leader  # type: ignore[union-attr]
 
-    run(test)
-
 
 @pytest.mark.parametrize("by", ["commit", "fetch", "describe"])
-def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
+async def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
     by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: the first commit after a takeover held the loop until 10,000 members were read."""
@@ -213,7 +205,4 @@ def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
         assert len(coordinator_of(worker).groups["g"].members) == count
         assert turns.most <= 500
 
-    async def main() -> None:
-        await test(memory_worker(group_session_ms_min=1))
-
-    anyio.run(main)
+    await test(memory_worker(group_session_ms_min=1))

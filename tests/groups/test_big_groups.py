@@ -1,7 +1,7 @@
 """Consumer groups over many queues: what takes long is done beside their members' heartbeats."""
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import SimpleNamespace
@@ -26,16 +26,15 @@ from tests.fakes import memory_worker
 PARTITIONS = 4000
 
 
-def run(test: Callable[[Worker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        worker = memory_worker(**settings)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(worker.groups.run)
-            with anyio.fail_after(30):
-                await test(worker)
-            tasks.cancel_scope.cancel()
-
-    anyio.run(main)
+@asynccontextmanager
+async def running_worker(**settings: Any) -> AsyncIterator[Worker]:
+    """A worker whose groups' time passes; a test that takes 30 s has failed."""
+    worker = memory_worker(**settings)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.groups.run)
+        with anyio.fail_after(30):
+            yield worker
+        tasks.cancel_scope.cancel()
 
 
 class Member:
@@ -108,8 +107,8 @@ async def nothing_beside() -> AsyncIterator[None]:
     go_on.set()
 
 
-def test_a_big_target_is_made_beside_heartbeats() -> None:
-    async def test(worker: Worker) -> None:
+async def test_a_big_target_is_made_beside_heartbeats() -> None:
+    async with running_worker() as worker:
         await made(worker, "a", partitions=PARTITIONS)
         one, two = Member(worker, "one", "a"), Member(worker, "two", "a")
         async with nothing_beside():  # nothing goes on beside what members ask for
@@ -124,13 +123,11 @@ def test_a_big_target_is_made_beside_heartbeats() -> None:
         await settled(PARTITIONS // 2, one, two)
         assert not one.has & two.has
 
-    run(test)
 
-
-def test_a_target_is_for_those_who_are_there_when_it_is_made() -> None:
+async def test_a_target_is_for_those_who_are_there_when_it_is_made() -> None:
     """One leaves and one comes meanwhile: the target holds for who is left, the next for all."""
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         await made(worker, "a", partitions=PARTITIONS)
         members = [Member(worker, name, "a") for name in ("one", "two", "three")]
         one, two, three = members
@@ -152,8 +149,6 @@ def test_a_target_is_for_those_who_are_there_when_it_is_made() -> None:
         group.assign_again_at = 0
         await settled(PARTITIONS // 2, one, three)
 
-    run(test)
-
 
 class Counted:
     """A catalogue that counts the queues that are looked through."""
@@ -171,10 +166,10 @@ class Counted:
             yield queue
 
 
-def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
+async def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
     queues, regexes = 600, 20
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         counted: Any = Counted(worker)
         worker.groups._lookup = counted
         await made(worker, *(f"q{n}" for n in range(queues)))
@@ -196,13 +191,11 @@ def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
         assert await Member(worker, "again", regex="q1.?.?").beat() == 0
         assert counted.walked == walked
 
-    run(test)
 
-
-def test_a_group_that_resolves_does_not_keep_its_members_waiting() -> None:
+async def test_a_group_that_resolves_does_not_keep_its_members_waiting() -> None:
     """Their heartbeats are answered while there is no end to its regular expressions' work."""
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         await made(worker, *(f"q{n}" for n in range(200)))
         one, two = Member(worker, "one", regex="q.*"), Member(worker, "two", "q1")
         assert await two.beat() == 0
@@ -217,37 +210,31 @@ def test_a_group_that_resolves_does_not_keep_its_members_waiting() -> None:
             assert await two.beat() == 0
         assert len(two.has) == 1
 
-    run(test)
-
 
 def _endless() -> Iterator[None]:
     while True:
         yield
 
 
-def test_regexes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(worker: Worker) -> None:
+async def test_regexes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_worker() as worker:
         monkeypatch.setattr(counters, "_REGEXES_MAX", 2)
         codes = [await Member(worker, f"m{n}", regex=f"q{n}").beat() for n in range(3)]
         assert codes == [Code.NONE, Code.NONE, Code.GROUP_MAX_SIZE_REACHED]
         assert await Member(worker, "m4", regex="q1").beat() == 0
 
-    run(test)
 
-
-def test_matches_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(worker: Worker) -> None:
+async def test_matches_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_worker() as worker:
         monkeypatch.setattr(subscriptions, "_MATCHES_MAX", 7)
         await made(worker, *(f"q{n}" for n in range(5)))
         one, two = Member(worker, "one", regex="q.*"), Member(worker, "two", regex="q.+")
         assert [await one.beat(), await two.beat()] == [0, 0]
         assert sum(len(names) for names in group_of(worker).resolved.values()) <= 2 * 7
 
-    run(test)
 
-
-def test_equal_subscriptions_are_kept_once() -> None:
-    async def test(worker: Worker) -> None:
+async def test_equal_subscriptions_are_kept_once() -> None:
+    async with running_worker() as worker:
         members = [Member(worker, f"m{n}", "a", "b") for n in range(5)]
         for member in members:
             assert await member.beat() == 0
@@ -257,8 +244,6 @@ def test_equal_subscriptions_are_kept_once() -> None:
         members[0].epoch = -1
         await members[0].beat()
         assert group.subscribed() == {"a", "b"}
-
-    run(test)
 
 
 def test_what_is_done_at_once_is_counted() -> None:
@@ -283,10 +268,10 @@ def rows_of(worker: Worker) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_members_go_on_with_a_new_coordinator(level: int) -> None:
+async def test_members_go_on_with_a_new_coordinator(level: int) -> None:
     """Whatever form their rows have; level 1 has JSON alone."""
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         shard: Any = worker.coordinated("g")
         shard.level.value = level
         await made(worker, "a", partitions=50)
@@ -314,13 +299,11 @@ def test_members_go_on_with_a_new_coordinator(level: int) -> None:
         assert [await one.beat(), await two.beat()] == [0, 0]
         assert (len(one.has), len(two.has)) == (50, 7)
 
-    run(test)
 
-
-def test_what_changes_nothing_is_not_worked_on() -> None:
+async def test_what_changes_nothing_is_not_worked_on() -> None:
     """A heartbeat of a member that is where it should be walks no partitions and logs nothing."""
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         await made(worker, "a", partitions=PARTITIONS)
         one = Member(worker, "one", "a")
         await settled(PARTITIONS, one)
@@ -341,16 +324,14 @@ def test_what_changes_nothing_is_not_worked_on() -> None:
         assert len(shard.log) == logged
         one.has = has
 
-    run(test)
-
 
 @pytest.mark.parametrize("broken_at", [None, 1, 3])
-def test_what_one_command_cannot_hold_is_logged_in_parts(
+async def test_what_one_command_cannot_hold_is_logged_in_parts(
     monkeypatch: pytest.MonkeyPatch, broken_at: int | None
 ) -> None:
     """A target is in force with the last part; what ends before is decided anew."""
 
-    async def test(worker: Worker) -> None:
+    async with running_worker(group_consumer_assignment_interval_ms=60000) as worker:
         await made(worker, "a", partitions=60)
         members = [Member(worker, f"m{n}", "a") for n in range(6)]
         for member in members:
@@ -380,5 +361,3 @@ def test_what_one_command_cannot_hold_is_logged_in_parts(
         group_of(worker).assign_again_at = 0
         await settled(10, *members)
         assert len(set().union(*(member.has for member in members))) == 60
-
-    run(test, group_consumer_assignment_interval_ms=60_000)

@@ -3,7 +3,8 @@
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +19,17 @@ from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
 
 
-def run(test: Callable[[Worker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        worker = memory_worker(
-            **{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0, **settings}
-        )
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(worker.groups.run)
-            with anyio.fail_after(20):
-                await test(worker)
-            tasks.cancel_scope.cancel()
-
-    anyio.run(main)
+@asynccontextmanager
+async def running_worker(**settings: Any) -> AsyncIterator[Worker]:
+    """A worker whose groups' time passes; a test that takes 20 s has failed."""
+    worker = memory_worker(
+        **{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0, **settings}
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.groups.run)
+        with anyio.fail_after(20):
+            yield worker
+        tasks.cancel_scope.cancel()
 
 
 def request(version: int, **body: Any) -> Request:
@@ -79,8 +79,8 @@ class Member:
         return int(answer["error_code"])
 
 
-def test_a_new_group_waits_for_those_who_come_a_little_later() -> None:
-    async def test(worker: Worker) -> None:
+async def test_a_new_group_waits_for_those_who_come_a_little_later() -> None:
+    async with running_worker(group_initial_rebalance_delay_ms=300) as worker:
         members = [Member(worker, rebalance_ms=5000) for _ in range(4)]
         async with anyio.create_task_group() as tasks:
             for member in members:
@@ -89,11 +89,9 @@ def test_a_new_group_waits_for_those_who_come_a_little_later() -> None:
         assert [member.generation for member in members] == [1] * 4
         assert {member.leader for member in members} == {members[0].id}
 
-    run(test, group_initial_rebalance_delay_ms=300)
 
-
-def test_who_does_not_rejoin_in_time_is_left_out() -> None:
-    async def test(worker: Worker) -> None:
+async def test_who_does_not_rejoin_in_time_is_left_out() -> None:
+    async with running_worker() as worker:
         one, two = Member(worker), Member(worker)
         await one.join()
         await one.sync(one)
@@ -104,11 +102,9 @@ def test_who_does_not_rejoin_in_time_is_left_out() -> None:
         assert await one.beat() == 25
         assert await two.sync(two) == (0, two.id.encode())
 
-    run(test)
 
-
-def test_a_leader_that_never_assigns_is_left_out() -> None:
-    async def test(worker: Worker) -> None:
+async def test_a_leader_that_never_assigns_is_left_out() -> None:
+    async with running_worker() as worker:
         one, two = Member(worker), Member(worker)
         await one.join()
         await one.sync(one)
@@ -123,11 +119,9 @@ def test_a_leader_that_never_assigns_is_left_out() -> None:
         assert await two.sync(two) == (0, two.id.encode())
         assert await one.beat() == 25
 
-    run(test)
 
-
-def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhile() -> None:
-    async def test(worker: Worker) -> None:
+async def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhile() -> None:
+    async with running_worker(group_initial_rebalance_delay_ms=150) as worker:
         one, two = Member(worker, rebalance_ms=200), Member(worker, rebalance_ms=200)
         one.instance = "i"
         async with anyio.create_task_group() as tasks:
@@ -146,23 +140,19 @@ def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhile() -
         await anyio.sleep(0.7)
         assert await two.beat() == 27  # it has run out: the others share anew
 
-    run(test, group_initial_rebalance_delay_ms=150)
 
-
-def test_ids_given_out_and_groups_are_bounded() -> None:
-    async def test(worker: Worker) -> None:
+async def test_ids_given_out_and_groups_are_bounded() -> None:
+    async with running_worker(group_members_max=3, groups_joined_max=2) as worker:
         codes = [await Member(worker).join(5) for _ in range(5)]
         assert codes == [79, 79, 79, 81, 81]
         codes = [await Member(worker, f"g{i}").join(5) for i in range(3)]
         assert codes == [79, 15, 15]
 
-    run(test, group_members_max=3, groups_joined_max=2)
 
-
-def test_a_new_member_runs_out_within_its_session() -> None:
+async def test_a_new_member_runs_out_within_its_session() -> None:
     """Before its first answer it has minutes; from then on what it asked for."""
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
         one = Member(worker)
         await one.join(session_ms=400)
         await one.sync(one)
@@ -173,8 +163,6 @@ def test_a_new_member_runs_out_within_its_session() -> None:
         await anyio.sleep(0.6)
         assert await one.beat() == 25
 
-    run(test)
-
 
 MONTH_MS = 2**31 - 1  # what consumers say that have no limit
 
@@ -183,10 +171,11 @@ def coordinator_of(worker: Worker) -> Coordinator:
     return worker.groups.of(worker.coordinated("g"))
 
 
-def test_groups_that_are_gone_leave_nothing_behind() -> None:
+async def test_groups_that_are_gone_leave_nothing_behind() -> None:
     """Whatever time they asked for: Kafka bounds sessions, but no rebalance timeouts."""
 
-    async def test(worker: Worker) -> None:
+    async with running_worker() as worker:
+
         async def come_and_go(group: str) -> None:
             one = Member(worker, group, rebalance_ms=MONTH_MS)
             assert await one.join(session_ms=1_800_000) == 0
@@ -202,11 +191,9 @@ def test_groups_that_are_gone_leave_nothing_behind() -> None:
         gc.collect()
         assert sum(isinstance(found, ClassicGroup) for found in gc.get_objects()) <= 100
 
-    run(test)
 
-
-def test_rounds_that_are_over_leave_nothing_behind() -> None:
-    async def test(worker: Worker) -> None:
+async def test_rounds_that_are_over_leave_nothing_behind() -> None:
+    async with running_worker() as worker:
         one = Member(worker, rebalance_ms=MONTH_MS)
         await one.join(session_ms=1_800_000)
         for _ in range(500):
@@ -220,11 +207,9 @@ def test_rounds_that_are_over_leave_nothing_behind() -> None:
         assert one.generation == 501
         assert len(coordinator_of(worker).timers) <= 200
 
-    run(test)
 
-
-def test_heartbeats_that_wait_while_the_loop_stands_still_count() -> None:
-    async def test(worker: Worker) -> None:
+async def test_heartbeats_that_wait_while_the_loop_stands_still_count() -> None:
+    async with running_worker() as worker:
         one = Member(worker)
         await one.join(session_ms=1000)
         await one.sync(one)
@@ -247,5 +232,3 @@ def test_heartbeats_that_wait_while_the_loop_stands_still_count() -> None:
         assert codes == [0]
         await anyio.sleep(0.2)
         assert await one.beat() == 0
-
-    run(test)

@@ -25,8 +25,6 @@ NEW = JoinRequest(
 )  # fmt: skip
 PROTOCOL = ("consumer", "range")
 
-pytestmark = pytest.mark.anyio
-
 
 async def joined(coordinator: Coordinator, asked: JoinRequest) -> Any:
     """The answer's fields, or its code."""

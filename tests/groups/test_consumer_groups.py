@@ -9,7 +9,6 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 
 from kproxy.groups.consumer_group import ConsumerGroup, by_queue
@@ -141,14 +140,11 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_partitions_are_with_one_member_at_a_time(seed: int) -> None:
-    async def test() -> None:
-        simulation = Simulation(seed)
-        for name, partitions in (("a", 3), ("b", 1), ("c", 5)):
-            await simulation.worker.catalogue.create(name, partitions)[1].wait()
-        for _ in range(150):
-            await simulation.step()
-            simulation.check()
-        await simulation.settle()
-
-    anyio.run(test)
+async def test_partitions_are_with_one_member_at_a_time(seed: int) -> None:
+    simulation = Simulation(seed)
+    for name, partitions in (("a", 3), ("b", 1), ("c", 5)):
+        await simulation.worker.catalogue.create(name, partitions)[1].wait()
+    for _ in range(150):
+        await simulation.step()
+        simulation.check()
+    await simulation.settle()

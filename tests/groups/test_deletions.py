@@ -10,107 +10,99 @@ from kproxy.log.base import Ticket
 from kproxy.virtual.envelope import Kind
 from kproxy.virtual.offset_commands import ExpireOffsets
 from kproxy.worker.worker import Worker
-from tests.groups.test_classic_groups import Member
-from tests.groups.test_classic_groups import run as in_time
-from tests.handlers.test_long_requests import call, commit_values, make, run, shard_of
+from tests.fakes import memory_worker
+from tests.groups.test_classic_groups import Member, running_worker
+from tests.handlers.test_long_requests import call, commit_values, make, shard_of
 
 
 def coordinator_of(worker: Worker) -> Coordinator:
     return worker.groups.of(worker.any_shard())
 
 
-def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 3000)
-        await call(worker, 8, 8, commit_values("q", range(3000)))
-        answer = await call(worker, 42, 2, {"groups_names": ["g", "g", "none"]})
-        assert [(r.group_id, r.error_code) for r in answer.results] == [("g", 0), ("none", 69)]
-        expired = [len(ExpireOffsets.decode(e).offsets) for e in shard_of(worker).log
-                   if e.kind == Kind.EXPIRE]  # fmt: skip
-        assert expired == [500] * 5
-        assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geo" + b"t"]
-        assert not coordinator_of(worker).going("g")
-
-    run(test)
+async def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
+    worker = memory_worker()
+    make(worker, "q", 3000)
+    await call(worker, 8, 8, commit_values("q", range(3000)))
+    answer = await call(worker, 42, 2, {"groups_names": ["g", "g", "none"]})
+    assert [(r.group_id, r.error_code) for r in answer.results] == [("g", 0), ("none", 69)]
+    expired = [len(ExpireOffsets.decode(e).offsets) for e in shard_of(worker).log
+               if e.kind == Kind.EXPIRE]  # fmt: skip
+    assert expired == [500] * 5
+    assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geo" + b"t"]
+    assert not coordinator_of(worker).going("g")
 
 
-def test_a_group_whose_deletion_was_broken_off_goes_as_a_whole() -> None:
+async def test_a_group_whose_deletion_was_broken_off_goes_as_a_whole() -> None:
     """FAULT: a kill midway left the group there, with a part of its offsets."""
 
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 3000)
-        await call(worker, 8, 8, commit_values("q", range(3000)))
-        shard, append, left = shard_of(worker), shard_of(worker).append, 3
+    worker = memory_worker()
+    make(worker, "q", 3000)
+    await call(worker, 8, 8, commit_values("q", range(3000)))
+    shard, append, left = shard_of(worker), shard_of(worker).append, 3
 
-        def ending(envelopes: Any) -> Ticket:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                return append(envelopes)
-            ticket = Ticket(list(envelopes))
-            ticket.set_error(KafkaError(Code.NOT_COORDINATOR))
-            return ticket
+    def ending(envelopes: Any) -> Ticket:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            return append(envelopes)
+        ticket = Ticket(list(envelopes))
+        ticket.set_error(KafkaError(Code.NOT_COORDINATOR))
+        return ticket
 
-        shard.append = ending  # type: ignore[method-assign]
-        answer = await call(worker, 42, 2, {"groups_names": ["g"]})
-        assert answer.results[0].error_code
-        shard.append = append  # type: ignore[method-assign]
-        assert 500 < len([key for key in shard.kv.rows if key[:1] == b"o"]) < 3000
-        worker.groups._by_shard.clear()  # who comes next
-        wanted = {"groups": [{"group_id": "g", "topics": None}], "require_stable": False}
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(worker.groups.run)
-            said = await call(worker, 9, 8, wanted)
-            assert (said.groups[0].error_code, said.groups[0].topics) == (14, ())
-            with anyio.fail_after(20):
-                while said.groups[0].error_code:
-                    await anyio.sleep(0.01)
-                    said = await call(worker, 9, 8, wanted)
-            tasks.cancel_scope.cancel()
-        assert said.groups[0].topics == ()
-        assert not [key for key in shard.kv.rows if key[:1] in b"geo" + b"t"]
-
-    run(test)
+    shard.append = ending  # type: ignore[method-assign]
+    answer = await call(worker, 42, 2, {"groups_names": ["g"]})
+    assert answer.results[0].error_code
+    shard.append = append  # type: ignore[method-assign]
+    assert 500 < len([key for key in shard.kv.rows if key[:1] == b"o"]) < 3000
+    worker.groups._by_shard.clear()  # who comes next
+    wanted = {"groups": [{"group_id": "g", "topics": None}], "require_stable": False}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.groups.run)
+        said = await call(worker, 9, 8, wanted)
+        assert (said.groups[0].error_code, said.groups[0].topics) == (14, ())
+        with anyio.fail_after(20):
+            while said.groups[0].error_code:
+                await anyio.sleep(0.01)
+                said = await call(worker, 9, 8, wanted)
+        tasks.cancel_scope.cancel()
+    assert said.groups[0].topics == ()
+    assert not [key for key in shard.kv.rows if key[:1] in b"geo" + b"t"]
 
 
-def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 1100)
-        await call(worker, 8, 8, commit_values("q", range(1100)))
-        shard, deletions = shard_of(worker), coordinator_of(worker).deletions
-        head = coordinator_of(worker).head("g")
-        assert head is not None
-        assert await deletions._say("g", head) == 0
-        deletions._under_way.clear()
-        expiry = ExpireOffsets("g", len(shard.log) - 1, False, [])
-        assert not shard.apply(expiry.envelope(2)).code
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(worker.groups.run)
-            with anyio.fail_after(20):
-                while coordinator_of(worker).head("g") is not None:
-                    await anyio.sleep(0.01)
-            tasks.cancel_scope.cancel()
-        assert not [key for key in shard.kv.rows if key[:1] in b"geo" + b"t"]
-
-    run(test, offsets_check_ms=50)
+async def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() -> None:
+    worker = memory_worker(offsets_check_ms=50)
+    make(worker, "q", 1100)
+    await call(worker, 8, 8, commit_values("q", range(1100)))
+    shard, deletions = shard_of(worker), coordinator_of(worker).deletions
+    head = coordinator_of(worker).head("g")
+    assert head is not None
+    assert await deletions._say("g", head) == 0
+    deletions._under_way.clear()
+    expiry = ExpireOffsets("g", len(shard.log) - 1, False, [])
+    assert not shard.apply(expiry.envelope(2)).code
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.groups.run)
+        with anyio.fail_after(20):
+            while coordinator_of(worker).head("g") is not None:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert not [key for key in shard.kv.rows if key[:1] in b"geo" + b"t"]
 
 
-def test_who_joins_a_group_while_it_is_deleted_has_to_wait() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q")
-        coordinator_of(worker).deletions._under_way.add("g")
-        answer = await call(worker, 8, 8, commit_values("q", [0]))
-        assert answer.topics[0].partitions[0].error_code == 14
-        described = await call(worker, 15, 5, {
-            "groups": ["g"], "include_authorized_operations": False,
-        })  # fmt: skip
-        assert described.groups[0].error_code == 14
-
-    run(test)
+async def test_who_joins_a_group_while_it_is_deleted_has_to_wait() -> None:
+    worker = memory_worker()
+    make(worker, "q")
+    coordinator_of(worker).deletions._under_way.add("g")
+    answer = await call(worker, 8, 8, commit_values("q", [0]))
+    assert answer.topics[0].partitions[0].error_code == 14
+    described = await call(worker, 15, 5, {
+        "groups": ["g"], "include_authorized_operations": False,
+    })  # fmt: skip
+    assert described.groups[0].error_code == 14
 
 
-def test_a_group_that_is_just_empty_goes_though_its_rows_do_not_say_so_yet() -> None:
-    async def test(worker: Worker) -> None:
+async def test_a_group_that_is_just_empty_goes_though_its_rows_do_not_say_so_yet() -> None:
+    async with running_worker() as worker:
         one = Member(worker)
         with anyio.fail_after(20):
             assert await one.join() == 0
@@ -122,5 +114,3 @@ def test_a_group_that_is_just_empty_goes_though_its_rows_do_not_say_so_yet() -> 
                 answer = await call(worker, 42, 2, {"groups_names": ["g"]})
         assert [r.error_code for r in answer.results] == [0]
         assert not [key for key in shard_of(worker).kv.rows if key[:1] in b"geou"]
-
-    in_time(test)

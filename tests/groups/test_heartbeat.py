@@ -96,13 +96,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("what", "requests", "answers"), CASES, ids=[case[0] for case in CASES])
 async def test_answers(what: str, requests: list[HeartbeatRequest], answers: list[object]) -> None:
     assert await said(*requests, members_max=2) == answers
 
 
-@pytest.mark.anyio
 async def test_who_says_all_is_told_all() -> None:
     coordinator = coordinator_without_worker()
     first = await heartbeat(coordinator, JOIN)

@@ -60,7 +60,7 @@ class Stage:
                   "values": {}, "rows": {f"m{i}": row for i in range(count)}}  # fmt: skip
         return int(self.shard.apply(command(Kind.GROUP, time_ms=self.now, values=values)).number)
 
-    def expire(self, subscribed: frozenset[str] | None = frozenset()) -> int:
+    async def expire(self, subscribed: frozenset[str] | None = frozenset()) -> int:
         """Returns how often others could run meanwhile."""
         turns = 0
 
@@ -77,17 +77,14 @@ class Stage:
                 turns += 1
                 await checkpoint()
 
-        async def look() -> None:
-            expiry = OffsetExpiry(
-                self.shard, self.worker.config, self.lookup, lambda: self.now, load, lambda g: False
-            )
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(count)
-                while await expiry.scan_once():
-                    pass
-                tasks.cancel_scope.cancel()
-
-        anyio.run(look)
+        expiry = OffsetExpiry(
+            self.shard, self.worker.config, self.lookup, lambda: self.now, load, lambda g: False
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count)
+            while await expiry.scan_once():
+                pass
+            tasks.cancel_scope.cancel()
         return turns
 
     def group_is_there(self, group: str) -> bool:
@@ -97,54 +94,54 @@ class Stage:
         return len(list(self.shard.kv.scan(b"e", b"f")))
 
 
-def test_offsets_of_a_group_without_members_run_out_after_their_commits() -> None:
+async def test_offsets_of_a_group_without_members_run_out_after_their_commits() -> None:
     stage = Stage()
     stage.commit("g", 1)
     stage.now += WEEK // 2
     stage.commit("g", 2, "other")
     stage.now += WEEK // 2
-    stage.expire()
+    await stage.expire()
     assert (stage.offset("g"), stage.offset("g", "other")) == (1, 2)
     stage.now += 1
-    stage.expire()
+    await stage.expire()
     assert (stage.offset("g"), stage.offset("g", "other")) == (None, 2)
     stage.now += WEEK // 2
-    stage.expire()
+    await stage.expire()
     assert stage.offset("g", "other") is None
     assert not stage.group_is_there("g")
     assert stage.looks() == 0
 
 
-def test_a_new_commit_puts_it_off() -> None:
+async def test_a_new_commit_puts_it_off() -> None:
     stage = Stage()
     stage.commit("g", 1)
     stage.now += WEEK - 1
     stage.commit("g", 1)
     stage.now += 2
-    stage.expire()
+    await stage.expire()
     assert stage.offset("g") == 1
     stage.now += WEEK
-    stage.expire()
+    await stage.expire()
     assert stage.offset("g") is None
 
 
-def test_offsets_of_a_group_with_members_stay_while_the_queue_is_read() -> None:
+async def test_offsets_of_a_group_with_members_stay_while_the_queue_is_read() -> None:
     stage = Stage()
     version = stage.members("g", 1)
     stage.commit("g", 1, member="m0", epoch=1)
     stage.commit("g", 2, "other", member="m0", epoch=1)
     stage.now += 2 * WEEK
-    stage.expire(None)  # members that only know themselves what they use
+    await stage.expire(None)  # members that only know themselves what they use
     assert stage.offset("g", "other") == 2
     stage.now += 2 * WEEK
-    stage.expire(frozenset({"q"}))
+    await stage.expire(frozenset({"q"}))
     assert (stage.offset("g"), stage.offset("g", "other")) == (1, None)
     stage.members("g", 0, after=version)
     stage.now += WEEK - 1
-    stage.expire()
+    await stage.expire()
     assert stage.offset("g") == 1  # since the last member left
     stage.now += WEEK
-    stage.expire()
+    await stage.expire()
     assert not stage.group_is_there("g")
 
 
@@ -165,7 +162,7 @@ def test_what_changed_since_it_was_looked_at_stays() -> None:
     assert stage.offset("g") == 9
 
 
-def test_a_group_that_commits_again_before_it_goes_stays() -> None:
+async def test_a_group_that_commits_again_before_it_goes_stays() -> None:
     stage = Stage()
     stage.commit("g", 1)
     stage.now += WEEK + 1
@@ -178,16 +175,16 @@ def test_a_group_that_commits_again_before_it_goes_stays() -> None:
         head = decode_group(stage.shard.kv.get(group_key("g")))
         looked.append((await expiry._evaluate("g", head, stage.now - WEEK))[0])
 
-    anyio.run(judge)
+    await judge()
     assert not stage.shard.apply(looked[0]).code
-    anyio.run(judge)
+    await judge()
     stage.commit("g", 5)
     assert stage.shard.apply(looked[1]).code
     assert stage.group_is_there("g")
     assert stage.offset("g") == 5
 
 
-def test_offsets_of_deleted_queues_run_out_at_the_first_look() -> None:
+async def test_offsets_of_deleted_queues_run_out_at_the_first_look() -> None:
     stage = Stage()
     stage.commit("g", 1)
     stage.commit("g", 1, "other")
@@ -195,7 +192,7 @@ def test_offsets_of_deleted_queues_run_out_at_the_first_look() -> None:
     stage.commit("g", 1, "other")
     stage.shard.apply(command(Kind.DELETE, stage.ids["q"]))
     stage.now += 1
-    stage.expire()
+    await stage.expire()
     assert (stage.offset("g"), stage.offset("g", "other")) == (None, 1)
 
 
@@ -204,13 +201,10 @@ def put(stage: Stage, name: str, age_ms: int, look_ms: int = 0, size: int = 10) 
     stage.shard.apply(Envelope(Kind.APPEND, stage.ids[name], number=look_ms, body=body))
 
 
-def retain(stage: Stage) -> None:
-    async def look() -> None:
-        retention = Retention(stage.shard, stage.worker.config, stage.lookup, lambda: stage.now)
-        while await retention.scan_once():
-            pass
-
-    anyio.run(look)
+async def retain(stage: Stage) -> None:
+    retention = Retention(stage.shard, stage.worker.config, stage.lookup, lambda: stage.now)
+    while await retention.scan_once():
+        pass
 
 
 def start(stage: Stage, name: str) -> int:
@@ -221,46 +215,46 @@ def due(stage: Stage) -> list[tuple[int, Any]]:
     return [rows.retention_due_of(key) for key, _ in stage.shard.kv.scan(b"c", b"d")]
 
 
-def test_a_partition_is_filed_once_and_looked_at_when_due() -> None:
+async def test_a_partition_is_filed_once_and_looked_at_when_due() -> None:
     stage = Stage(retention_check_ms=1000)
     stage.create("short", retention_ms="60000")
     put(stage, "short", 0, stage.now + MINUTE)
     put(stage, "short", -5000)
     assert len(due(stage)) == 1
     stage.now += MINUTE
-    retain(stage)
+    await retain(stage)
     assert start(stage, "short") == 0
     stage.now += 1001
-    retain(stage)
+    await retain(stage)
     assert start(stage, "short") == 1
     assert [at for at, _ in due(stage)] == [stage.now + 5000 - 1000]
     stage.now += 5000
-    retain(stage)
+    await retain(stage)
     assert start(stage, "short") == 2
     assert due(stage) == []
     put(stage, "short", 0, stage.now + MINUTE)
     assert len(due(stage)) == 1
 
 
-def test_it_is_looked_at_once_a_day_at_least_and_once_only() -> None:
+async def test_it_is_looked_at_once_a_day_at_least_and_once_only() -> None:
     stage = Stage()
     put(stage, "q", 0, stage.now + DAY)
     for _ in range(20):
         stage.now += DAY + 1
         stage.shard.apply(command(Kind.CONFIGURE, stage.ids["q"],
                                   values={"set": {}, "drop": [], "all": False}))  # fmt: skip
-        retain(stage)
-        retain(stage)
+        await retain(stage)
+        await retain(stage)
         assert len(due(stage)) == (1 if start(stage, "q") == 0 else 0) or len(due(stage)) <= 2
     assert start(stage, "q") == 1  # two weeks
 
 
-def test_a_gone_queue_leaves_nothing_to_look_at() -> None:
+async def test_a_gone_queue_leaves_nothing_to_look_at() -> None:
     stage = Stage()
     put(stage, "q", 0, stage.now + MINUTE)
     stage.shard.apply(command(Kind.DELETE, stage.ids["q"]))
     stage.now += DAY
-    retain(stage)
+    await retain(stage)
     assert due(stage) == []
     assert not list(stage.shard.kv.scan(b"n", b"o"))
 
@@ -297,7 +291,7 @@ def test_two_racing_commits_cannot_slip_through() -> None:
     assert stage.offset("g") == 9
 
 
-def test_what_a_clock_that_was_ahead_filed_is_looked_at() -> None:
+async def test_what_a_clock_that_was_ahead_filed_is_looked_at() -> None:
     """FAULT: offsets of a queue that was gone were kept till the clock was there again."""
     stage = Stage()
     right = stage.now
@@ -307,13 +301,13 @@ def test_what_a_clock_that_was_ahead_filed_is_looked_at() -> None:
     stage.shard.apply(command(Kind.DELETE, stage.ids["q"]))
     stage.now = right
     stage.commit("now", 1, "other")
-    stage.expire()
+    await stage.expire()
     assert not any(stage.group_is_there(f"g{number}") for number in range(250))
     assert stage.offset("now", "other") == 1
     assert stage.looks() == 1
 
 
-def test_what_was_looked_at_is_not_stepped_over_again() -> None:
+async def test_what_was_looked_at_is_not_stepped_over_again() -> None:
     """RocksDB keeps deleted rows for a while: looks from the first on would take N * N steps."""
     stage = Stage()
     starts: list[bytes] = []
@@ -327,7 +321,7 @@ def test_what_was_looked_at_is_not_stepped_over_again() -> None:
         stage.create(f"queue-{number}")
         put(stage, f"queue-{number}", age_ms=0)
     stage.shard.kv.scan = scanned
-    retain(stage)
+    await retain(stage)
     stage.shard.kv.scan = scan
     *looks, late = [start for start in starts if start[:1] == b"c"]
     assert late > rows.retention_due_key(stage.now + DAY, b"", 0)
@@ -337,7 +331,7 @@ def test_what_was_looked_at_is_not_stepped_over_again() -> None:
     assert not [filed for filed in due(stage) if filed[0] <= stage.now]
 
 
-def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> None:
+async def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> None:
     stage = Stage()
     count = 2 * _OFFSETS_MAX + 500
     stage.ids["wide"] = QueueId(b"wide".ljust(16, b"."))
@@ -351,7 +345,7 @@ def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> None:
     stage.commit("g", 1, "other")
     stage.now += WEEK // 2 + 1
     appended = len(stage.shard.log)
-    turns = stage.expire()
+    turns = await stage.expire()
     expired = [len(ExpireOffsets.decode(one).offsets) for one in stage.shard.log[appended:]]
     assert sum(expired) == count
     assert max(expired) <= _OFFSETS_MAX
@@ -359,5 +353,5 @@ def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> None:
     assert stage.offset("g", "other") == 1
     assert stage.looks() == 1
     stage.now += WEEK
-    stage.expire()
+    await stage.expire()
     assert not stage.group_is_there("g")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import pytest
 
 from kproxy.fetching import streamed_response
@@ -40,70 +39,59 @@ def produce(worker: Worker, *values: bytes) -> None:
         )
 
 
-def test_a_session_is_its_clients() -> None:
-    async def test() -> None:
-        worker = memory_worker()
-        produce(worker, b"v")
-        first = await fetched(worker, "/10.0.0.1", offsets={("q", 0): 0}, epoch=0)
-        mine = first.session_id
-        assert mine > 0
-        for host, client_id in (("/10.0.0.2", b"kproxy"), ("/10.0.0.1", b"others")):
-            for more in ({"epoch": 1}, {"epoch": 0}, {"epoch": -1}):
-                answer = await fetched(worker, host, client_id, session_id=mine, **more)
-                assert answer.error_code == (NOT_FOUND if more["epoch"] > 0 else 0)
-                assert not answer.responses
-        again = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=1)
-        assert again.error_code == 0
-        assert again.responses[0].partitions[0].records
-        await fetched(worker, "/10.0.0.1", session_id=mine, epoch=-1)
-        gone = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=2)
-        assert gone.error_code == NOT_FOUND
-
-    anyio.run(test)
+async def test_a_session_is_its_clients() -> None:
+    worker = memory_worker()
+    produce(worker, b"v")
+    first = await fetched(worker, "/10.0.0.1", offsets={("q", 0): 0}, epoch=0)
+    mine = first.session_id
+    assert mine > 0
+    for host, client_id in (("/10.0.0.2", b"kproxy"), ("/10.0.0.1", b"others")):
+        for more in ({"epoch": 1}, {"epoch": 0}, {"epoch": -1}):
+            answer = await fetched(worker, host, client_id, session_id=mine, **more)
+            assert answer.error_code == (NOT_FOUND if more["epoch"] > 0 else 0)
+            assert not answer.responses
+    again = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=1)
+    assert again.error_code == 0
+    assert again.responses[0].partitions[0].records
+    await fetched(worker, "/10.0.0.1", session_id=mine, epoch=-1)
+    gone = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=2)
+    assert gone.error_code == NOT_FOUND
 
 
-def test_what_was_found_counts_until_it_is_sent() -> None:
-    async def test() -> None:
-        worker = memory_worker()
-        produce(worker, *(b"v" for _ in range(100)))
-        frame = encode_request(ApiKey.FETCH, 12, 1, fetch_values({("q", 0): 0}))[4:]
-        answer = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
-        assert isinstance(answer, StreamedResponse)
-        with answer.pinned():
-            assert worker.answer_memory.used > 100 * 100
-            while await answer.read() is not None:
-                pass
-        assert worker.answer_memory.used == 0
-
-    anyio.run(test)
+async def test_what_was_found_counts_until_it_is_sent() -> None:
+    worker = memory_worker()
+    produce(worker, *(b"v" for _ in range(100)))
+    frame = encode_request(ApiKey.FETCH, 12, 1, fetch_values({("q", 0): 0}))[4:]
+    answer = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
+    assert isinstance(answer, StreamedResponse)
+    with answer.pinned():
+        assert worker.answer_memory.used > 100 * 100
+        while await answer.read() is not None:
+            pass
+    assert worker.answer_memory.used == 0
 
 
-def test_what_was_found_stays_readable_while_others_have_their_turn(
+async def test_what_was_found_stays_readable_while_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each partition looked at is followed by a turn for others, who may delete."""
 
-    async def test() -> None:
-        worker = memory_worker()
-        worker.catalogue.create("q", 3)
-        for index in range(3):
-            frame = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(b"v"), index))[
-                4:
-            ]
-            accept(worker, frame, "", NextRequestSignal())
-        held: list[int] = []
-        monkeypatch.setattr(Pace, "due", True)
-        original = streamed_response.Pins.hold
+    worker = memory_worker()
+    worker.catalogue.create("q", 3)
+    for index in range(3):
+        frame = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(b"v"), index))[4:]
+        accept(worker, frame, "", NextRequestSignal())
+    held: list[int] = []
+    monkeypatch.setattr(Pace, "due", True)
+    original = streamed_response.Pins.hold
 
-        def hold(pins: streamed_response.Pins, stored: Any) -> None:
-            some = list(stored)
-            held.extend(len(piece.batches) for piece in some)
-            original(pins, some)
+    def hold(pins: streamed_response.Pins, stored: Any) -> None:
+        some = list(stored)
+        held.extend(len(piece.batches) for piece in some)
+        original(pins, some)
 
-        monkeypatch.setattr(fetch.Pins, "hold", hold)
-        wanted: Any = {("q", index): 0 for index in range(3)}
-        answer = await fetched(worker, "", offsets=wanted)
-        assert all(part.records for part in answer.responses[0].partitions)
-        assert held[:3] == [1, 1, 1]
-
-    anyio.run(test)
+    monkeypatch.setattr(fetch.Pins, "hold", hold)
+    wanted: Any = {("q", index): 0 for index in range(3)}
+    answer = await fetched(worker, "", offsets=wanted)
+    assert all(part.records for part in answer.responses[0].partitions)
+    assert held[:3] == [1, 1, 1]

@@ -1,6 +1,5 @@
 """Handlers over an in-memory shard: what needs many steps or a look inside."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -68,64 +67,51 @@ class Client:
         assert answer.responses[0].error_code == 0
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(test)
-
-
 def parts(answer: Any) -> dict[tuple[str, int], Any]:
     return {(t.topic, p.partition_index): p for t in answer.responses for p in t.partitions}
 
 
-def test_a_poll_of_a_session_costs_what_changed() -> None:
-    async def test() -> None:
-        client = Client()
-        names = [(f"q{i}", 0) for i in range(500)]
-        for name, _ in names:
-            await client.produce(name, b"v")
-        first = await client.fetch(dict.fromkeys(names, 1), epoch=0)
-        assert len(parts(first)) == 500
-        session = first.session_id
-        assert parts(await client.fetch({}, session_id=session, epoch=1)) == {}
-        looks: list[Any] = []
-        with pytest.MonkeyPatch.context() as patch:
-            real = poll.plan_read
-            patch.setattr(poll, "plan_read", lambda f, b: (looks.append(f), real(f, b))[1])
-            await client.produce("q7", b"new")
-            answer = await client.fetch({}, session_id=session, epoch=2)
-            assert list(parts(answer)) == [("q7", 0)]
-            await client.fetch({("q7", 0): 2}, session_id=session, epoch=3)
-            await client.fetch({}, session_id=session, epoch=4)
-        assert len(looks) == 2
-
-    run(test)
+async def test_a_poll_of_a_session_costs_what_changed() -> None:
+    client = Client()
+    names = [(f"q{i}", 0) for i in range(500)]
+    for name, _ in names:
+        await client.produce(name, b"v")
+    first = await client.fetch(dict.fromkeys(names, 1), epoch=0)
+    assert len(parts(first)) == 500
+    session = first.session_id
+    assert parts(await client.fetch({}, session_id=session, epoch=1)) == {}
+    looks: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = poll.plan_read
+        patch.setattr(poll, "plan_read", lambda f, b: (looks.append(f), real(f, b))[1])
+        await client.produce("q7", b"new")
+        answer = await client.fetch({}, session_id=session, epoch=2)
+        assert list(parts(answer)) == [("q7", 0)]
+        await client.fetch({("q7", 0): 2}, session_id=session, epoch=3)
+        await client.fetch({}, session_id=session, epoch=4)
+    assert len(looks) == 2
 
 
-def test_data_that_the_client_has_not_moved_past_is_sent_again() -> None:
-    async def test() -> None:
-        client = Client()
-        await client.produce("q", b"v")
-        first = await client.fetch({("q", 0): 0}, epoch=0)
-        again = await client.fetch({}, session_id=first.session_id, epoch=1)
-        assert batches(parts(again)["q", 0].records) == batches(parts(first)["q", 0].records)
-
-    run(test)
+async def test_data_that_the_client_has_not_moved_past_is_sent_again() -> None:
+    client = Client()
+    await client.produce("q", b"v")
+    first = await client.fetch({("q", 0): 0}, epoch=0)
+    again = await client.fetch({}, session_id=first.session_id, epoch=1)
+    assert batches(parts(again)["q", 0].records) == batches(parts(first)["q", 0].records)
 
 
-def test_partitions_take_turns_when_an_answer_is_full() -> None:
-    async def test() -> None:
-        client = Client()
-        for i in range(4):
-            await client.produce(f"q{i}", b"x" * 100)
-        offsets = {(f"q{i}", 0): 0 for i in range(4)}
-        answer = await client.fetch(offsets, epoch=0, max_bytes=1)
-        session = answer.session_id
-        seen = [name for (name, _), part in parts(answer).items() if part.records]
-        for epoch in range(1, 4):
-            answer = await client.fetch({}, session_id=session, epoch=epoch, max_bytes=1)
-            seen += [name for (name, _), part in parts(answer).items() if part.records]
-        assert sorted(seen) == ["q0", "q1", "q2", "q3"]
-
-    run(test)
+async def test_partitions_take_turns_when_an_answer_is_full() -> None:
+    client = Client()
+    for i in range(4):
+        await client.produce(f"q{i}", b"x" * 100)
+    offsets = {(f"q{i}", 0): 0 for i in range(4)}
+    answer = await client.fetch(offsets, epoch=0, max_bytes=1)
+    session = answer.session_id
+    seen = [name for (name, _), part in parts(answer).items() if part.records]
+    for epoch in range(1, 4):
+        answer = await client.fetch({}, session_id=session, epoch=epoch, max_bytes=1)
+        seen += [name for (name, _), part in parts(answer).items() if part.records]
+    assert sorted(seen) == ["q0", "q1", "q2", "q3"]
 
 
 @given(
@@ -134,277 +120,227 @@ def test_partitions_take_turns_when_an_answer_is_full() -> None:
     most=st.integers(1, 2500),
 )
 @settings(deadline=None, max_examples=60)
-def test_a_session_brings_all_whatever_fits_into_an_answer(
+async def test_a_session_brings_all_whatever_fits_into_an_answer(
     sizes: list[list[int]], max_bytes: int, most: int
 ) -> None:
     """What did not fit behind others must not count as looked at."""
 
-    async def test() -> None:
-        client = Client()
-        wanted = {}
-        for i, values in enumerate(sizes):
-            await client.metadata(f"q{i}")
-            wanted[f"q{i}", 0] = len(values)
-            for size in values:
-                await client.produce(f"q{i}", b"x" * size)
-        read = dict.fromkeys(wanted, 0)
-        limits = {"max_bytes": max_bytes, "partition_max_bytes": most}
-        answer = await client.fetch(read, epoch=0, **limits)
-        session, epoch = answer.session_id, 0
-        while True:
-            moved = {}
-            for key, part in parts(answer).items():
-                if count := len(batches(part.records or b"")):
-                    read[key] += count
-                    moved[key] = read[key]
-            if not moved:
-                break
-            epoch += 1
-            answer = await client.fetch(moved, session_id=session, epoch=epoch, **limits)
-        assert read == wanted
-
-    run(test)
+    client = Client()
+    wanted = {}
+    for i, values in enumerate(sizes):
+        await client.metadata(f"q{i}")
+        wanted[f"q{i}", 0] = len(values)
+        for size in values:
+            await client.produce(f"q{i}", b"x" * size)
+    read = dict.fromkeys(wanted, 0)
+    limits = {"max_bytes": max_bytes, "partition_max_bytes": most}
+    answer = await client.fetch(read, epoch=0, **limits)
+    session, epoch = answer.session_id, 0
+    while True:
+        moved = {}
+        for key, part in parts(answer).items():
+            if count := len(batches(part.records or b"")):
+                read[key] += count
+                moved[key] = read[key]
+        if not moved:
+            break
+        epoch += 1
+        answer = await client.fetch(moved, session_id=session, epoch=epoch, **limits)
+    assert read == wanted
 
 
-def test_a_long_poll_wakes_on_data_and_leaves_no_watcher() -> None:
-    async def test() -> None:
-        client = Client()
-        await client.produce("q", b"v")
-        answers: list[Any] = []
+async def test_a_long_poll_wakes_on_data_and_leaves_no_watcher() -> None:
+    client = Client()
+    await client.produce("q", b"v")
+    answers: list[Any] = []
 
-        async def poll() -> None:
-            answers.append(await client.fetch({("q", 0): 1}, wait_ms=60_000))
+    async def poll() -> None:
+        answers.append(await client.fetch({("q", 0): 1}, wait_ms=60_000))
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(poll)
-            await anyio.sleep(0.02)
-            assert not answers
-            other = Client()
-            other.worker = client.worker
-            with anyio.fail_after(2):
-                await other.produce("q", b"new")
-                while not answers:
-                    await anyio.sleep(0.001)
-        assert batches(parts(answers[0])["q", 0].records)[0][0] == 1
-        assert len(client.worker.any_shard().watchers) == 0
-
-    run(test)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poll)
+        await anyio.sleep(0.02)
+        assert not answers
+        other = Client()
+        other.worker = client.worker
+        with anyio.fail_after(2):
+            await other.produce("q", b"new")
+            while not answers:
+                await anyio.sleep(0.001)
+    assert batches(parts(answers[0])["q", 0].records)[0][0] == 1
+    assert len(client.worker.any_shard().watchers) == 0
 
 
-def test_a_long_poll_waits_for_min_bytes_and_ends_at_its_time() -> None:
-    async def test() -> None:
-        client = Client()
-        await client.produce("q", b"v")
-        started = anyio.current_time()
-        answer = await client.fetch({("q", 0): 0}, min_bytes=10_000, wait_ms=50)
-        assert anyio.current_time() - started >= 0.045
-        assert parts(answer)["q", 0].records
-
-    run(test)
+async def test_a_long_poll_waits_for_min_bytes_and_ends_at_its_time() -> None:
+    client = Client()
+    await client.produce("q", b"v")
+    started = anyio.current_time()
+    answer = await client.fetch({("q", 0): 0}, min_bytes=10_000, wait_ms=50)
+    assert anyio.current_time() - started >= 0.045
+    assert parts(answer)["q", 0].records
 
 
-def test_a_session_follows_a_name_to_the_queue_that_has_it_now() -> None:
-    async def test() -> None:
-        client = Client()
-        await client.produce("q", b"old")
-        first = await client.fetch({("q", 0): 1}, epoch=0)
-        await client.delete("q")
-        gone = await client.fetch({}, session_id=first.session_id, epoch=1)
-        assert parts(gone)["q", 0].error_code == 3
-        await client.produce("q", b"new")
-        back = await client.fetch({("q", 0): 0}, session_id=first.session_id, epoch=2)
-        assert b"new" in (parts(back)["q", 0].records or b"")
-
-    run(test)
+async def test_a_session_follows_a_name_to_the_queue_that_has_it_now() -> None:
+    client = Client()
+    await client.produce("q", b"old")
+    first = await client.fetch({("q", 0): 1}, epoch=0)
+    await client.delete("q")
+    gone = await client.fetch({}, session_id=first.session_id, epoch=1)
+    assert parts(gone)["q", 0].error_code == 3
+    await client.produce("q", b"new")
+    back = await client.fetch({("q", 0): 0}, session_id=first.session_id, epoch=2)
+    assert b"new" in (parts(back)["q", 0].records or b"")
 
 
-def test_an_id_is_never_served_by_a_queue_made_later() -> None:
-    async def test() -> None:
-        client = Client()
-        topic_id = (await client.metadata("q")).topics[0].topic_id
-        await client.delete("q")
-        new_id = (await client.metadata("q")).topics[0].topic_id
-        assert new_id != topic_id
-        assert (await client.produce(topic_id, b"late", version=13)).error_code == 100
-        answer = await client.fetch({(topic_id, 0): 0}, version=13)
-        assert answer.responses[0].partitions[0].error_code == 100
-        assert (await client.produce(new_id, b"v", version=13)).base_offset == 0
-
-    run(test)
+async def test_an_id_is_never_served_by_a_queue_made_later() -> None:
+    client = Client()
+    topic_id = (await client.metadata("q")).topics[0].topic_id
+    await client.delete("q")
+    new_id = (await client.metadata("q")).topics[0].topic_id
+    assert new_id != topic_id
+    assert (await client.produce(topic_id, b"late", version=13)).error_code == 100
+    answer = await client.fetch({(topic_id, 0): 0}, version=13)
+    assert answer.responses[0].partitions[0].error_code == 100
+    assert (await client.produce(new_id, b"v", version=13)).base_offset == 0
 
 
-def test_without_room_for_a_session_the_client_goes_on_without_one() -> None:
-    async def test() -> None:
-        client = Client(fetch_sessions_max=1)
-        await client.produce("q", b"v")
-        assert (await client.fetch({("q", 0): 0}, epoch=0)).session_id > 0
-        second = await client.fetch({("q", 0): 0}, epoch=0)
-        assert second.session_id == 0
-        assert parts(second)["q", 0].records
-
-    run(test)
+async def test_without_room_for_a_session_the_client_goes_on_without_one() -> None:
+    client = Client(fetch_sessions_max=1)
+    await client.produce("q", b"v")
+    assert (await client.fetch({("q", 0): 0}, epoch=0)).session_id > 0
+    second = await client.fetch({("q", 0): 0}, epoch=0)
+    assert second.session_id == 0
+    assert parts(second)["q", 0].records
 
 
-def test_mid_batch_offsets_get_the_batch_that_holds_them() -> None:
-    async def test() -> None:
-        client = Client()
-        await client.produce("q", b"a", b"b", b"c")
-        await client.produce("q", b"d")
-        answer = await client.fetch({("q", 0): 2})
-        assert [base for base, _ in batches(parts(answer)["q", 0].records)] == [0, 3]
-
-    run(test)
+async def test_mid_batch_offsets_get_the_batch_that_holds_them() -> None:
+    client = Client()
+    await client.produce("q", b"a", b"b", b"c")
+    await client.produce("q", b"d")
+    answer = await client.fetch({("q", 0): 2})
+    assert [base for base, _ in batches(parts(answer)["q", 0].records)] == [0, 3]
 
 
-def test_metadata_of_all_queues_is_sorted_and_whole() -> None:
-    async def test() -> None:
-        client = Client()
-        names = [f"q{i:04}" for i in range(1200)]
-        await client.metadata(*names)
-        answer = await client.metadata()
-        assert [t.name for t in answer.topics] == names
-        assert len({t.topic_id for t in answer.topics}) == len(names)
-
-    run(test)
+async def test_metadata_of_all_queues_is_sorted_and_whole() -> None:
+    client = Client()
+    names = [f"q{i:04}" for i in range(1200)]
+    await client.metadata(*names)
+    answer = await client.metadata()
+    assert [t.name for t in answer.topics] == names
+    assert len({t.topic_id for t in answer.topics}) == len(names)
 
 
-def test_auto_creation_follows_the_request_and_the_setting() -> None:
-    async def test() -> None:
-        client = Client()
-        assert (await client.metadata("a", create=False)).topics[0].error_code == 3
-        assert (await client.metadata("a")).topics[0].error_code == 0
-        strict = Client(auto_create=False)
-        assert (await strict.metadata("a")).topics[0].error_code == 3
-        assert (await strict.produce("a", b"v")).error_code == 3
-
-    run(test)
+async def test_auto_creation_follows_the_request_and_the_setting() -> None:
+    client = Client()
+    assert (await client.metadata("a", create=False)).topics[0].error_code == 3
+    assert (await client.metadata("a")).topics[0].error_code == 0
+    strict = Client(auto_create=False)
+    assert (await strict.metadata("a")).topics[0].error_code == 3
+    assert (await strict.produce("a", b"v")).error_code == 3
 
 
-def test_every_advertised_version_of_metadata_and_api_versions_answers() -> None:
-    async def test() -> None:
-        client = Client()
-        for version in range(14):
-            assert (await client.metadata("q", version=version)).topics[0].error_code == 0
-        for version in range(5):
-            values = {"client_software_name": "test", "client_software_version": "1"}
-            answer = await client.call(ApiKey.API_VERSIONS, version, values)
-            ranges = [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys]
-            assert ranges == list(RANGES)
-        bad = {"client_software_name": "-", "client_software_version": "1"}
-        assert (await client.call(ApiKey.API_VERSIONS, 3, bad)).error_code == 42
-
-    run(test)
+async def test_every_advertised_version_of_metadata_and_api_versions_answers() -> None:
+    client = Client()
+    for version in range(14):
+        assert (await client.metadata("q", version=version)).topics[0].error_code == 0
+    for version in range(5):
+        values = {"client_software_name": "test", "client_software_version": "1"}
+        answer = await client.call(ApiKey.API_VERSIONS, version, values)
+        ranges = [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys]
+        assert ranges == list(RANGES)
+    bad = {"client_software_name": "-", "client_software_version": "1"}
+    assert (await client.call(ApiKey.API_VERSIONS, 3, bad)).error_code == 42
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_committed_offsets_in_every_version(version: int) -> None:
-    async def test() -> None:
-        client = Client()
-        topic_id = (await client.metadata("q")).topics[0].topic_id
-        label = {"name": "q", "topic_id": topic_id}
-        commit_version = max(version, 2)
-        part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1,
-                "committed_metadata": "m"}  # fmt: skip
-        values = {
-            "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
-            "retention_time": -1, "topics": [label | {"partitions": [part]}],
-        }  # fmt: skip
-        done = await client.call(ApiKey.OFFSET_COMMIT, commit_version, values)
-        assert done.topics[0].partitions[0].error_code == 0
-        topics = [label | {"partition_indexes": (0, 1)}]
-        for wanted in (topics, None) if version >= 2 else (topics,):
-            group = {"group_id": "g", "topics": wanted}
-            fetch = {"groups": [group], "require_stable": False, **group}
-            answer = await client.call(ApiKey.OFFSET_FETCH, version, fetch)
-            found = answer.groups[0] if version >= 8 else answer
-            first = found.topics[0].partitions[0]
-            assert (first.committed_offset, first.metadata) == (7, "m")
-
-    run(test)
+async def test_committed_offsets_in_every_version(version: int) -> None:
+    client = Client()
+    topic_id = (await client.metadata("q")).topics[0].topic_id
+    label = {"name": "q", "topic_id": topic_id}
+    commit_version = max(version, 2)
+    part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1,
+            "committed_metadata": "m"}  # fmt: skip
+    values = {
+        "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
+        "retention_time": -1, "topics": [label | {"partitions": [part]}],
+    }  # fmt: skip
+    done = await client.call(ApiKey.OFFSET_COMMIT, commit_version, values)
+    assert done.topics[0].partitions[0].error_code == 0
+    topics = [label | {"partition_indexes": (0, 1)}]
+    for wanted in (topics, None) if version >= 2 else (topics,):
+        group = {"group_id": "g", "topics": wanted}
+        fetch = {"groups": [group], "require_stable": False, **group}
+        answer = await client.call(ApiKey.OFFSET_FETCH, version, fetch)
+        found = answer.groups[0] if version >= 8 else answer
+        first = found.topics[0].partitions[0]
+        assert (first.committed_offset, first.metadata) == (7, "m")
 
 
-def test_offsets_of_a_deleted_queue_are_not_those_of_the_next() -> None:
-    async def test() -> None:
-        client = Client()
-        await client.metadata("q")
-        part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1,
-                "committed_metadata": ""}  # fmt: skip
-        values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
-                  "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
-        await client.call(ApiKey.OFFSET_COMMIT, 9, values)
-        await client.delete("q")
-        await client.metadata("q")
-        for topics in ([{"name": "q", "partition_indexes": (0,)}], None):
-            group = {"group_id": "g", "topics": topics}
-            answer = await client.call(
-                ApiKey.OFFSET_FETCH, 8, {"groups": [group], "require_stable": False}
-            )
-            found = [p.committed_offset for t in answer.groups[0].topics for p in t.partitions]
-            assert found in ([-1], [])
-
-    run(test)
+async def test_offsets_of_a_deleted_queue_are_not_those_of_the_next() -> None:
+    client = Client()
+    await client.metadata("q")
+    part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1,
+            "committed_metadata": ""}  # fmt: skip
+    values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
+              "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
+    await client.call(ApiKey.OFFSET_COMMIT, 9, values)
+    await client.delete("q")
+    await client.metadata("q")
+    for topics in ([{"name": "q", "partition_indexes": (0,)}], None):
+        group = {"group_id": "g", "topics": topics}
+        answer = await client.call(
+            ApiKey.OFFSET_FETCH, 8, {"groups": [group], "require_stable": False}
+        )
+        found = [p.committed_offset for t in answer.groups[0].topics for p in t.partitions]
+        assert found in ([-1], [])
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_find_coordinator_in_every_version(version: int) -> None:
-    async def test() -> None:
-        client = Client()
-        values = {"key": "g", "key_type": 0, "coordinator_keys": ("g", "h")}
-        answer = await client.call(ApiKey.FIND_COORDINATOR, version, values)
+async def test_find_coordinator_in_every_version(version: int) -> None:
+    client = Client()
+    values = {"key": "g", "key_type": 0, "coordinator_keys": ("g", "h")}
+    answer = await client.call(ApiKey.FIND_COORDINATOR, version, values)
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert (found.error_code, found.node_id, found.port) == (0, 1, 9092)
+    if version >= 1:
+        answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 1})
         found = answer.coordinators[0] if version >= 4 else answer
-        assert (found.error_code, found.node_id, found.port) == (0, 1, 9092)
-        if version >= 1:
-            answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 1})
-            found = answer.coordinators[0] if version >= 4 else answer
-            assert found.error_code == 42
-            assert "groups" in found.error_message
-
-    run(test)
+        assert found.error_code == 42
+        assert "groups" in found.error_message
 
 
-def test_transactions_are_refused_for_good() -> None:
-    async def test() -> None:
-        client = Client()
-        values = {"transactional_id": "t", "transaction_timeout": 1000}
-        assert (await client.call(ApiKey.INIT_PRODUCER_ID, 4, values)).error_code == 53
-
-    run(test)
+async def test_transactions_are_refused_for_good() -> None:
+    client = Client()
+    values = {"transactional_id": "t", "transaction_timeout": 1000}
+    assert (await client.call(ApiKey.INIT_PRODUCER_ID, 4, values)).error_code == 53
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_describe_cluster_agrees_with_metadata(version: int) -> None:
-    async def test() -> None:
-        client = Client()
-        values = {"include_cluster_authorized_operations": True, "endpoint_type": 1,
-                  "include_fenced_brokers": False}  # fmt: skip
-        cluster = await client.call(ApiKey.DESCRIBE_CLUSTER, version, values)
-        metadata = await client.metadata("q")
-        assert cluster.cluster_id == metadata.cluster_id
-        assert cluster.controller_id == metadata.controller_id
-        assert [(b.broker_id, b.host, b.port) for b in cluster.brokers] == [
-            (b.node_id, b.host, b.port) for b in metadata.brokers
-        ]
-        if version >= 1:
-            wrong = await client.call(
-                ApiKey.DESCRIBE_CLUSTER, version, values | {"endpoint_type": 2}
-            )
-            assert wrong.error_code == 114
-
-    run(test)
+async def test_describe_cluster_agrees_with_metadata(version: int) -> None:
+    client = Client()
+    values = {"include_cluster_authorized_operations": True, "endpoint_type": 1,
+              "include_fenced_brokers": False}  # fmt: skip
+    cluster = await client.call(ApiKey.DESCRIBE_CLUSTER, version, values)
+    metadata = await client.metadata("q")
+    assert cluster.cluster_id == metadata.cluster_id
+    assert cluster.controller_id == metadata.controller_id
+    assert [(b.broker_id, b.host, b.port) for b in cluster.brokers] == [
+        (b.node_id, b.host, b.port) for b in metadata.brokers
+    ]
+    if version >= 1:
+        wrong = await client.call(ApiKey.DESCRIBE_CLUSTER, version, values | {"endpoint_type": 2})
+        assert wrong.error_code == 114
 
 
-def test_describe_configs_of_the_broker_by_name_and_synonyms() -> None:
-    async def test() -> None:
-        client = Client()
-        resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
-        values = {"resources": [resource], "include_synonyms": True}
-        found = (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, values)).results[0]
-        by_name = {config.name: config.value for config in found.configs}
-        assert by_name["delete.topic.enable"] == "true"
-        assert all(config.read_only for config in found.configs)
-        other = {"resources": [resource | {"resource_name": "9"}], "include_synonyms": False}
-        assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, other)).results[0].error_code == 42
-        what = {"resources": [resource | {"resource_type": 8}], "include_synonyms": False}
-        assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, what)).results[0].error_code == 42
-
-    run(test)
+async def test_describe_configs_of_the_broker_by_name_and_synonyms() -> None:
+    client = Client()
+    resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
+    values = {"resources": [resource], "include_synonyms": True}
+    found = (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, values)).results[0]
+    by_name = {config.name: config.value for config in found.configs}
+    assert by_name["delete.topic.enable"] == "true"
+    assert all(config.read_only for config in found.configs)
+    other = {"resources": [resource | {"resource_name": "9"}], "include_synonyms": False}
+    assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, other)).results[0].error_code == 42
+    what = {"resources": [resource | {"resource_type": 8}], "include_synonyms": False}
+    assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, what)).results[0].error_code == 42

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -22,13 +22,6 @@ from tests.fakes import memory_worker
 from tests.wire import batch, produce_values, record
 
 ZSTD = 4
-
-
-def run(test: Callable[[Worker], Awaitable[None]]) -> None:
-    async def with_worker() -> None:
-        await test(memory_worker())
-
-    anyio.run(with_worker)
 
 
 def varlong(value: int) -> bytes:
@@ -68,33 +61,27 @@ def of_records(count: int, same: bool = False) -> bytes:
     return batch(*[b""] * count, times=times, attributes=ZSTD, packed=packed)
 
 
-def test_more_records_than_the_bytes_can_hold_are_refused() -> None:
-    async def test(worker: Worker) -> None:
-        assert produce(worker, of_records(100_000, same=True)) == 87
-        assert produce(worker, of_records(100_000)) == 0
-        assert produce(worker, of_records(1)) == 0
-
-    run(test)
+async def test_more_records_than_the_bytes_can_hold_are_refused() -> None:
+    worker = memory_worker()
+    assert produce(worker, of_records(100_000, same=True)) == 87
+    assert produce(worker, of_records(100_000)) == 0
+    assert produce(worker, of_records(1)) == 0
 
 
-def test_a_record_is_found_in_a_packed_batch() -> None:
-    async def test(worker: Worker) -> None:
-        produce(worker, of_records(3000))
-        assert await offset_at(worker, 3456) == (2456, 3456)
-        assert await offset_at(worker, -3) == (2999, 3999)
-        assert worker.answer_memory.used == 0
-
-    run(test)
+async def test_a_record_is_found_in_a_packed_batch() -> None:
+    worker = memory_worker()
+    produce(worker, of_records(3000))
+    assert await offset_at(worker, 3456) == (2456, 3456)
+    assert await offset_at(worker, -3) == (2999, 3999)
+    assert worker.answer_memory.used == 0
 
 
-def test_of_too_many_records_the_first_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(worker: Worker) -> None:
-        produce(worker, of_records(3000))
-        monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1000)
-        assert await offset_at(worker, 1500) == (500, 1500)
-        assert await offset_at(worker, 3900) == (0, 3999)
-
-    run(test)
+async def test_of_too_many_records_the_first_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = memory_worker()
+    produce(worker, of_records(3000))
+    monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1000)
+    assert await offset_at(worker, 1500) == (500, 1500)
+    assert await offset_at(worker, 3900) == (0, 3999)
 
 
 def endless(_: bytes) -> Iterator[tuple[int, int]]:
@@ -103,92 +90,84 @@ def endless(_: bytes) -> Iterator[tuple[int, int]]:
         time.sleep(0.0001)
 
 
-def test_few_look_at_a_time_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(worker: Worker) -> None:
-        produce(worker, of_records(10))
-        looking, most, used = 0, 0, 0
-        lock = threading.Lock()
+async def test_few_look_at_a_time_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = memory_worker()
+    produce(worker, of_records(10))
+    looking, most, used = 0, 0, 0
+    lock = threading.Lock()
 
-        def slow(_: bytes) -> Iterator[tuple[int, int]]:
-            nonlocal looking, most, used
-            with lock:
-                looking += 1
-                most, used = max(most, looking), max(used, worker.answer_memory.used)
-            time.sleep(0.02)
-            yield 5, 1005
-            with lock:
-                looking -= 1
+    def slow(_: bytes) -> Iterator[tuple[int, int]]:
+        nonlocal looking, most, used
+        with lock:
+            looking += 1
+            most, used = max(most, looking), max(used, worker.answer_memory.used)
+        time.sleep(0.02)
+        yield 5, 1005
+        with lock:
+            looking -= 1
 
-        def counted(data: bytes) -> Iterator[tuple[int, int]]:
-            yield from list(slow(data))
+    def counted(data: bytes) -> Iterator[tuple[int, int]]:
+        yield from list(slow(data))
 
-        monkeypatch.setattr(list_offsets, "record_times", counted)
-        async with anyio.create_task_group() as tasks:
-            for _ in range(8):
-                tasks.start_soon(offset_at, worker, 1005)
-        assert (most, worker.answer_memory.used) == (2, 0)
-        assert used > 0
-
-    run(test)
+    monkeypatch.setattr(list_offsets, "record_times", counted)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(offset_at, worker, 1005)
+    assert (most, worker.answer_memory.used) == (2, 0)
+    assert used > 0
 
 
-def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
+async def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test(worker: Worker) -> None:
-        produce(worker, of_records(10))
-        monkeypatch.setattr(list_offsets, "record_times", endless)
-        monkeypatch.setattr(list_offsets, "_RECORDS_S", 30.0)
-        monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1 << 60)
-        with anyio.fail_after(10):
-            with anyio.move_on_after(0.05):
-                await offset_at(worker, 1005)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(offset_at, worker, 1005)
-                await anyio.sleep(0.05)
-                worker.stop()
-        assert worker.answer_memory.used == 0
-
-    run(test)
+    worker = memory_worker()
+    produce(worker, of_records(10))
+    monkeypatch.setattr(list_offsets, "record_times", endless)
+    monkeypatch.setattr(list_offsets, "_RECORDS_S", 30.0)
+    monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1 << 60)
+    with anyio.fail_after(10):
+        with anyio.move_on_after(0.05):
+            await offset_at(worker, 1005)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(offset_at, worker, 1005)
+            await anyio.sleep(0.05)
+            worker.stop()
+    assert worker.answer_memory.used == 0
 
 
-def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the batches looked at first none is late enough; the others go while it rests."""
 
-    async def test(worker: Worker) -> None:
-        monkeypatch.setattr(list_offsets, "_ROWS_AT_ONCE", 1)
-        for time_ms in (5000, *[1000] * 10):
-            assert produce(worker, batch(b"v", times=(time_ms,))) == 0
-        shard: Any = worker.any_shard()
-        queue = worker.catalogue.find("q")
-        assert queue is not None
-        key = (queue.queue_id, 0)
-        shard.state.put(rows.batch_key(*key, 0), None)
-        row = shard.state.partition(key)
-        row.log_start = 1
+    worker = memory_worker()
+    monkeypatch.setattr(list_offsets, "_ROWS_AT_ONCE", 1)
+    for time_ms in (5000, *[1000] * 10):
+        assert produce(worker, batch(b"v", times=(time_ms,))) == 0
+    shard: Any = worker.any_shard()
+    queue = worker.catalogue.find("q")
+    assert queue is not None
+    key = (queue.queue_id, 0)
+    shard.state.put(rows.batch_key(*key, 0), None)
+    row = shard.state.partition(key)
+    row.log_start = 1
 
-        async def rest(pace: Pace) -> None:
-            for offset in range(3, 11):
-                shard.state.put(rows.batch_key(*key, offset), None)
-            shard.state.drain()
-            await anyio.lowlevel.checkpoint()
+    async def rest(pace: Pace) -> None:
+        for offset in range(3, 11):
+            shard.state.put(rows.batch_key(*key, offset), None)
+        shard.state.drain()
+        await anyio.lowlevel.checkpoint()
 
-        monkeypatch.setattr(Pace, "rest", rest)
-        with anyio.fail_after(5):
-            assert await offset_at(worker, 3000) == (-1, -1)
-
-    run(test)
+    monkeypatch.setattr(Pace, "rest", rest)
+    with anyio.fail_after(5):
+        assert await offset_at(worker, 3000) == (-1, -1)
 
 
 @pytest.mark.parametrize("name", ["offset", "time"])
-def test_records_that_lie_outside_their_batch_are_not_believed(name: str) -> None:
+async def test_records_that_lie_outside_their_batch_are_not_believed(name: str) -> None:
     far = varlong(1 << 40) if name == "offset" else varlong(0)
     head = b"\0" + (varlong(1 << 66) if name == "time" else varlong(0)) + far
     body = head + varlong(-1) + varlong(1) + b"v" + varlong(0)
     data = batch(times=(1000,), packed=varlong(len(body)) + body, count=1, last_delta=0)
 
-    async def test(worker: Worker) -> None:
-        assert produce(worker, data) == 0
-        assert await offset_at(worker, 500) == (0, 1000)
-
-    run(test)
+    worker = memory_worker()
+    assert produce(worker, data) == 0
+    assert await offset_at(worker, 500) == (0, 1000)

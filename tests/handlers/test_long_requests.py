@@ -1,12 +1,9 @@
 """One request, however long, neither holds the loop nor takes all memory."""
 
-import asyncio
 import gc
-from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-import anyio
 import pytest
 
 from kproxy.errors import Code
@@ -53,13 +50,6 @@ async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -
     return decode_response(key, version, bytes(answer[4:]))[1] if answer else None
 
 
-def run(test: Callable[[Worker], Awaitable[None]], **settings: Any) -> None:
-    async def with_worker() -> None:
-        await test(memory_worker(**settings))
-
-    anyio.run(with_worker)
-
-
 def make(worker: Worker, name: str, partitions: int = 1) -> None:
     worker.catalogue.create(name, partitions)
 
@@ -84,188 +74,162 @@ def metadata_values(names: list[str]) -> dict[str, Any]:
     }
 
 
-def test_metadata_takes_a_name_once() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 2000)
-        answer = await call(worker, 3, 12, metadata_values(["q"] * 1000 + ["r", "q"]))
-        assert [topic.name for topic in answer.topics] == ["q", "r"]
-        assert len(answer.topics[0].partitions) == 2000
-
-    run(test)
+async def test_metadata_takes_a_name_once() -> None:
+    worker = memory_worker()
+    make(worker, "q", 2000)
+    answer = await call(worker, 3, 12, metadata_values(["q"] * 1000 + ["r", "q"]))
+    assert [topic.name for topic in answer.topics] == ["q", "r"]
+    assert len(answer.topics[0].partitions) == 2000
 
 
-def test_many_new_names() -> None:
-    async def test(worker: Worker) -> None:
-        names = [f"new-{i}" for i in range(5000)]
-        answer = await call(worker, 3, 12, metadata_values(names))
-        assert [topic.name for topic in answer.topics] == names
-        assert {topic.error_code for topic in answer.topics} == {0}
-
-    run(test)
+async def test_many_new_names() -> None:
+    worker = memory_worker()
+    names = [f"new-{i}" for i in range(5000)]
+    answer = await call(worker, 3, 12, metadata_values(names))
+    assert [topic.name for topic in answer.topics] == names
+    assert {topic.error_code for topic in answer.topics} == {0}
 
 
-def test_offsets_of_a_group_asked_for_many_times() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 500)
-        await call(worker, 8, 8, commit_values("q", range(500)))
-        asked = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
-        answer = await call(worker, 9, 9, {"groups": [asked] * 100, "require_stable": False})
-        assert [len(group.topics[0].partitions) for group in answer.groups] == [500] * 100
-
-    run(test)
+async def test_offsets_of_a_group_asked_for_many_times() -> None:
+    worker = memory_worker()
+    make(worker, "q", 500)
+    await call(worker, 8, 8, commit_values("q", range(500)))
+    asked = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
+    answer = await call(worker, 9, 9, {"groups": [asked] * 100, "require_stable": False})
+    assert [len(group.topics[0].partitions) for group in answer.groups] == [500] * 100
 
 
-def test_an_answer_that_takes_all_memory_ends_its_connection() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 500)
-        await call(worker, 8, 8, commit_values("q", range(500)))
-        asked = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
-        with pytest.raises(Malformed, match="answer_bytes_buffered_max"):
-            await call(worker, 9, 9, {"groups": [asked] * 1000, "require_stable": False})
-        assert worker.answer_memory.used == 0
-
-    run(test, answer_bytes_buffered_max=4 << 20)
+async def test_an_answer_that_takes_all_memory_ends_its_connection() -> None:
+    worker = memory_worker(answer_bytes_buffered_max=4 << 20)
+    make(worker, "q", 500)
+    await call(worker, 8, 8, commit_values("q", range(500)))
+    asked = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
+    with pytest.raises(Malformed, match="answer_bytes_buffered_max"):
+        await call(worker, 9, 9, {"groups": [asked] * 1000, "require_stable": False})
+    assert worker.answer_memory.used == 0
 
 
-def test_many_producers_described_many_times() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q")
-        queue = worker.catalogue.find("q")
-        assert queue is not None
-        for producer in range(300):
-            data = batch(b"v", producer_id=producer, epoch=0, sequence=0)
-            topics = [{"name": "q", "partition_data": [{"index": 0, "records": data}]}]
-            values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-            accept(
-                worker, encode_request(ApiKey.PRODUCE, 9, 1, values)[4:], "", NextRequestSignal()
-            )
-        topics = [{"name": "q", "partition_indexes": [0] * 200}]
-        answer = await call(worker, 61, 0, {"topics": topics})
-        counts = [len(part.active_producers) for part in answer.topics[0].partitions]
-        assert counts == [300] * 200
-
-    run(test)
+async def test_many_producers_described_many_times() -> None:
+    worker = memory_worker()
+    make(worker, "q")
+    queue = worker.catalogue.find("q")
+    assert queue is not None
+    for producer in range(300):
+        data = batch(b"v", producer_id=producer, epoch=0, sequence=0)
+        topics = [{"name": "q", "partition_data": [{"index": 0, "records": data}]}]
+        values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
+        accept(worker, encode_request(ApiKey.PRODUCE, 9, 1, values)[4:], "", NextRequestSignal())
+    topics = [{"name": "q", "partition_indexes": [0] * 200}]
+    answer = await call(worker, 61, 0, {"topics": topics})
+    counts = [len(part.active_producers) for part in answer.topics[0].partitions]
+    assert counts == [300] * 200
 
 
-def test_settings_described_many_times() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q")
-        resource = {"resource_type": 2, "resource_name": "q", "configuration_keys": None}
-        answer = await call(worker, 32, 4, {
-            "resources": [resource] * 3000, "include_synonyms": True,
-            "include_documentation": True,
-        })  # fmt: skip
-        assert len(answer.results) == 3000
-
-    run(test)
+async def test_settings_described_many_times() -> None:
+    worker = memory_worker()
+    make(worker, "q")
+    resource = {"resource_type": 2, "resource_name": "q", "configuration_keys": None}
+    answer = await call(worker, 32, 4, {
+        "resources": [resource] * 3000, "include_synonyms": True,
+        "include_documentation": True,
+    })  # fmt: skip
+    assert len(answer.results) == 3000
 
 
-def test_a_produce_of_many_batches_keeps_their_order() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 10_000)
-        parts = [{"index": i, "records": batch(b"%d" % i)} for i in range(10_000)]
-        values = {"transactional_id": None, "acks": -1, "timeout": 1}
-        topics = [{"name": "q", "partition_data": parts}]
-        for offset in range(2):
-            answer = await call(worker, 0, 9, values | {"topic_data": topics})
-            produced = answer.responses[0].partition_responses
-            assert [part.index for part in produced] == list(range(10_000))
-            assert {part.base_offset for part in produced} == {offset}
-        appended = [e.partition for e in shard_of(worker).log if e.kind == Kind.APPEND]
-        assert appended == [*range(10_000), *range(10_000)]
-        none = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 0})
-        assert none is None
-        wrong = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 5})
-        assert {part.error_code for part in wrong.responses[0].partition_responses} == {21}
-        gone = [{"name": "gone/", "partition_data": parts}]
-        with pytest.raises(Malformed):
-            await call(worker, 0, 9, values | {"topic_data": gone, "acks": 0})
-
-    run(test)
+async def test_a_produce_of_many_batches_keeps_their_order() -> None:
+    worker = memory_worker()
+    make(worker, "q", 10_000)
+    parts = [{"index": i, "records": batch(b"%d" % i)} for i in range(10_000)]
+    values = {"transactional_id": None, "acks": -1, "timeout": 1}
+    topics = [{"name": "q", "partition_data": parts}]
+    for offset in range(2):
+        answer = await call(worker, 0, 9, values | {"topic_data": topics})
+        produced = answer.responses[0].partition_responses
+        assert [part.index for part in produced] == list(range(10_000))
+        assert {part.base_offset for part in produced} == {offset}
+    appended = [e.partition for e in shard_of(worker).log if e.kind == Kind.APPEND]
+    assert appended == [*range(10_000), *range(10_000)]
+    none = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 0})
+    assert none is None
+    wrong = await call(worker, 0, 9, values | {"topic_data": topics, "acks": 5})
+    assert {part.error_code for part in wrong.responses[0].partition_responses} == {21}
+    gone = [{"name": "gone/", "partition_data": parts}]
+    with pytest.raises(Malformed):
+        await call(worker, 0, 9, values | {"topic_data": gone, "acks": 0})
 
 
-def test_a_produce_that_names_a_partition_very_often_takes_the_last_records() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 2)
-        for count in (1002, 100_000):
-            parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(count)]
-            half = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
-            values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": half}
-            answer = await call(worker, 0, 9, values)
-            (topic,) = answer.responses
-            assert [part.index for part in topic.partition_responses] == [0, 1]
-            taken = [e.body for e in shard_of(worker).log if e.kind == Kind.APPEND][-2:]
-            last = sorted(range(count - 2, count), key=lambda number: number % 2)
-            assert taken == [batch(b"%d" % number) for number in last]
-        assert len([e for e in shard_of(worker).log if e.kind == Kind.APPEND]) == 4
-
-    run(test)
+async def test_a_produce_that_names_a_partition_very_often_takes_the_last_records() -> None:
+    worker = memory_worker()
+    make(worker, "q", 2)
+    for count in (1002, 100_000):
+        parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(count)]
+        half = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
+        values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": half}
+        answer = await call(worker, 0, 9, values)
+        (topic,) = answer.responses
+        assert [part.index for part in topic.partition_responses] == [0, 1]
+        taken = [e.body for e in shard_of(worker).log if e.kind == Kind.APPEND][-2:]
+        last = sorted(range(count - 2, count), key=lambda number: number % 2)
+        assert taken == [batch(b"%d" % number) for number in last]
+    assert len([e for e in shard_of(worker).log if e.kind == Kind.APPEND]) == 4
 
 
-def test_a_commit_of_many_offsets_is_many_commands_and_the_last_one_holds() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 3)
-        values = commit_values("q", [i % 3 for i in range(30_000)] + [7])
-        answer = await call(worker, 8, 8, values)
-        codes = [part.error_code for part in answer.topics[0].partitions]
-        assert codes == [0] * 30_000 + [3]
-        commits = [e for e in shard_of(worker).log if e.kind == Kind.COMMIT]
-        sizes = [len(CommitOffsets.decode(envelope).offsets) for envelope in commits]
-        assert (sum(sizes), max(sizes)) == (30_000, 500)
-        asked = {"name": "q", "partition_indexes": [0, 1, 2]}
-        read = await call(worker, 9, 7, {
-            "group_id": "g", "topics": [asked], "require_stable": False,
-        })  # fmt: skip
-        offsets = [part.committed_offset for part in read.topics[0].partitions]
-        assert offsets == [29_997, 29_998, 29_999]
-
-    run(test)
+async def test_a_commit_of_many_offsets_is_many_commands_and_the_last_one_holds() -> None:
+    worker = memory_worker()
+    make(worker, "q", 3)
+    values = commit_values("q", [i % 3 for i in range(30_000)] + [7])
+    answer = await call(worker, 8, 8, values)
+    codes = [part.error_code for part in answer.topics[0].partitions]
+    assert codes == [0] * 30_000 + [3]
+    commits = [e for e in shard_of(worker).log if e.kind == Kind.COMMIT]
+    sizes = [len(CommitOffsets.decode(envelope).offsets) for envelope in commits]
+    assert (sum(sizes), max(sizes)) == (30_000, 500)
+    asked = {"name": "q", "partition_indexes": [0, 1, 2]}
+    read = await call(worker, 9, 7, {
+        "group_id": "g", "topics": [asked], "require_stable": False,
+    })  # fmt: skip
+    offsets = [part.committed_offset for part in read.topics[0].partitions]
+    assert offsets == [29_997, 29_998, 29_999]
 
 
-def test_a_commit_that_no_log_takes_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q")
-        too_large = offsets.Code.MESSAGE_TOO_LARGE
-        outcome = type("Refused", (), {"code": too_large, "codes": ()})()
+async def test_a_commit_that_no_log_takes_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = memory_worker()
+    make(worker, "q")
+    too_large = offsets.Code.MESSAGE_TOO_LARGE
+    outcome = type("Refused", (), {"code": too_large, "codes": ()})()
 
-        async def refused(*_: Any) -> Any:
-            return outcome
+    async def refused(*_: Any) -> Any:
+        return outcome
 
-        monkeypatch.setattr(offsets, "append", refused)
-        answer = await call(worker, 8, 8, commit_values("q", [0]))
-        assert answer.topics[0].partitions[0].error_code == 28
-
-    run(test)
+    monkeypatch.setattr(offsets, "append", refused)
+    answer = await call(worker, 8, 8, commit_values("q", [0]))
+    assert answer.topics[0].partitions[0].error_code == 28
 
 
-def test_offsets_of_many_partitions_listed() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 10)
-        parts = [{"partition_index": i, "timestamp": -1} for i in [3, *range(60_000)]]
-        topics = [{"name": "q", "partitions": parts}]
-        values = {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": topics}
-        answer = await call(worker, 2, 10, values)
-        codes = {p.partition_index: p.error_code for p in answer.topics[0].partitions}
-        assert len(answer.topics[0].partitions) == 60_000
-        assert codes[3] == 42  # named twice
-        assert [codes[i] for i in (0, 9, 10, 59_999)] == [0, 0, 3, 3]
-
-    run(test)
+async def test_offsets_of_many_partitions_listed() -> None:
+    worker = memory_worker()
+    make(worker, "q", 10)
+    parts = [{"partition_index": i, "timestamp": -1} for i in [3, *range(60_000)]]
+    topics = [{"name": "q", "partitions": parts}]
+    values = {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": topics}
+    answer = await call(worker, 2, 10, values)
+    codes = {p.partition_index: p.error_code for p in answer.topics[0].partitions}
+    assert len(answer.topics[0].partitions) == 60_000
+    assert codes[3] == 42  # named twice
+    assert [codes[i] for i in (0, 9, 10, 59_999)] == [0, 0, 3, 3]
 
 
-def test_records_of_many_partitions_deleted() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 10)
-        parts = [{"partition_index": i % 40_000, "offset": -1} for i in range(50_000)]
-        topics = [{"name": "q", "partitions": parts}]
-        answer = await call(worker, 21, 2, {"topics": topics, "timeout": 1})
-        assert len(answer.topics[0].partitions) == 40_000
-        assert sum(part.error_code == 0 for part in answer.topics[0].partitions) == 10
-
-    run(test)
+async def test_records_of_many_partitions_deleted() -> None:
+    worker = memory_worker()
+    make(worker, "q", 10)
+    parts = [{"partition_index": i % 40_000, "offset": -1} for i in range(50_000)]
+    topics = [{"name": "q", "partitions": parts}]
+    answer = await call(worker, 21, 2, {"topics": topics, "timeout": 1})
+    assert len(answer.topics[0].partitions) == 40_000
+    assert sum(part.error_code == 0 for part in answer.topics[0].partitions) == 10
 
 
-def test_what_tests_left_does_not_count() -> None:
+async def test_what_tests_left_does_not_count() -> None:
     """A look for cycles among all of it took 0.18 s, in the middle of a request, once in CI."""
 
     async def work() -> tuple[list[list[int]], int]:
@@ -275,46 +239,42 @@ def test_what_tests_left_does_not_count() -> None:
     gc.disable()
     left = [[number] for number in range(1_000_000)]
     gc.enable()
-    (made, looks), _ = asyncio.run(held_by(work()))
+    (made, looks), _ = await held_by(work())
     assert (len(left), len(made), looks) == (1_000_000, 100_000, 0)
 
 
-def test_many_small_batches_are_fetched_some_at_a_time() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 3)
-        data = batch(b"v")
-        for index in (0, 1):
-            queue = worker.catalogue.find("q")
-            assert queue is not None
-            many = [Envelope(Kind.APPEND, queue.queue_id, index, body=data) for _ in range(15_000)]
-            shard_of(worker).append(many)
-        read = dict.fromkeys(range(3), 0)
-        answers = 0
-        while sum(read.values()) < 30_000:
-            answers += 1
-            wanted: Any = {("q", index): offset for index, offset in read.items()}
-            limits = {"max_bytes": 50 << 20, "partition_max_bytes": 50 << 20}
-            answer = await call(worker, 1, 12, fetch_values(wanted, **limits))
-            for part in answer.responses[0].partitions:
-                found = batches(part.records)
-                start = read[part.partition_index]
-                assert [base for base, _ in found] == list(range(start, start + len(found)))
-                assert len(found) <= 1000
-                read[part.partition_index] += len(found)
-        assert answers == 15
-
-    run(test)
+async def test_many_small_batches_are_fetched_some_at_a_time() -> None:
+    worker = memory_worker()
+    make(worker, "q", 3)
+    data = batch(b"v")
+    for index in (0, 1):
+        queue = worker.catalogue.find("q")
+        assert queue is not None
+        many = [Envelope(Kind.APPEND, queue.queue_id, index, body=data) for _ in range(15_000)]
+        shard_of(worker).append(many)
+    read = dict.fromkeys(range(3), 0)
+    answers = 0
+    while sum(read.values()) < 30_000:
+        answers += 1
+        wanted: Any = {("q", index): offset for index, offset in read.items()}
+        limits = {"max_bytes": 50 << 20, "partition_max_bytes": 50 << 20}
+        answer = await call(worker, 1, 12, fetch_values(wanted, **limits))
+        for part in answer.responses[0].partitions:
+            found = batches(part.records)
+            start = read[part.partition_index]
+            assert [base for base, _ in found] == list(range(start, start + len(found)))
+            assert len(found) <= 1000
+            read[part.partition_index] += len(found)
+    assert answers == 15
 
 
-def test_many_partitions_are_fetched() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q", 2)
-        wanted: Any = {("q", index): 0 for index in range(30_000)}
-        answer = await call(worker, 1, 12, fetch_values(wanted, epoch=0))
-        parts = answer.responses[0].partitions
-        assert [part.error_code for part in parts] == [0, 0] + [3] * 29_998
-
-    run(test)
+async def test_many_partitions_are_fetched() -> None:
+    worker = memory_worker()
+    make(worker, "q", 2)
+    wanted: Any = {("q", index): 0 for index in range(30_000)}
+    answer = await call(worker, 1, 12, fetch_values(wanted, epoch=0))
+    parts = answer.responses[0].partitions
+    assert [part.error_code for part in parts] == [0, 0] + [3] * 29_998
 
 
 def topic(name: str, partitions: int) -> dict[str, Any]:
@@ -324,100 +284,84 @@ def topic(name: str, partitions: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_new_partitions_are_bounded_as_in_kafka() -> None:
-    async def test(worker: Worker) -> None:
-        topics = [topic("a", 9999), topic("b", 1), topic("c", 1)]
-        answer = await call(worker, 19, 7, {"topics": topics, "timeout": 1})
-        assert [t.error_code for t in answer.topics] == [44] * 3
-        assert worker.catalogue.find("c") is None
-        make(worker, "a"), make(worker, "b")
-        grown = [{"name": name, "count": 6000, "assignments": None} for name in "ab"]
-        answer = await call(worker, 37, 3, {
-            "topics": grown, "timeout": 1, "validate_only": True,
-        })  # fmt: skip
-        assert [result.error_code for result in answer.results] == [0, 44]
-
-    run(test)
+async def test_new_partitions_are_bounded_as_in_kafka() -> None:
+    worker = memory_worker()
+    topics = [topic("a", 9999), topic("b", 1), topic("c", 1)]
+    answer = await call(worker, 19, 7, {"topics": topics, "timeout": 1})
+    assert [t.error_code for t in answer.topics] == [44] * 3
+    assert worker.catalogue.find("c") is None
+    make(worker, "a"), make(worker, "b")
+    grown = [{"name": name, "count": 6000, "assignments": None} for name in "ab"]
+    answer = await call(worker, 37, 3, {
+        "topics": grown, "timeout": 1, "validate_only": True,
+    })  # fmt: skip
+    assert [result.error_code for result in answer.results] == [0, 44]
 
 
-def test_a_queue_named_twice_is_not_deleted() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q"), make(worker, "r")
-        topics = [{"name": name, "topic_id": NO_ID} for name in "qrq"]
-        answer = await call(worker, 20, 6, {"topics": topics, "timeout": 1})
-        assert {t.name: t.error_code for t in answer.responses} == {"q": 42, "r": 0}
-        assert worker.catalogue.find("q") is not None
-
-    run(test)
+async def test_a_queue_named_twice_is_not_deleted() -> None:
+    worker = memory_worker()
+    make(worker, "q"), make(worker, "r")
+    topics = [{"name": name, "topic_id": NO_ID} for name in "qrq"]
+    answer = await call(worker, 20, 6, {"topics": topics, "timeout": 1})
+    assert {t.name: t.error_code for t in answer.responses} == {"q": 42, "r": 0}
+    assert worker.catalogue.find("q") is not None
 
 
 MANY = 240_000
 
 
-def test_a_page_of_very_many_queues_is_found_in_slices() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "none-5")
-        topics = [{"name": f"none-{i * 7919 % MANY}"} for i in range(MANY)]
-        answer = await call(worker, 75, 0, {
-            "topics": topics, "response_partition_limit": 2000,
-            "cursor": {"topic_name": "none-5", "partition_index": 0},
-        })  # fmt: skip
-        names = [topic.name for topic in answer.topics]
-        assert names == sorted(t["name"] for t in topics if t["name"] >= "none-5")
-        assert [topic.error_code for topic in answer.topics[:2]] == [0, 3]
-
-    run(test)
+async def test_a_page_of_very_many_queues_is_found_in_slices() -> None:
+    worker = memory_worker()
+    make(worker, "none-5")
+    topics = [{"name": f"none-{i * 7919 % MANY}"} for i in range(MANY)]
+    answer = await call(worker, 75, 0, {
+        "topics": topics, "response_partition_limit": 2000,
+        "cursor": {"topic_name": "none-5", "partition_index": 0},
+    })  # fmt: skip
+    names = [topic.name for topic in answer.topics]
+    assert names == sorted(t["name"] for t in topics if t["name"] >= "none-5")
+    assert [topic.error_code for topic in answer.topics[:2]] == [0, 3]
 
 
-def test_very_many_settings_of_one_queue_are_refused_in_slices() -> None:
-    async def test(worker: Worker) -> None:
-        make(worker, "q")
-        settings = [{"name": f"s{i % (MANY - 9)}", "value": "1", "config_operation": 0}
-                    for i in range(MANY)]  # fmt: skip
-        resource = {"resource_type": 2, "resource_name": "q", "configs": settings}
-        for configs, code in ((settings[:9], 40), (settings, 42)):
-            values = {"resources": [resource | {"configs": configs}], "validate_only": True}
-            answer = await call(worker, 44, 1, values)
-            assert [r.error_code for r in answer.responses] == [code]
-
-    run(test)
+async def test_very_many_settings_of_one_queue_are_refused_in_slices() -> None:
+    worker = memory_worker()
+    make(worker, "q")
+    settings = [{"name": f"s{i % (MANY - 9)}", "value": "1", "config_operation": 0}
+                for i in range(MANY)]  # fmt: skip
+    resource = {"resource_type": 2, "resource_name": "q", "configs": settings}
+    for configs, code in ((settings[:9], 40), (settings, 42)):
+        values = {"resources": [resource | {"configs": configs}], "validate_only": True}
+        answer = await call(worker, 44, 1, values)
+        assert [r.error_code for r in answer.responses] == [code]
 
 
-def test_very_many_queues_are_not_deleted_in_slices() -> None:
-    async def test(worker: Worker) -> None:
-        names = [f"none-{i}" for i in range(MANY // 2)]
-        answer = await call(worker, 20, 5, {"topic_names": [*names, *names[:9]], "timeout": 1})
-        codes = [result.error_code for result in answer.responses]
-        assert codes == [42] * 9 + [3] * (len(names) - 9)
-
-    run(test)
+async def test_very_many_queues_are_not_deleted_in_slices() -> None:
+    worker = memory_worker()
+    names = [f"none-{i}" for i in range(MANY // 2)]
+    answer = await call(worker, 20, 5, {"topic_names": [*names, *names[:9]], "timeout": 1})
+    codes = [result.error_code for result in answer.responses]
+    assert codes == [42] * 9 + [3] * (len(names) - 9)
 
 
-def test_very_many_partitions_are_followed_and_let_go_of_in_slices() -> None:
-    async def test(worker: Worker) -> None:
-        for queue in range(8):
-            make(worker, f"q{queue}", 10_000)
-        watchers = shard_of(worker).watchers
-        wanted: Any = {(f"q{i % 8}", i // 8): 0 for i in range(80_000)}
-        opened = await call(worker, 1, 12, fetch_values(wanted, epoch=0))
-        assert len(watchers) == 80_000
-        closing = fetch_values({}, session_id=opened.session_id, epoch=-1)
-        await call(worker, 1, 12, closing)
-        assert len(watchers) == len(worker.sessions) == 0
-        await call(worker, 1, 12, fetch_values(wanted, wait_ms=1))
-        assert len(watchers) == 0
-
-    run(test, fetch_session_partitions_max=100_000)
+async def test_very_many_partitions_are_followed_and_let_go_of_in_slices() -> None:
+    worker = memory_worker(fetch_session_partitions_max=100000)
+    for queue in range(8):
+        make(worker, f"q{queue}", 10_000)
+    watchers = shard_of(worker).watchers
+    wanted: Any = {(f"q{i % 8}", i // 8): 0 for i in range(80_000)}
+    opened = await call(worker, 1, 12, fetch_values(wanted, epoch=0))
+    assert len(watchers) == 80_000
+    closing = fetch_values({}, session_id=opened.session_id, epoch=-1)
+    await call(worker, 1, 12, closing)
+    assert len(watchers) == len(worker.sessions) == 0
+    await call(worker, 1, 12, fetch_values(wanted, wait_ms=1))
+    assert len(watchers) == 0
 
 
-def test_very_many_features_are_refused_in_slices() -> None:
-    async def test(worker: Worker) -> None:
-        for names in ([f"f{n}" for n in range(100_000)], ["f"] * 100_000):
-            updates = [
-                {"feature": name, "max_version_level": 1, "upgrade_type": 1} for name in names
-            ]
-            values = {"feature_updates": updates, "validate_only": False}
-            answer = await call(worker, 57, 1, values)
-            assert answer.error_code in (Code.INVALID_REQUEST, Code.INVALID_UPDATE_VERSION)
-
-    run(test)
+async def test_very_many_features_are_refused_in_slices() -> None:
+    worker = memory_worker()
+    for names in ([f"f{n}" for n in range(100_000)], ["f"] * 100_000):
+        updates = [{"feature": name, "max_version_level": 1, "upgrade_type": 1} for name in names]
+        values = {"feature_updates": updates, "validate_only": False}
+        answer = await call(worker, 57, 1, values)
+        assert answer.error_code in (Code.INVALID_REQUEST, Code.INVALID_UPDATE_VERSION)

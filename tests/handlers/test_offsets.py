@@ -41,84 +41,73 @@ async def with_an_offset() -> Client:
     return client
 
 
-def test_a_queue_made_again_has_no_offsets_of_the_one_before(
+async def test_a_queue_made_again_has_no_offsets_of_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: a coordinator that had not heard of it answered with the old queue's."""
 
-    async def test() -> None:
-        client = await with_an_offset()
-        assert (await committed(client)).topics[0].partitions[0].committed_offset == 1
-        shard: Any = client.worker.routes.serving(0)
-        old = client.worker.catalogue.find("q")
-        assert old is not None
+    client = await with_an_offset()
+    assert (await committed(client)).topics[0].partitions[0].committed_offset == 1
+    shard: Any = client.worker.routes.serving(0)
+    old = client.worker.catalogue.find("q")
+    assert old is not None
 
-        async def settled(names: Iterable[str]) -> None:
-            """It hears of what has happened elsewhere."""
-            assert list(names) == ["q"]
-            values = {"name": "q", "partitions": 1, "configs": {}}
-            shard.apply(command(Kind.DELETE, old.queue_id))
-            shard.apply(command(Kind.CREATE, QueueIds(1).new(ShardId(0)), values=values))
+    async def settled(names: Iterable[str]) -> None:
+        """It hears of what has happened elsewhere."""
+        assert list(names) == ["q"]
+        values = {"name": "q", "partitions": 1, "configs": {}}
+        shard.apply(command(Kind.DELETE, old.queue_id))
+        shard.apply(command(Kind.CREATE, QueueIds(1).new(ShardId(0)), values=values))
 
-        monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
-        assert (await committed(client)).topics[0].partitions[0].committed_offset == -1
-
-    anyio.run(test)
+    monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
+    assert (await committed(client)).topics[0].partitions[0].committed_offset == -1
 
 
-def test_where_the_cluster_does_not_answer_what_is_known_serves(
+async def test_where_the_cluster_does_not_answer_what_is_known_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: an error that is no coordinator's; aiokafka took it for "nothing is committed"."""
 
-    async def test() -> None:
-        client = await with_an_offset()
+    client = await with_an_offset()
 
-        async def away(names: Iterable[str]) -> None:
-            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the cluster does not answer")
+    async def away(names: Iterable[str]) -> None:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the cluster does not answer")
 
-        async def slow(names: Iterable[str]) -> None:
-            await anyio.sleep_forever()
+    async def slow(names: Iterable[str]) -> None:
+        await anyio.sleep_forever()
 
-        monkeypatch.setattr(offsets, "_KNOWN_S", 0.01)
-        for settled in (away, slow):
-            monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
-            group = await committed(client)
-            assert group.error_code == Code.NONE
-            assert group.topics[0].partitions[0].committed_offset == 1
-        monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", away)
-        values = {
-            "group_id": "g",
-            "topics": [{"name": "q", "partitions": [{"partition_index": 0}]}],
-        }
-        answer = await client.call(ApiKey.OFFSET_DELETE, 0, values)
-        assert answer.error_code == Code.COORDINATOR_NOT_AVAILABLE
-
-    anyio.run(test)
+    monkeypatch.setattr(offsets, "_KNOWN_S", 0.01)
+    for settled in (away, slow):
+        monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
+        group = await committed(client)
+        assert group.error_code == Code.NONE
+        assert group.topics[0].partitions[0].committed_offset == 1
+    monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", away)
+    values = {
+        "group_id": "g",
+        "topics": [{"name": "q", "partitions": [{"partition_index": 0}]}],
+    }
+    answer = await client.call(ApiKey.OFFSET_DELETE, 0, values)
+    assert answer.error_code == Code.COORDINATOR_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("version", range(1, 8))
-def test_the_first_version_says_in_each_partition_what_is_wrong_with_the_group(
+async def test_the_first_version_says_in_each_partition_what_is_wrong_with_the_group(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: who asked a worker that is no coordinator any more heard of no offsets."""
 
-    async def test() -> None:
-        client = await with_an_offset()
-        monkeypatch.setattr(client.worker.routes, "serving", lambda index: None)
-        answer = await client.call(
-            ApiKey.OFFSET_FETCH, version, {"group_id": "g", "topics": TOPICS}
-        )
-        if version == 1:
-            (part,) = answer.topics[0].partitions
-            assert (part.committed_offset, part.error_code) == (-1, Code.NOT_COORDINATOR)
-        else:
-            assert (answer.error_code, answer.topics) == (Code.NOT_COORDINATOR, ())
-
-    anyio.run(test)
+    client = await with_an_offset()
+    monkeypatch.setattr(client.worker.routes, "serving", lambda index: None)
+    answer = await client.call(ApiKey.OFFSET_FETCH, version, {"group_id": "g", "topics": TOPICS})
+    if version == 1:
+        (part,) = answer.topics[0].partitions
+        assert (part.committed_offset, part.error_code) == (-1, Code.NOT_COORDINATOR)
+    else:
+        assert (answer.error_code, answer.topics) == (Code.NOT_COORDINATOR, ())
 
 
-def test_who_joins_while_the_catalogue_is_waited_for_keeps_its_offsets(
+async def test_who_joins_while_the_catalogue_is_waited_for_keeps_its_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: OffsetDelete looked at the group, and then waited."""
@@ -145,21 +134,18 @@ def test_who_joins_while_the_catalogue_is_waited_for_keeps_its_offsets(
         answer = await client.call(ApiKey.OFFSET_DELETE, 0, values)
         assert answer.topics[0].partitions[0].error_code == Code.NONE
 
-    anyio.run(test)
+    await test()
 
 
-def test_a_member_id_that_no_member_has_may_be_as_long_as_it_likes() -> None:
+async def test_a_member_id_that_no_member_has_may_be_as_long_as_it_likes() -> None:
     """FAULT: an id of 64 KiB ended its connection."""
 
-    async def test() -> None:
-        client = Client()
-        await client.produce("q", b"v")
-        part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-                "committed_metadata": ""}  # fmt: skip
-        values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "m" * 70_000,
-                  "group_instance_id": None,
-                  "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
-        answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
-        assert answer.topics[0].partitions[0].error_code == Code.NONE
-
-    anyio.run(test)
+    client = Client()
+    await client.produce("q", b"v")
+    part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
+            "committed_metadata": ""}  # fmt: skip
+    values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "m" * 70_000,
+              "group_instance_id": None,
+              "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
+    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
+    assert answer.topics[0].partitions[0].error_code == Code.NONE

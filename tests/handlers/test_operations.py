@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import anyio
-
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import accept, answer
@@ -11,7 +9,7 @@ from kproxy.worker.worker import NextRequestSignal
 from tests.fakes import memory_worker
 
 
-def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
+async def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
     """Of its path, the last part is enough to tell one worker's from another's."""
     directory = tmp_path / "worker-3"
     directory.mkdir()
@@ -21,6 +19,6 @@ def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
         frame = encode_request(ApiKey.DESCRIBE_LOG_DIRS, 4, 1, {"topics": None})[4:]
         return bytes(await answer(worker, accept(worker, frame, "", NextRequestSignal())))  # type: ignore[arg-type]
 
-    _, body = decode_response(35, 4, anyio.run(ask)[4:])
+    _, body = decode_response(35, 4, (await ask())[4:])
     assert [result.log_dir for result in body.results] == ["worker-3"]
     assert body.results[0].total_bytes > 0

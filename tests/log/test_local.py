@@ -18,7 +18,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.types import QueueId
 from tests.commands import command
-from tests.shard.test_shard import QUEUES, config, create, put, run, running
+from tests.shard.test_shard import QUEUES, config, create, put, running
 from tests.wire import batch
 
 WIDE = 5000  # partitions
@@ -48,75 +48,68 @@ class Writes:
 
 
 @pytest.mark.parametrize("sync", ["always", "never"])
-def test_a_ticket_of_many_envelopes_is_applied_in_many_turns(tmp_path: Path, sync: str) -> None:
-    async def test() -> None:
-        async with running(tmp_path, sync=sync) as shard:
-            await create(shard, QUEUES[0])
-            delivered: list[int] = []
-            real = shard.log._deliver  # type: ignore[attr-defined]
+async def test_a_ticket_of_many_envelopes_is_applied_in_many_turns(
+    tmp_path: Path, sync: str
+) -> None:
+    async with running(tmp_path, sync=sync) as shard:
+        await create(shard, QUEUES[0])
+        delivered: list[int] = []
+        real = shard.log._deliver  # type: ignore[attr-defined]
 
-            def deliver(first: int, batch: list[Envelope], *rest: Any) -> Any:
-                delivered.append(len(batch))
-                return real(first, batch, *rest)
+        def deliver(first: int, batch: list[Envelope], *rest: Any) -> Any:
+            delivered.append(len(batch))
+            return real(first, batch, *rest)
 
-            shard.log._deliver = deliver  # type: ignore[attr-defined]
-            turns: list[int] = []
+        shard.log._deliver = deliver  # type: ignore[attr-defined]
+        turns: list[int] = []
 
-            async def others() -> None:
-                while True:
-                    turns.append(len(delivered))
-                    await anyio.lowlevel.checkpoint()
+        async def others() -> None:
+            while True:
+                turns.append(len(delivered))
+                await anyio.lowlevel.checkpoint()
 
-            body = batch(b"v")
-            many = [Envelope(Kind.APPEND, QUEUES[0], 0, body=body)] * 10_500
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(others)
-                outcomes = await shard.append(many).wait()
-                tasks.cancel_scope.cancel()
-            assert [outcome.number for outcome in outcomes] == list(range(10_500))
-            assert max(delivered) <= TURN
-            assert set(range(1, len(delivered))) <= set(turns), "two in one turn of the loop"
-
-    run(test)
-
-
-def test_what_one_delivery_changes_is_written_in_pieces(tmp_path: Path) -> None:
-    async def test() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            writes = Writes(patch)
-            async with running(tmp_path, rows_cached_max=1000) as shard:
-                places = shard.segments.append(0, [wide(i) for i in range(6)], 1 << 30)
-                end = (shard.segments.active, shard.segments.end)
-                shard.log._deliver(0, [wide(i) for i in range(6)], places, end)  # type: ignore[attr-defined]
-                frames = {n + 1: after for n, _, _, after in shard.segments.replay(0, 0)}
-            assert writes.most < 2 * WIDE
-            assert len(writes.checkpoints) > 5
-            for checkpoint in writes.checkpoints[1:]:
-                assert checkpoint.position == frames[checkpoint.next_offset]
-            writes.most = 0
-            shutil.rmtree(tmp_path / "rows")
-            again = open_local(tmp_path, config(rows_cached_max=1000))
-            assert writes.most < 2 * WIDE
-            assert all(again.state.partition((wide(i).queue_id, WIDE - 1)) for i in range(6))
-            again.close()
-
-    run(test)
+        body = batch(b"v")
+        many = [Envelope(Kind.APPEND, QUEUES[0], 0, body=body)] * 10_500
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(others)
+            outcomes = await shard.append(many).wait()
+            tasks.cancel_scope.cancel()
+        assert [outcome.number for outcome in outcomes] == list(range(10_500))
+        assert max(delivered) <= TURN
+        assert set(range(1, len(delivered))) <= set(turns), "two in one turn of the loop"
 
 
-def test_a_recovery_puts_rows_on_disk_when_they_are_many(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as shard:
-            for number in range(10):
-                await shard.append([wide(number)]).wait()
+async def test_what_one_delivery_changes_is_written_in_pieces(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        writes = Writes(patch)
+        async with running(tmp_path, rows_cached_max=1000) as shard:
+            places = shard.segments.append(0, [wide(i) for i in range(6)], 1 << 30)
+            end = (shard.segments.active, shard.segments.end)
+            shard.log._deliver(0, [wide(i) for i in range(6)], places, end)  # type: ignore[attr-defined]
+            frames = {n + 1: after for n, _, _, after in shard.segments.replay(0, 0)}
+        assert writes.most < 2 * WIDE
+        assert len(writes.checkpoints) > 5
+        for checkpoint in writes.checkpoints[1:]:
+            assert checkpoint.position == frames[checkpoint.next_offset]
+        writes.most = 0
         shutil.rmtree(tmp_path / "rows")
-        again = open_local(tmp_path, config(rows_flush_bytes=1 << 20))
-        assert again.durable_through.next_offset > 0
+        again = open_local(tmp_path, config(rows_cached_max=1000))
+        assert writes.most < 2 * WIDE
+        assert all(again.state.partition((wide(i).queue_id, WIDE - 1)) for i in range(6))
         again.close()
 
-    run(test)
+
+async def test_a_recovery_puts_rows_on_disk_when_they_are_many(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        for number in range(10):
+            await shard.append([wide(number)]).wait()
+    shutil.rmtree(tmp_path / "rows")
+    again = open_local(tmp_path, config(rows_flush_bytes=1 << 20))
+    assert again.durable_through.next_offset > 0
+    again.close()
 
 
-def test_parts_of_a_ticket_that_the_disk_refuses_are_answered_each(tmp_path: Path) -> None:
+async def test_parts_of_a_ticket_that_the_disk_refuses_are_answered_each(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, sync="never") as shard:
             await create(shard, QUEUES[0])
@@ -140,7 +133,7 @@ def test_parts_of_a_ticket_that_the_disk_refuses_are_answered_each(tmp_path: Pat
             assert row is not None
             assert row.next_offset == 3000
 
-    run(test)
+    await test()
 
 
 def test_envelopes_weigh_what_they_change() -> None:
@@ -191,115 +184,105 @@ async def live(shard: Shard, work: Any) -> BaseException | None:
     return None
 
 
-def test_after_a_failed_fsync_rows_do_not_run_ahead_of_the_log(tmp_path: Path) -> None:
-    async def test() -> None:
-        shard = open_local(tmp_path / "a", config(sync="interval:5"))
-        with pytest.MonkeyPatch.context() as patch:
-            disk = Disk(patch)
+async def test_after_a_failed_fsync_rows_do_not_run_ahead_of_the_log(tmp_path: Path) -> None:
+    shard = open_local(tmp_path / "a", config(sync="interval:5"))
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
 
-            async def work() -> None:
-                await create(shard, QUEUES[0])
-                await put(shard, QUEUES[0], b"on disk")
-                await Housekeeper(shard, config()).flush()
-                disk.broken = True
-                for i in range(20):
-                    await put(shard, QUEUES[0], b"%d" % i)
-                await anyio.sleep(5)
+        async def work() -> None:
+            await create(shard, QUEUES[0])
+            await put(shard, QUEUES[0], b"on disk")
+            await Housekeeper(shard, config()).flush()
+            disk.broken = True
+            for i in range(20):
+                await put(shard, QUEUES[0], b"%d" % i)
+            await anyio.sleep(5)
 
-            assert isinstance(await live(shard, work), LogFailed)
-            disk.broken = False
-        mark = synced.read(tmp_path / "a" / "log")
-        assert mark is not None
-        assert mark.through == 2
-        # The power is cut: what was never forced is gone. Rows that were ahead would refuse this.
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        with (tmp_path / "b" / "log" / f"{0:020d}.log").open("r+b") as file:
-            file.truncate(mark.position)
-        again = open_local(tmp_path / "b", config())
-        row = again.state.partition((QUEUES[0], 0))
-        assert row is not None
-        assert row.next_offset == 1
-        again.close()
-
-    run(test)
+        assert isinstance(await live(shard, work), LogFailed)
+        disk.broken = False
+    mark = synced.read(tmp_path / "a" / "log")
+    assert mark is not None
+    assert mark.through == 2
+    # The power is cut: what was never forced is gone. Rows that were ahead would refuse this.
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with (tmp_path / "b" / "log" / f"{0:020d}.log").open("r+b") as file:
+        file.truncate(mark.position)
+    again = open_local(tmp_path / "b", config())
+    row = again.state.partition((QUEUES[0], 0))
+    assert row is not None
+    assert row.next_offset == 1
+    again.close()
 
 
-def test_nothing_is_acknowledged_after_a_failed_fsync(tmp_path: Path) -> None:
-    async def test() -> None:
-        shard = open_local(tmp_path, config(sync="interval:5"))
-        with pytest.MonkeyPatch.context() as patch:
-            disk = Disk(patch)
+async def test_nothing_is_acknowledged_after_a_failed_fsync(tmp_path: Path) -> None:
+    shard = open_local(tmp_path, config(sync="interval:5"))
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
 
-            async def work() -> None:
-                await create(shard, QUEUES[0])
-                disk.broken = True
-                await put(shard, QUEUES[0], b"last")
-                await anyio.sleep(5)
+        async def work() -> None:
+            await create(shard, QUEUES[0])
+            disk.broken = True
+            await put(shard, QUEUES[0], b"last")
+            await anyio.sleep(5)
 
-            assert isinstance(await live(shard, work), LogFailed)
-            disk.broken = False  # the system says that all is well: it forgot
-            with pytest.raises(KafkaError):
-                shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"x"))]).outcomes()
-            with pytest.raises(LogFailed):
-                shard.segments.sync()
-
-    run(test)
+        assert isinstance(await live(shard, work), LogFailed)
+        disk.broken = False  # the system says that all is well: it forgot
+        with pytest.raises(KafkaError):
+            shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"x"))]).outcomes()
+        with pytest.raises(LogFailed):
+            shard.segments.sync()
 
 
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_nothing_is_acknowledged_once_rows_were_not_written(tmp_path: Path, sync: str) -> None:
-    async def test() -> None:
-        shard = open_local(tmp_path, config(sync=sync))
-        real = shard.kv.write
-        late: list[Any] = []
+async def test_nothing_is_acknowledged_once_rows_were_not_written(
+    tmp_path: Path, sync: str
+) -> None:
+    shard = open_local(tmp_path, config(sync=sync))
+    real = shard.kv.write
+    late: list[Any] = []
 
-        def refuse(changes: dict[bytes, bytes | None]) -> None:
-            shard.kv.write = real  # type: ignore[method-assign]
-            raise RowsFailed("no room")
+    def refuse(changes: dict[bytes, bytes | None]) -> None:
+        shard.kv.write = real  # type: ignore[method-assign]
+        raise RowsFailed("no room")
 
-        async def work() -> None:
-            await create(shard, QUEUES[0])
-            await put(shard, QUEUES[0], b"0")
-            shard.kv.write = refuse  # type: ignore[method-assign]
-            body = batch(b"lost?")
-            late.append(shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]))
-            await anyio.lowlevel.checkpoint()
-            late.append(shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]))
-            await anyio.sleep(5)
+    async def work() -> None:
+        await create(shard, QUEUES[0])
+        await put(shard, QUEUES[0], b"0")
+        shard.kv.write = refuse  # type: ignore[method-assign]
+        body = batch(b"lost?")
+        late.append(shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]))
+        await anyio.lowlevel.checkpoint()
+        late.append(shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]))
+        await anyio.sleep(5)
 
-        assert isinstance(await live(shard, work), RowsFailed)
-        assert not any(ticket.done and ticket.error is None for ticket in late)
-        with pytest.raises(RowsFailed, match="failed before"):
-            shard.commit({b"c": b""})
-        again = open_local(tmp_path, config())
-        row = again.state.partition((QUEUES[0], 0))
-        assert row is not None
-        found = [last for last, _ in again.state.batches((QUEUES[0], 0), 0, row.next_offset)]
-        assert found == list(range(row.next_offset))
-        again.close()
-
-    run(test)
+    assert isinstance(await live(shard, work), RowsFailed)
+    assert not any(ticket.done and ticket.error is None for ticket in late)
+    with pytest.raises(RowsFailed, match="failed before"):
+        shard.commit({b"c": b""})
+    again = open_local(tmp_path, config())
+    row = again.state.partition((QUEUES[0], 0))
+    assert row is not None
+    found = [last for last, _ in again.state.batches((QUEUES[0], 0), 0, row.next_offset)]
+    assert found == list(range(row.next_offset))
+    again.close()
 
 
-def test_a_shard_that_applied_half_an_envelope_flushes_nothing_of_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        shard = open_local(tmp_path, config())
-        real = shard.fold.apply
+async def test_a_shard_that_applied_half_an_envelope_flushes_nothing_of_it(tmp_path: Path) -> None:
+    shard = open_local(tmp_path, config())
+    real = shard.fold.apply
 
-        def apply(log_offset: int, envelope: Envelope, place: Any) -> Any:
-            real(log_offset, envelope, place)
-            raise ValueError("a fault of ours")
+    def apply(log_offset: int, envelope: Envelope, place: Any) -> Any:
+        real(log_offset, envelope, place)
+        raise ValueError("a fault of ours")
 
-        async def work() -> None:
-            await create(shard, QUEUES[0])
-            shard.fold.apply = apply  # type: ignore[method-assign]
-            shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))])
-            await anyio.sleep(5)
+    async def work() -> None:
+        await create(shard, QUEUES[0])
+        shard.fold.apply = apply  # type: ignore[method-assign]
+        shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))])
+        await anyio.sleep(5)
 
-        assert isinstance(await live(shard, work), ValueError)
-        kv = RocksKv(tmp_path / "rows", 1 << 20)
-        data = kv.get(CHECKPOINT_KEY)
-        assert data is None or decode_checkpoint(data).next_offset <= 1
-        kv.close()
-
-    run(test)
+    assert isinstance(await live(shard, work), ValueError)
+    kv = RocksKv(tmp_path / "rows", 1 << 20)
+    data = kv.get(CHECKPOINT_KEY)
+    assert data is None or decode_checkpoint(data).next_offset <= 1
+    kv.close()

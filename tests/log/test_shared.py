@@ -76,77 +76,62 @@ def theirs() -> Envelope:
     return Envelope(Kind.APPEND, body=b"theirs", writer=2)
 
 
-def test_outcomes_come_with_the_reports(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            ticket = log.append([envelope(), envelope()])
-            log.reported([(1, 0)])
+async def test_outcomes_come_with_the_reports(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, link):
+        ticket = log.append([envelope(), envelope()])
+        log.reported([(1, 0)])
+        await anyio.sleep(0.01)
+        assert not ticket.done
+        log.reported([(2, 1)])
+        assert [outcome.number for outcome in await ticket.wait()] == [0, 1]
+        assert not link.reads
+
+
+async def test_a_gap_is_read_first(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, link):
+        ticket = log.append([envelope()])
+        log.reported([(1, 2)])
+        assert link.reads == [(0, 2)]
+        await log.was_read([(0, theirs()), (1, theirs())])
+        assert (await ticket.wait())[0].number == 2
+        assert log.next_offset == 3
+
+
+async def test_a_fate_not_known_is_answered_and_read_later(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, link):
+        ticket = log.append([envelope(), envelope()])
+        log.reported([(1, None), (2, 1)])
+        assert link.reads == [(0, 1)]
+        await log.was_read([(0, link.sent[0])])  # it had landed after all
+        codes = [outcome.code for outcome in await ticket.wait()]
+        assert codes == [Code.REQUEST_TIMED_OUT, Code.NONE]
+        assert log.next_offset == 2
+
+
+async def test_what_others_append_is_read_when_the_end_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, link):
+        log.saw_end(3, 0)
+        assert link.reads == [(0, 3)]
+        await log.was_read([(i, theirs()) for i in range(3)])
+        log.append([envelope()])
+        log.saw_end(4, 3)
+        assert len(link.reads) == 1  # that is ours, on its way
+        log.saw_end(4, 3)
+        assert link.reads[1] == (3, 4)  # it takes long
+
+
+async def test_catching_up_waits_for_the_end_that_there_is(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, link):
+        link.end_is = 2
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(log.catch_up)
             await anyio.sleep(0.01)
-            assert not ticket.done
-            log.reported([(2, 1)])
-            assert [outcome.number for outcome in await ticket.wait()] == [0, 1]
-            assert not link.reads
-
-    anyio.run(test)
-
-
-def test_a_gap_is_read_first(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            ticket = log.append([envelope()])
-            log.reported([(1, 2)])
             assert link.reads == [(0, 2)]
             await log.was_read([(0, theirs()), (1, theirs())])
-            assert (await ticket.wait())[0].number == 2
-            assert log.next_offset == 3
-
-    anyio.run(test)
+        assert log.next_offset == 2
 
 
-def test_a_fate_not_known_is_answered_and_read_later(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            ticket = log.append([envelope(), envelope()])
-            log.reported([(1, None), (2, 1)])
-            assert link.reads == [(0, 1)]
-            await log.was_read([(0, link.sent[0])])  # it had landed after all
-            codes = [outcome.code for outcome in await ticket.wait()]
-            assert codes == [Code.REQUEST_TIMED_OUT, Code.NONE]
-            assert log.next_offset == 2
-
-    anyio.run(test)
-
-
-def test_what_others_append_is_read_when_the_end_says_so(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            log.saw_end(3, 0)
-            assert link.reads == [(0, 3)]
-            await log.was_read([(i, theirs()) for i in range(3)])
-            log.append([envelope()])
-            log.saw_end(4, 3)
-            assert len(link.reads) == 1  # that is ours, on its way
-            log.saw_end(4, 3)
-            assert link.reads[1] == (3, 4)  # it takes long
-
-    anyio.run(test)
-
-
-def test_catching_up_waits_for_the_end_that_there_is(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            link.end_is = 2
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(log.catch_up)
-                await anyio.sleep(0.01)
-                assert link.reads == [(0, 2)]
-                await log.was_read([(0, theirs()), (1, theirs())])
-            assert log.next_offset == 2
-
-    anyio.run(test)
-
-
-def test_what_others_wrote_is_applied_in_pieces(
+async def test_what_others_wrote_is_applied_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: up to 4,000 envelopes in one turn of the loop, and four deletions of any size."""
@@ -167,12 +152,12 @@ def test_what_others_wrote_is_applied_in_pieces(
                 turns += 1
                 await checkpoint()
 
-    anyio.run(test)
+    await test()
     assert [size for size, _ in pieces if size > 0] == [200] * 10 + [1] * 3
     assert len({turn for _, turn in pieces}) == len(pieces)
 
 
-def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
+async def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kproxy.log.shared._SHORT_S", 0.02)
@@ -194,32 +179,26 @@ def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
             await anyio.sleep_forever()
 
     with pytest.RaisesGroup(LogChanged):
-        anyio.run(test)
+        await test()
 
 
-def test_no_room_in_the_line_is_a_retriable_error(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            link.full = True
-            outcome = (await log.append([envelope()]).wait())[0]
-            assert outcome.code == Code.REQUEST_TIMED_OUT
-
-    anyio.run(test)
+async def test_no_room_in_the_line_is_a_retriable_error(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, link):
+        link.full = True
+        outcome = (await log.append([envelope()]).wait())[0]
+        assert outcome.code == Code.REQUEST_TIMED_OUT
 
 
-def test_who_waits_when_the_shard_is_left_is_told_to_ask_elsewhere(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, _):
-            ticket = log.append([envelope()])
-            log.close()
-            assert (await ticket.wait())[0].code == Code.NOT_LEADER_OR_FOLLOWER
-            with pytest.raises(KafkaError):
-                await log.append([envelope()]).wait()
-
-    anyio.run(test)
+async def test_who_waits_when_the_shard_is_left_is_told_to_ask_elsewhere(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, _):
+        ticket = log.append([envelope()])
+        log.close()
+        assert (await ticket.wait())[0].code == Code.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(KafkaError):
+            await log.append([envelope()]).wait()
 
 
-def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproxy.log.shared._RETRY_S", 0.01)
 
     async def test() -> None:
@@ -239,58 +218,49 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert (await ticket.wait())[0].number == 0
             assert not refusals
 
-    anyio.run(test)
+    await test()
 
 
-def test_segments_roll(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, _):
-            for i in range(5):
-                await log.was_read([(i, Envelope(Kind.APPEND, body=bytes(600), writer=2))])
-                await anyio.sleep(0.005)
-            await log.roll()
-
-    anyio.run(test)
+async def test_segments_roll(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, _):
+        for i in range(5):
+            await log.was_read([(i, Envelope(Kind.APPEND, body=bytes(600), writer=2))])
+            await anyio.sleep(0.005)
+        await log.roll()
     assert len(list(tmp_path.glob("*.log"))) == 4
 
 
-def test_nothing_overtakes_what_the_full_line_refused(tmp_path: Path) -> None:
+async def test_nothing_overtakes_what_the_full_line_refused(tmp_path: Path) -> None:
     """FAULT S10: of one ticket's envelopes a later one went out where an earlier one did not."""
 
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            codes = iter([None, Code.REQUEST_TIMED_OUT, None])
+    async with running(tmp_path) as (log, link):
+        codes = iter([None, Code.REQUEST_TIMED_OUT, None])
 
-            def send(partition: int, envelope: Envelope) -> None:
-                code = next(codes)
-                if code is not None:
-                    raise KafkaError(code, "full")
-                link.sent.append(envelope)
+        def send(partition: int, envelope: Envelope) -> None:
+            code = next(codes)
+            if code is not None:
+                raise KafkaError(code, "full")
+            link.sent.append(envelope)
 
-            link.send = send  # type: ignore[method-assign]
-            ticket = log.append([envelope(), envelope(), envelope()])
-            assert len(link.sent) == 1
-            log.reported([(1, 0)])
-            found = [outcome.code for outcome in await ticket.wait()]
-            assert found == [Code.NONE, Code.REQUEST_TIMED_OUT, Code.REQUEST_TIMED_OUT]
-
-    anyio.run(test)
+        link.send = send  # type: ignore[method-assign]
+        ticket = log.append([envelope(), envelope(), envelope()])
+        assert len(link.sent) == 1
+        log.reported([(1, 0)])
+        found = [outcome.code for outcome in await ticket.wait()]
+        assert found == [Code.NONE, Code.REQUEST_TIMED_OUT, Code.REQUEST_TIMED_OUT]
 
 
-def test_one_that_is_too_large_holds_up_nobody(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as (log, link):
-            real = link.send
+async def test_one_that_is_too_large_holds_up_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as (log, link):
+        real = link.send
 
-            def send(partition: int, envelope: Envelope) -> None:
-                if len(envelope.body) > 10:
-                    raise KafkaError(Code.MESSAGE_TOO_LARGE, "too large")
-                real(partition, envelope)
+        def send(partition: int, envelope: Envelope) -> None:
+            if len(envelope.body) > 10:
+                raise KafkaError(Code.MESSAGE_TOO_LARGE, "too large")
+            real(partition, envelope)
 
-            link.send = send  # type: ignore[method-assign]
-            ticket = log.append([envelope(bytes(11)), envelope()])
-            log.reported([(2, 0)])
-            found = [outcome.code for outcome in await ticket.wait()]
-            assert found == [Code.MESSAGE_TOO_LARGE, Code.NONE]
-
-    anyio.run(test)
+        link.send = send  # type: ignore[method-assign]
+        ticket = log.append([envelope(bytes(11)), envelope()])
+        log.reported([(2, 0)])
+        found = [outcome.code for outcome in await ticket.wait()]
+        assert found == [Code.MESSAGE_TOO_LARGE, Code.NONE]

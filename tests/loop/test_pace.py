@@ -23,39 +23,33 @@ class Whole:
     more: dict[str, Any]
 
 
-def test_what_is_long_takes_turns() -> None:
+async def test_what_is_long_takes_turns() -> None:
     """One slice of one work in each turn of the loop."""
 
-    async def run() -> None:
-        turns: list[int] = []
+    turns: list[int] = []
 
-        async def work(number: int) -> None:
-            pace = Pace()
-            for _ in range(5):
-                await pace.rest()
-                turns.append(number)
+    async def work(number: int) -> None:
+        pace = Pace()
+        for _ in range(5):
+            await pace.rest()
+            turns.append(number)
 
-        async with anyio.create_task_group() as tasks:
-            for number in range(3):
-                tasks.start_soon(work, number)
-            while len(turns) < 15:
-                before = len(turns)
-                await asyncio.sleep(0)
-                assert len(turns) <= before + 1
-        assert turns == [0, 1, 2] * 5
-
-    anyio.run(run)
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(work, number)
+        while len(turns) < 15:
+            before = len(turns)
+            await asyncio.sleep(0)
+            assert len(turns) <= before + 1
+    assert turns == [0, 1, 2] * 5
 
 
-def test_who_left_the_line_holds_up_nobody() -> None:
-    async def run() -> None:
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await Pace().rest()
-        with anyio.fail_after(5):
-            await Pace().rest()
-
-    anyio.run(run)
+async def test_who_left_the_line_holds_up_nobody() -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await Pace().rest()
+    with anyio.fail_after(5):
+        await Pace().rest()
 
 
 def test_slices() -> None:
@@ -63,20 +57,17 @@ def test_slices() -> None:
     assert list(slices((), 2)) == []
 
 
-def test_what_is_large_is_counted_and_freed_in_slices() -> None:
+async def test_what_is_large_is_counted_and_freed_in_slices() -> None:
     """Ids of queues are compared in Python; a request of 240,000 elements was freed in 70 ms."""
 
-    async def test() -> None:
-        ids = [UUID(int=i % 200_000) for i in range(240_000)]
-        times, held = await held_by(Pace().count(ids))
-        assert held < HELD_S * slowness()
-        assert list(times) == ids[:200_000]
-        assert [times[ids[0]], times[ids[-1]], times[ids[100_000]]] == [2, 2, 1]
-        wholes: list[Any] = [Whole([Part(number)], {"a": (number,)}) for number in range(300_000)]
-        last = weakref.ref(wholes[0])
-        wholes = [tuple(wholes)]
-        _, held = await held_by(Pace().let_go(wholes))
-        assert held < HELD_S * slowness()
-        assert last() is None
-
-    asyncio.run(test())
+    ids = [UUID(int=i % 200_000) for i in range(240_000)]
+    times, held = await held_by(Pace().count(ids))
+    assert held < HELD_S * slowness()
+    assert list(times) == ids[:200_000]
+    assert [times[ids[0]], times[ids[-1]], times[ids[100_000]]] == [2, 2, 1]
+    wholes: list[Any] = [Whole([Part(number)], {"a": (number,)}) for number in range(300_000)]
+    last = weakref.ref(wholes[0])
+    wholes = [tuple(wholes)]
+    _, held = await held_by(Pace().let_go(wholes))
+    assert held < HELD_S * slowness()
+    assert last() is None

@@ -7,7 +7,7 @@ import anyio
 from kproxy.loop.pulse import pulse
 
 
-def test_those_who_sleep_for_the_same_period_wake_in_the_same_turn() -> None:
+async def test_those_who_sleep_for_the_same_period_wake_in_the_same_turn() -> None:
     woken: list[list[float]] = [[], [], []]
 
     async def beat(mine: list[float], begin_s: float) -> None:
@@ -24,19 +24,16 @@ def test_those_who_sleep_for_the_same_period_wake_in_the_same_turn() -> None:
             for number, mine in enumerate(woken):
                 tasks.start_soon(beat, mine, number * 0.013)
 
-    anyio.run(main)
+    await main()
     together = {beat for mine in woken for beat in mine}
     assert len(together) <= 5  # not nine
 
 
-def test_a_long_step_skips_beats_instead_of_making_up_for_them() -> None:
-    async def main() -> list[float]:
-        beats = []
-        for _ in range(3):
-            await pulse(0.05)
-            beats.append(anyio.current_time())
-            await anyio.sleep(0.12)
-        return beats
-
-    beats = anyio.run(main)
+async def test_a_long_step_skips_beats_instead_of_making_up_for_them() -> None:
+    beats = []
+    for _ in range(3):
+        await pulse(0.05)
+        beats.append(anyio.current_time())
+        await anyio.sleep(0.12)
+    beats = beats
     assert all(after - before >= 0.12 + 0.025 for before, after in itertools.pairwise(beats))

@@ -2,7 +2,6 @@ import base64
 import json
 from pathlib import Path
 
-import anyio
 import mmh3
 import pytest
 
@@ -97,13 +96,13 @@ def test_the_identity_is_made_once_and_checked(tmp_path: Path) -> None:
         open_identity(tmp_path)
 
 
-def test_a_directory_of_the_first_release_is_finalized_once(tmp_path: Path) -> None:
+async def test_a_directory_of_the_first_release_is_finalized_once(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text(
         '{"format": 2, "cluster_id": "x", "shards": 1, "kafka": false}'
     )
     cluster_id, level = open_identity(tmp_path)
     assert (cluster_id, level.value) == ("x", 1)
-    anyio.run(DirectoryUpgrades(tmp_path, cluster_id, level).finalize, NEWEST)
+    await DirectoryUpgrades(tmp_path, cluster_id, level).finalize(NEWEST)
     assert level.value == NEWEST
     assert open_identity(tmp_path)[1].value == NEWEST
     assert json.loads((tmp_path / "meta.json").read_text())["format"] > 2  # what it then refuses

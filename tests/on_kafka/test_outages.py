@@ -92,7 +92,7 @@ def flood(worker: Served) -> None:
         wire.socket.close()
 
 
-def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka) -> None:
+async def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka) -> None:
     """A restarted broker leads with a new epoch, and refuses requests that carry the old one."""
     site = upstream(own_kafka, "epochs")
 
@@ -106,14 +106,11 @@ def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka
                 else:
                     return
 
-    async def main() -> None:
-        link = DataLink(site, CONFIG, Level())
+    link = DataLink(site, CONFIG, Level())
+    await known(link)
+    for _ in range(2):
+        await to_thread.run_sync(own_kafka.kill)
+        own_kafka.start()
+        await to_thread.run_sync(own_kafka.wait_ready)
         await known(link)
-        for _ in range(2):
-            await to_thread.run_sync(own_kafka.kill)
-            own_kafka.start()
-            await to_thread.run_sync(own_kafka.wait_ready)
-            await known(link)
-        await link.close()
-
-    anyio.run(main)
+    await link.close()

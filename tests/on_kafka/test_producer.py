@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -78,16 +78,14 @@ class Came:
         await until(lambda: len(self.found) >= count)
 
 
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        with anyio.fail_after(60):
-            await body()
-
-    anyio.run(main, backend_options={"use_uvloop": True})
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """As kproxy is served."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @WAYS
-def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, way: Way) -> None:
+async def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, way: Way) -> None:
     name = topic(kafka, f"whole-{way.__name__}", **{"max.message.bytes": str(2 * BIG)})
     values = [None, b"", b"x", bytes(2048), b"y" * 2049, b"z" * 70_000, b"w" * BIG] * 30
     reports = Came()
@@ -99,7 +97,7 @@ def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, way: Way
         await reports.wait(len(values))
         await sender.close(5)
 
-    run(main)
+    await main()
     here = upstream(kafka.address)
     for partition in (0, 1):
         tags = [tag for tag in range(1, len(values) + 1) if tag % 2 == partition]
@@ -109,90 +107,75 @@ def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, way: Way
 
 
 @WAYS
-def test_many_reports_come_in_few_turns(kafka: Kafka, way: Way) -> None:
+async def test_many_reports_come_in_few_turns(kafka: Kafka, way: Way) -> None:
     name, reports = topic(kafka, f"many-{way.__name__}"), Came()
 
-    async def main() -> None:
-        sender = way(settings(kafka.address), reports)
-        for tag in range(1, 50_001):
-            sender.put(name, 0, b"key", b"value", tag)
-        await reports.wait(50_000)
-        await sender.close(5)
-
-    run(main)
+    sender = way(settings(kafka.address), reports)
+    for tag in range(1, 50_001):
+        sender.put(name, 0, b"key", b"value", tag)
+    await reports.wait(50_000)
+    await sender.close(5)
     assert reports.turns < 10_000
 
 
 @WAYS
-def test_close_sends_what_is_in_line(kafka: Kafka, way: Way) -> None:
+async def test_close_sends_what_is_in_line(kafka: Kafka, way: Way) -> None:
     name, reports = topic(kafka, f"closed-{way.__name__}"), Came()
 
-    async def main() -> None:
-        sender = way(settings(kafka.address), reports)
-        for tag in range(1, 1001):
-            sender.put(name, 0, b"key", bytes(5000), tag)
-        await sender.close(20)
-        await reports.wait(1000)
-
-    run(main)
+    sender = way(settings(kafka.address), reports)
+    for tag in range(1, 1001):
+        sender.put(name, 0, b"key", bytes(5000), tag)
+    await sender.close(20)
+    await reports.wait(1000)
     assert list(reports.found.values()) == list(range(1000))
 
 
 @WAYS
-def test_without_a_cluster_the_fate_is_not_known(way: Way) -> None:
+async def test_without_a_cluster_the_fate_is_not_known(way: Way) -> None:
     reports = Came()
 
-    async def main() -> None:
-        sender = way(settings(f"127.0.0.1:{free_port()}", delivery_timeout_ms=1000), reports)
-        sender.put("absent", 0, b"key", b"value", 7)
-        await reports.wait(1)
-        sender.put("absent", 0, b"key", b"value", 8)
-        began = time.monotonic()
-        await sender.close(0.2)
-        assert time.monotonic() - began < 5
-        await reports.wait(2)
-
-    run(main)
+    sender = way(settings(f"127.0.0.1:{free_port()}", delivery_timeout_ms=1000), reports)
+    sender.put("absent", 0, b"key", b"value", 7)
+    await reports.wait(1)
+    sender.put("absent", 0, b"key", b"value", 8)
+    began = time.monotonic()
+    await sender.close(0.2)
+    assert time.monotonic() - began < 5
+    await reports.wait(2)
     assert reports.found == {7: None, 8: None}
 
 
 @WAYS
-def test_what_cannot_be_sent_is_refused_at_once(way: Way) -> None:
-    async def main() -> None:
-        there = f"127.0.0.1:{free_port()}"
-        sender = way(settings(there, queue_buffering_max_messages=2), Came())
-        with pytest.raises(KafkaException) as failed:
-            sender.put("absent", 0, b"key", bytes(2 * BIG), 1)
-        assert failed.value.args[0].code() == UpstreamError.MSG_SIZE_TOO_LARGE
-        sender.put("absent", 0, b"key", b"value", 2)
-        sender.put("absent", 0, b"key", b"value", 3)
-        with pytest.raises(BufferError):
-            sender.put("absent", 0, b"key", b"value", 4)
-        await sender.close(0)
-        with pytest.raises(KafkaException, match="compression"):
-            way(settings(there, compression_type="none of them"), Came())
-
-    run(main)
+async def test_what_cannot_be_sent_is_refused_at_once(way: Way) -> None:
+    there = f"127.0.0.1:{free_port()}"
+    sender = way(settings(there, queue_buffering_max_messages=2), Came())
+    with pytest.raises(KafkaException) as failed:
+        sender.put("absent", 0, b"key", bytes(2 * BIG), 1)
+    assert failed.value.args[0].code() == UpstreamError.MSG_SIZE_TOO_LARGE
+    sender.put("absent", 0, b"key", b"value", 2)
+    sender.put("absent", 0, b"key", b"value", 3)
+    with pytest.raises(BufferError):
+        sender.put("absent", 0, b"key", b"value", 4)
+    await sender.close(0)
+    with pytest.raises(KafkaException, match="compression"):
+        way(settings(there, compression_type="none of them"), Came())
 
 
-def test_tokens_from_callbacks_are_left_to_confluent_kafka() -> None:
-    async def main() -> None:
-        there = f"127.0.0.1:{free_port()}"
-        plain = sending(
-            settings(there, sasl_oauthbearer_method="default", sasl_mechanism="OAUTHBEARER",
-                     security_protocol="SASL_PLAINTEXT"),
-            Came(),
-        )  # fmt: skip
-        assert isinstance(plain, PlainProducer)
-        await plain.close(0)
-        usual = sending(settings(there), Came())
-        assert isinstance(usual, NativeProducer)
-        await usual.close(0)
-
-    run(main)
+async def test_tokens_from_callbacks_are_left_to_confluent_kafka() -> None:
+    there = f"127.0.0.1:{free_port()}"
+    plain = sending(
+        settings(there, sasl_oauthbearer_method="default", sasl_mechanism="OAUTHBEARER",
+                 security_protocol="SASL_PLAINTEXT"),
+        Came(),
+    )  # fmt: skip
+    assert isinstance(plain, PlainProducer)
+    await plain.close(0)
+    usual = sending(settings(there), Came())
+    assert isinstance(usual, NativeProducer)
+    await usual.close(0)
 
 
-def test_a_failed_producer_is_replaced(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_producer_is_replaced(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fatal error, set off as librdkafka lets its users do for tests."""
     made: list[NativeProducer] = []
 
@@ -206,24 +189,21 @@ def test_a_failed_producer_is_replaced(kafka: Kafka, monkeypatch: pytest.MonkeyP
     topic(kafka, "sent-data")
     reports: list[Report] = []
 
-    async def main() -> None:
-        appender = Appender(
-            upstream(kafka.address), reports.extend, message_bytes_max=BIG,
-            buffered_bytes_max=10 * BIG, delivery_ms_max=20_000,
-        )  # fmt: skip
+    appender = Appender(
+        upstream(kafka.address), reports.extend, message_bytes_max=BIG,
+        buffered_bytes_max=10 * BIG, delivery_ms_max=20_000,
+    )  # fmt: skip
 
-        async def send(count: int) -> None:
-            envelope = Envelope(Kind.APPEND, body=b"body", counter=appender.next_counter())
-            appender.send(1, envelope)
-            await until(lambda: len(reports) >= count, 20)
+    async def send(count: int) -> None:
+        envelope = Envelope(Kind.APPEND, body=b"body", counter=appender.next_counter())
+        appender.send(1, envelope)
+        await until(lambda: len(reports) >= count, 20)
 
-        await send(1)
-        lib: Any = ctypes.CDLL(confluent_kafka.cimpl.__file__)
-        lib.rd_kafka_test_fatal_error.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-        lib.rd_kafka_test_fatal_error(made[0]._producer, 47, b"as a test wants it")
-        await until(lambda: len(made) >= 2, 10)
-        await send(2)
-        await appender.close()
-
-    run(main)
+    await send(1)
+    lib: Any = ctypes.CDLL(confluent_kafka.cimpl.__file__)
+    lib.rd_kafka_test_fatal_error.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    lib.rd_kafka_test_fatal_error(made[0]._producer, 47, b"as a test wants it")
+    await until(lambda: len(made) >= 2, 10)
+    await send(2)
+    await appender.close()
     assert [(partition, offset) for partition, _, offset in reports] == [(1, 0), (1, 1)]

@@ -77,7 +77,7 @@ def opened(directory: Path, link: DataLink, index: int = 0, shards: int = 1) -> 
         shard.close()
 
 
-def test_two_workers_appending_to_one_shard_agree_byte_for_byte(
+async def test_two_workers_appending_to_one_shard_agree_byte_for_byte(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     site = upstream(kafka, "two-writers")
@@ -135,7 +135,7 @@ def test_two_workers_appending_to_one_shard_agree_byte_for_byte(
         for link in links:
             await link.close()
 
-    anyio.run(main)
+    await main()
 
 
 def test_a_fenced_writers_rows_are_not_published(kafka: Kafka) -> None:
@@ -203,7 +203,7 @@ def test_a_late_claim_is_claimed_back(kafka: Kafka, tmp_path: Path) -> None:
             assert claims[1] > claims[0]
 
 
-def test_a_rebuild_while_the_owner_trims_begins_again(kafka: Kafka, tmp_path: Path) -> None:
+async def test_a_rebuild_while_the_owner_trims_begins_again(kafka: Kafka, tmp_path: Path) -> None:
     """Between the rows and the log both go on: what was read first is not enough then."""
     workers = Workers(kafka, tmp_path, *EAGER, count=1, shards=1)
     with workers.running():
@@ -247,7 +247,7 @@ def test_a_rebuild_while_the_owner_trims_begins_again(kafka: Kafka, tmp_path: Pa
                 link.forget(0)
                 await link.close()
 
-            anyio.run(main)
+            await main()
             assert moved
 
 
@@ -271,20 +271,17 @@ def test_rows_ahead_of_the_log_are_refused(kafka: Kafka, tmp_path: Path) -> None
         time.sleep(0.1)
 
 
-def test_what_is_appended_to_anothers_log_is_settled_when_it_is_durable(kafka: Kafka) -> None:
+async def test_what_is_appended_to_anothers_log_is_settled_when_it_is_durable(kafka: Kafka) -> None:
     """Nobody follows the log here, and nobody need to: the report is enough."""
     site = upstream(kafka, "landing")
     too_large = Envelope(Kind.APPEND, body=bytes(CONFIG.data_message_bytes_max + 1))
 
-    async def main() -> None:
-        link = DataLink(site, CONFIG, Level())
-        first = await link.land(0, [Envelope(Kind.CLAIM), Envelope(Kind.CLAIM)]).wait()
-        assert [(o.code, o.number) for o in first] == [(Code.NONE, 0), (Code.NONE, 1)]
-        then = await link.land(0, [too_large, Envelope(Kind.CLAIM)]).wait()
-        assert [(o.code, o.number) for o in then] == [(Code.MESSAGE_TOO_LARGE, -1), (Code.NONE, 2)]
-        assert await link.end(0) == 3
-        await link.close()
-
-    anyio.run(main)
+    link = DataLink(site, CONFIG, Level())
+    first = await link.land(0, [Envelope(Kind.CLAIM), Envelope(Kind.CLAIM)]).wait()
+    assert [(o.code, o.number) for o in first] == [(Code.NONE, 0), (Code.NONE, 1)]
+    then = await link.land(0, [too_large, Envelope(Kind.CLAIM)]).wait()
+    assert [(o.code, o.number) for o in then] == [(Code.MESSAGE_TOO_LARGE, -1), (Code.NONE, 2)]
+    assert await link.end(0) == 3
+    await link.close()
     calls = [row for chunk in read_to_end(site, site.queues) for row in chunk]
     assert calls[-1] == (b"k" + bytes(4), (3).to_bytes(8, "big"))

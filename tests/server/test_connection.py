@@ -3,10 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from kproxy.protocol.api_keys import ApiKey
@@ -31,7 +29,9 @@ class Limiter:
         pass
 
 
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
 
 
 async def leaving(
@@ -58,41 +58,30 @@ async def leaving(
     server.close()
 
 
-@pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("size", [10, 5 << 20])
-def test_an_answer_is_ready_in_the_turn_the_client_leaves(
-    monkeypatch: pytest.MonkeyPatch, new_loop: Any, size: int
+async def test_an_answer_is_ready_in_the_turn_the_client_leaves(
+    monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Its answer goes nowhere, and that is no fault. Seen as consumers of many queues left."""
+    asked, answered = asyncio.Event(), asyncio.Event()
 
-    async def leave() -> None:
-        asked, answered = asyncio.Event(), asyncio.Event()
+    async def answer(*_: object) -> bytes:
+        asked.set()
+        await answered.wait()
+        return bytes(size)
 
-        async def answer(*_: object) -> bytes:
-            asked.set()
-            await answered.wait()
-            return bytes(size)
-
-        monkeypatch.setattr(connection, "answer", answer)
-        await leaving(
-            lambda _: answered.set(), asked, encode_request(ApiKey.API_VERSIONS, 0, 1, {})
-        )
-
-    with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(leave())
+    monkeypatch.setattr(connection, "answer", answer)
+    request = encode_request(ApiKey.API_VERSIONS, 0, 1, {})
+    with capture_logs() as lines:
+        await leaving(lambda _: answered.set(), asked, request)
     assert not lines
 
 
-@pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_request_has_its_turn_in_the_turn_the_client_leaves(new_loop: Any) -> None:
-    """It is not answered: it is in line no more."""
-
-    async def leave() -> None:
-        request = encode_request(ApiKey.API_VERSIONS, 0, 1, {})
+async def test_a_request_has_its_turn_in_the_turn_the_client_leaves() -> None:
+    """It is not answered: the connection is closed by then."""
+    request = encode_request(ApiKey.API_VERSIONS, 0, 1, {})
+    with capture_logs() as lines:
         await leaving(lambda one: one.data_received(request))
-
-    with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(leave())
     assert not lines
 
 
@@ -111,11 +100,8 @@ async def said(request: bytes) -> bytes:
     return answers
 
 
-@pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("last", ["acks-0", "no-request"])
-def test_what_is_done_is_answered_before_a_fault_ends_the_connection(
-    new_loop: Any, last: str
-) -> None:
+async def test_what_is_done_is_answered_before_a_fault_ends_the_connection(last: str) -> None:
     """All of it within one turn of the loop."""
     fault = {
         "acks-0": encode_request(
@@ -127,20 +113,19 @@ def test_what_is_done_is_answered_before_a_fault_ends_the_connection(
         encode_request(ApiKey.PRODUCE, 9, number, produce_values("q", batch(b"v")))
         for number in range(3)
     )
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        answers = runner.run(said(sound + fault))
+    answers = await said(sound + fault)
     found = FrameAssembler(1 << 20).feed(answers)
     assert [int.from_bytes(frame[:4], "big") for frame in found] == [0, 1, 2]
 
 
-def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
-    async def run() -> None:
-        limiter, made = Limiter(), []
+async def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
+    limiter, made = Limiter(), []
 
-        def make() -> connection.Connection:
-            made.append(connection.Connection(memory_worker(), limiter))
-            return made[0]
+    def make() -> connection.Connection:
+        made.append(connection.Connection(memory_worker(), limiter))
+        return made[0]
 
+    with capture_logs() as lines:
         server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         await limiter.admitted.wait()
@@ -152,7 +137,4 @@ def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
         await asyncio.wait_for(limiter.tasks[0], 5)
         writer.close()
         server.close()
-
-    with capture_logs() as lines, asyncio.Runner() as runner:
-        runner.run(run())
     assert [line["event"] for line in lines] == ["request_refused", "client_does_not_read"]

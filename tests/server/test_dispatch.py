@@ -1,7 +1,6 @@
 """Large requests and answers: off the loop, in parts, within the memory that there is."""
 
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -20,10 +19,6 @@ from tests.generator import Repeated, request
 from tests.wire import batch, fetch_values
 
 MANY = 10_000
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    return anyio.run(work)
 
 
 def given(accepted: Accepted, api: dispatch.Api) -> Accepted:
@@ -56,26 +51,23 @@ def threads_of(monkeypatch: pytest.MonkeyPatch, name: str) -> list[bool]:
 
 
 @pytest.mark.parametrize(("count", "on_the_loop"), [(10, True), (MANY, False)])
-def test_a_large_request_is_decoded_off_the_loop(
+async def test_a_large_request_is_decoded_off_the_loop(
     monkeypatch: pytest.MonkeyPatch, count: int, on_the_loop: bool
 ) -> None:
     calls = threads_of(monkeypatch, "admit_body"), threads_of(monkeypatch, "decode_admitted")
     encoded = threads_of(monkeypatch, "encode")
 
-    async def ask() -> None:
-        worker = memory_worker()
-        frame = await answer(worker, taken(worker, 43, 2, election_of(count)))
-        assert isinstance(frame, bytes)
-        parts = decode_response(43, 2, frame[4:])[1].replica_election_results[0].partition_result
-        assert [part.partition_id for part in parts] == list(range(count))
-        assert worker.decoded_memory.used == worker.answer_memory.used == 0
-
-    run(ask)
+    worker = memory_worker()
+    frame = await answer(worker, taken(worker, 43, 2, election_of(count)))
+    assert isinstance(frame, bytes)
+    parts = decode_response(43, 2, frame[4:])[1].replica_election_results[0].partition_result
+    assert [part.partition_id for part in parts] == list(range(count))
+    assert worker.decoded_memory.used == worker.answer_memory.used == 0
     assert calls == ([on_the_loop], [on_the_loop])
     assert encoded == [on_the_loop]
 
 
-def test_others_are_answered_while_a_large_request_is_decoded_and_answered() -> None:
+async def test_others_are_answered_while_a_large_request_is_decoded_and_answered() -> None:
     """It takes hundreds of turns of others, not one."""
 
     async def ask() -> int:
@@ -94,10 +86,10 @@ def test_others_are_answered_while_a_large_request_is_decoded_and_answered() -> 
             tasks.cancel_scope.cancel()
         return turns
 
-    assert run(ask) > 20
+    assert await ask() > 20
 
 
-def test_what_a_large_request_takes_is_counted_while_it_is_answered() -> None:
+async def test_what_a_large_request_takes_is_counted_while_it_is_answered() -> None:
     async def ask() -> int:
         worker = memory_worker()
         used = 0
@@ -112,10 +104,10 @@ def test_what_a_large_request_takes_is_counted_while_it_is_answered() -> None:
         assert worker.decoded_memory.used == 0
         return used
 
-    assert run(ask) > 100 * MANY
+    assert await ask() > 100 * MANY
 
 
-def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
+async def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
     async def ask(seconds: float) -> list[str]:
         worker = memory_worker(receive_stalled_ms_max=300, request_bytes_buffered_max=1000)
         done: list[str] = []
@@ -133,13 +125,15 @@ def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
             worker.decoded_memory.give_back(2000)
         return done
 
-    assert run(lambda: ask(0.0)) == ["small", "large"]
+    assert await ask(0.0) == ["small", "large"]
     with pytest.raises(ExceptionGroup) as found:
-        run(lambda: ask(1.0))
+        await ask(1.0)
     assert found.group_contains(Malformed, match="request_bytes_buffered_max")
 
 
-def test_what_an_answer_takes_is_counted_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_an_answer_takes_is_counted_while_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     used: list[int] = []
 
     async def ask(**settings: Any) -> None:
@@ -155,14 +149,14 @@ def test_what_an_answer_takes_is_counted_while_it_is_made(monkeypatch: pytest.Mo
         finally:
             assert worker.answer_memory.used == 0
 
-    run(ask)
+    await ask()
     assert used[0] > 200 * MANY
     with pytest.raises(Malformed, match="answer_bytes_buffered_max"):
-        run(lambda: ask(answer_bytes_buffered_max=MANY * 100))
+        await ask(answer_bytes_buffered_max=MANY * 100)
     assert len(used) == 1
 
 
-def test_an_answer_that_nobody_counted_is_counted_before_it_is_encoded(
+async def test_an_answer_that_nobody_counted_is_counted_before_it_is_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on_the_loop = threads_of(monkeypatch, "encode")
@@ -177,10 +171,10 @@ def test_an_answer_that_nobody_counted_is_counted_before_it_is_encoded(
         api = dispatch.Api(key=43, low=0, high=2, handle=handle)
         await answer(worker, given(taken(worker, 43, 2, election_of(1)), api))
 
-    run(ask)
+    await ask()
     assert on_the_loop == [False]
     with pytest.raises(Malformed, match="answer_bytes_buffered_max"):
-        run(lambda: ask(answer_bytes_buffered_max=MANY * 100))
+        await ask(answer_bytes_buffered_max=MANY * 100)
 
 
 def test_an_answer_larger_than_a_frame_can_be_is_not_begun() -> None:
@@ -206,29 +200,28 @@ def produce_many(queues: int, partitions: int, acks: int = -1) -> bytes:
 
 
 @pytest.mark.parametrize(("queues", "partitions"), [(3000, 1), (1, 3000), (3, 1100)])
-def test_a_produce_of_very_many_parts_is_appended_in_parts(queues: int, partitions: int) -> None:
+async def test_a_produce_of_very_many_parts_is_appended_in_parts(
+    queues: int, partitions: int
+) -> None:
     frame = produce_many(queues, partitions)
 
-    async def ask() -> Any:
-        worker = memory_worker(partitions_default=partitions)
-        accepted = accept(worker, frame, "", NextRequestSignal())
-        assert accepted.call is None
-        before = worker.catalogue.find("q0")
-        assert before is None
-        shard, sizes = worker.any_shard(), []
-        append = shard.append
+    worker = memory_worker(partitions_default=partitions)
+    accepted = accept(worker, frame, "", NextRequestSignal())
+    assert accepted.call is None
+    before = worker.catalogue.find("q0")
+    assert before is None
+    shard, sizes = worker.any_shard(), []
+    append = shard.append
 
-        def noted(envelopes: Any) -> Any:
-            sizes.append(len(envelopes))
-            return append(envelopes)
+    def noted(envelopes: Any) -> Any:
+        sizes.append(len(envelopes))
+        return append(envelopes)
 
-        shard.append = noted  # type: ignore[method-assign]
-        response = await answer(worker, accepted)
-        assert isinstance(response, bytes)
-        assert max(sizes) <= 500
-        return decode_response(0, 9, response[4:])[1].responses
-
-    topics = run(ask)
+    shard.append = noted  # type: ignore[method-assign]
+    response = await answer(worker, accepted)
+    assert isinstance(response, bytes)
+    assert max(sizes) <= 500
+    topics = decode_response(0, 9, response[4:])[1].responses
     assert [topic.name for topic in topics] == [f"q{number}" for number in range(queues)]
     for topic in topics:
         assert [(p.index, p.error_code) for p in topic.partition_responses] == [
@@ -236,17 +229,17 @@ def test_a_produce_of_very_many_parts_is_appended_in_parts(queues: int, partitio
         ]
 
 
-def test_a_produce_of_very_many_parts_with_acks_0_is_not_answered() -> None:
+async def test_a_produce_of_very_many_parts_with_acks_0_is_not_answered() -> None:
     async def ask() -> Any:
         worker = memory_worker()
         return await answer(
             worker, accept(worker, produce_many(3000, 1, acks=0), "", NextRequestSignal())
         )
 
-    assert run(ask) == b""
+    assert await ask() == b""
 
 
-def test_a_produce_of_more_parts_than_any_request_may_have_is_refused() -> None:
+async def test_a_produce_of_more_parts_than_any_request_may_have_is_refused() -> None:
     with pytest.raises(Malformed, match="more elements"):
         accept(
             memory_worker(request_elements_max=100), produce_many(101, 1), "", NextRequestSignal()
@@ -257,10 +250,10 @@ def test_a_produce_of_more_parts_than_any_request_may_have_is_refused() -> None:
         return await answer(worker, accept(worker, produce_many(3000, 1), "", NextRequestSignal()))
 
     with pytest.raises(Malformed, match="more elements"):
-        run(ask)
+        await ask()
 
 
-def test_a_consumer_of_a_hundred_thousand_queues_names_them_in_one_fetch() -> None:
+async def test_a_consumer_of_a_hundred_thousand_queues_names_them_in_one_fetch() -> None:
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
     values = fetch_values({}) | {
         "topics": Repeated({"topic": "no-such-queue", "partitions": [part]}, 100_000)
@@ -272,22 +265,19 @@ def test_a_consumer_of_a_hundred_thousand_queues_names_them_in_one_fetch() -> No
             worker, accept(worker, request(ApiKey.FETCH, 12, values), "", NextRequestSignal())
         )
 
-    assert run(ask) is not None
+    assert await ask() is not None
 
 
-def test_a_short_produce_takes_the_last_records_of_a_partition() -> None:
-    async def ask() -> None:
-        worker = memory_worker(partitions_default=2)
-        parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(400)]
-        topics = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
-        values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-        frame = taken(worker, 0, 9, values).response()
-        assert frame is not None
-        (topic,) = decode_response(0, 9, frame[4:])[1].responses
-        found = [(part.index, part.base_offset) for part in topic.partition_responses]
-        assert found == [(0, 0), (1, 0)]
-        shard: Any = worker.any_shard()
-        appended = [envelope.body for envelope in shard.log if envelope.kind == Kind.APPEND]
-        assert appended == [batch(b"398"), batch(b"399")]
-
-    run(ask)
+async def test_a_short_produce_takes_the_last_records_of_a_partition() -> None:
+    worker = memory_worker(partitions_default=2)
+    parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(400)]
+    topics = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
+    values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
+    frame = taken(worker, 0, 9, values).response()
+    assert frame is not None
+    (topic,) = decode_response(0, 9, frame[4:])[1].responses
+    found = [(part.index, part.base_offset) for part in topic.partition_responses]
+    assert found == [(0, 0), (1, 0)]
+    shard: Any = worker.any_shard()
+    appended = [envelope.body for envelope in shard.log if envelope.kind == Kind.APPEND]
+    assert appended == [batch(b"398"), batch(b"399")]

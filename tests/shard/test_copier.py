@@ -16,7 +16,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.state import State
 from tests.commands import command
-from tests.shard.test_shard import QUEUES, config, create, put, read, run, running
+from tests.shard.test_shard import QUEUES, config, create, put, read, running
 from tests.wire import batch
 
 MIB = 1 << 20
@@ -69,50 +69,44 @@ class Lookups:
         patch.setattr(State, "batches", counted_scan)
 
 
-def test_dead_batches_are_passed_over_without_a_search_and_in_slices(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path, sync="never") as shard:
-            await create(shard, QUEUES[0])
-            await create(shard, QUEUES[1])
-            await fill(shard, 20_000)
-            await shard.append([command(Kind.TRIM, QUEUES[0], number=20_000)]).wait()
-            await shard.log.roll()
-            await Housekeeper(shard, config())._sweep()
-            before = read(shard, QUEUES[1])
-            with pytest.MonkeyPatch.context() as patch:
-                lookups = Lookups(patch)
-                patch.setattr(copier, "_TURN_S", 0.0)
-                copying = Copier(shard, 0)
-                turns, _ = await turns_of(copying.run)
-            assert copying.copied > 0
-            assert shard.state.live_bytes(0) == 0
-            assert read(shard, QUEUES[1]) == before
-            assert lookups.searches == 2  # one a partition
-            assert lookups.scans < 100
-            assert turns >= 20_000 / copier._LOOK_FRAMES
-
-    run(test)
+async def test_dead_batches_are_passed_over_without_a_search_and_in_slices(tmp_path: Path) -> None:
+    async with running(tmp_path, sync="never") as shard:
+        await create(shard, QUEUES[0])
+        await create(shard, QUEUES[1])
+        await fill(shard, 20_000)
+        await shard.append([command(Kind.TRIM, QUEUES[0], number=20_000)]).wait()
+        await shard.log.roll()
+        await Housekeeper(shard, config())._sweep()
+        before = read(shard, QUEUES[1])
+        with pytest.MonkeyPatch.context() as patch:
+            lookups = Lookups(patch)
+            patch.setattr(copier, "_TURN_S", 0.0)
+            copying = Copier(shard, 0)
+            turns, _ = await turns_of(copying.run)
+        assert copying.copied > 0
+        assert shard.state.live_bytes(0) == 0
+        assert read(shard, QUEUES[1]) == before
+        assert lookups.searches == 2  # one a partition
+        assert lookups.scans < 100
+        assert turns >= 20_000 / copier._LOOK_FRAMES
 
 
-def test_live_ones_cost_a_scan_for_many(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path, sync="never") as shard:
-            await create(shard, QUEUES[0])
-            await create(shard, QUEUES[1])
-            await fill(shard, 5000)
-            await shard.log.roll()
-            with pytest.MonkeyPatch.context() as patch:
-                lookups = Lookups(patch)
-                copier = Copier(shard, 0)
-                await copier.run()
-            assert shard.state.live_bytes(0) == 0
-            assert lookups.scans < 5000 / 10
-
-    run(test)
+async def test_live_ones_cost_a_scan_for_many(tmp_path: Path) -> None:
+    async with running(tmp_path, sync="never") as shard:
+        await create(shard, QUEUES[0])
+        await create(shard, QUEUES[1])
+        await fill(shard, 5000)
+        await shard.log.roll()
+        with pytest.MonkeyPatch.context() as patch:
+            lookups = Lookups(patch)
+            copier = Copier(shard, 0)
+            await copier.run()
+        assert shard.state.live_bytes(0) == 0
+        assert lookups.scans < 5000 / 10
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_all_that_is_live_is_copied_whatever_goes_on_meanwhile(
+async def test_all_that_is_live_is_copied_whatever_goes_on_meanwhile(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
@@ -163,27 +157,24 @@ def test_all_that_is_live_is_copied_whatever_goes_on_meanwhile(
                 assert {k: v for k, v in kept[queue].items() if k >= start}.items() <= found.items()
             assert [shard.state.live_bytes(segment) for segment in sealed] == [0] * len(sealed)
 
-    run(test)
+    await test()
 
 
-def test_a_damaged_batch_is_not_copied_and_others_are(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path, sync="never") as shard:
-            await create(shard, QUEUES[0])
-            for i in range(3):
-                await put(shard, QUEUES[0], b"value-%d" % i)
-            await shard.log.roll()
-            path = shard.segments.path(0)
-            data = path.read_bytes()
-            path.write_bytes(data.replace(b"value-1", b"value-X"))
-            await Copier(shard, 0).run()
-            entries = list(shard.state.batches((QUEUES[0], 0), 0, 3))
-            assert [entry.copied for _, entry in entries] == [True, False, True]
-
-    run(test)
+async def test_a_damaged_batch_is_not_copied_and_others_are(tmp_path: Path) -> None:
+    async with running(tmp_path, sync="never") as shard:
+        await create(shard, QUEUES[0])
+        for i in range(3):
+            await put(shard, QUEUES[0], b"value-%d" % i)
+        await shard.log.roll()
+        path = shard.segments.path(0)
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"value-1", b"value-X"))
+        await Copier(shard, 0).run()
+        entries = list(shard.state.batches((QUEUES[0], 0), 0, 3))
+        assert [entry.copied for _, entry in entries] == [True, False, True]
 
 
-def test_a_sweep_flushes_before_its_rows_are_many(tmp_path: Path) -> None:
+async def test_a_sweep_flushes_before_its_rows_are_many(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, sync="never") as shard:
             await create(shard, QUEUES[0])
@@ -206,34 +197,31 @@ def test_a_sweep_flushes_before_its_rows_are_many(tmp_path: Path) -> None:
             assert not list(shard.kv.scan(b"x", b"y"))
             assert most <= 3 * MIB
 
-    run(test)
+    await test()
 
 
 @pytest.mark.long
-def test_a_whole_segment_of_one_record_batches(tmp_path: Path) -> None:
+async def test_a_whole_segment_of_one_record_batches(tmp_path: Path) -> None:
     """Run with -s to see the figures."""
 
-    async def test() -> None:
-        async with running(tmp_path, sync="never") as shard:
-            await create(shard, QUEUES[0])
-            await create(shard, QUEUES[1])
-            await put(shard, QUEUES[1], b"first")
-            small = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))
-            while shard.segments.active == 0:
-                await shard.append([small] * 10_000).wait()
-            row = shard.state.partition((QUEUES[0], 0))
-            assert row is not None
-            end = row.next_offset
-            await shard.append([command(Kind.TRIM, QUEUES[0], number=end)]).wait()
-            await Housekeeper(shard, config())._sweep()
-            copier = Copier(shard, 0)
-            began = time.perf_counter()
-            turns, longest = await turns_of(copier.run)
-            took = time.perf_counter() - began
-            size = shard.segments.size(0)
-            print(f"\n{end} batches, {size} bytes: {took:.2f} s, {turns} turns, "  # noqa: T201
-                  f"the longest {longest * 1000:.1f} ms")  # fmt: skip
-            assert shard.state.live_bytes(0) == 0
-            assert longest < 0.25
-
-    run(test)
+    async with running(tmp_path, sync="never") as shard:
+        await create(shard, QUEUES[0])
+        await create(shard, QUEUES[1])
+        await put(shard, QUEUES[1], b"first")
+        small = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))
+        while shard.segments.active == 0:
+            await shard.append([small] * 10_000).wait()
+        row = shard.state.partition((QUEUES[0], 0))
+        assert row is not None
+        end = row.next_offset
+        await shard.append([command(Kind.TRIM, QUEUES[0], number=end)]).wait()
+        await Housekeeper(shard, config())._sweep()
+        copier = Copier(shard, 0)
+        began = time.perf_counter()
+        turns, longest = await turns_of(copier.run)
+        took = time.perf_counter() - began
+        size = shard.segments.size(0)
+        print(f"\n{end} batches, {size} bytes: {took:.2f} s, {turns} turns, "  # noqa: T201
+              f"the longest {longest * 1000:.1f} ms")  # fmt: skip
+        assert shard.state.live_bytes(0) == 0
+        assert longest < 0.25

@@ -23,7 +23,7 @@ from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.types import ShardId
 from tests.fakes import DictKv
-from tests.shard.test_shard import QUEUES, config, create, put, run, running
+from tests.shard.test_shard import QUEUES, config, create, put, running
 from tests.wire import batch
 
 Files = dict[str, bytes]
@@ -112,52 +112,46 @@ def check_kept(directory: Path, contents: Files, what: str) -> None:
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 400])
 @pytest.mark.parametrize("sync", ["always", "interval:1000000", "never"])
-def test_damage_anywhere_costs_nothing_that_was_on_disk(
+async def test_damage_anywhere_costs_nothing_that_was_on_disk(
     tmp_path: Path, fast: None, sync: str, segment_bytes: int
 ) -> None:
-    async def test() -> None:
-        contents, through = await written(tmp_path / "live", sync, segment_bytes)
-        if segment_bytes == 1 << 20:
-            mark = synced.read(tmp_path / "live" / "log")
-            assert mark is not None
-        whole = recovered(laid_out(tmp_path / "copy", contents))
-        assert whole == 8
-        refused = cut = 0
-        for what, damaged in damages(contents):
-            directory = laid_out(tmp_path / "copy", damaged)
-            try:
-                found = recovered(directory)
-            except DamagedLog:
-                refused += 1
-                continue
-            cut += 1
-            assert found >= through, what
-            check_kept(directory, contents, what)
-        assert refused
-        assert cut or sync == "always"
-
-    run(test)
+    contents, through = await written(tmp_path / "live", sync, segment_bytes)
+    if segment_bytes == 1 << 20:
+        mark = synced.read(tmp_path / "live" / "log")
+        assert mark is not None
+    whole = recovered(laid_out(tmp_path / "copy", contents))
+    assert whole == 8
+    refused = cut = 0
+    for what, damaged in damages(contents):
+        directory = laid_out(tmp_path / "copy", damaged)
+        try:
+            found = recovered(directory)
+        except DamagedLog:
+            refused += 1
+            continue
+        cut += 1
+        assert found >= through, what
+        check_kept(directory, contents, what)
+    assert refused
+    assert cut or sync == "always"
 
 
-def test_without_its_mark_a_log_still_tells_damage_before_the_last_commit(
+async def test_without_its_mark_a_log_still_tells_damage_before_the_last_commit(
     tmp_path: Path, fast: None
 ) -> None:
-    async def test() -> None:
-        contents, _ = await written(tmp_path / "live", "always")
-        del contents[synced.NAME]
-        last = _ends(contents)[-2]
-        for what, damaged in damages(contents):
-            if "^" not in what:
-                continue
-            directory = laid_out(tmp_path / "copy", damaged)
-            at = int(what.split()[2])
-            if at >= last:
-                assert recovered(directory) == 7, what
-            else:
-                with pytest.raises(DamagedLog):
-                    recovered(directory)
-
-    run(test)
+    contents, _ = await written(tmp_path / "live", "always")
+    del contents[synced.NAME]
+    last = _ends(contents)[-2]
+    for what, damaged in damages(contents):
+        if "^" not in what:
+            continue
+        directory = laid_out(tmp_path / "copy", damaged)
+        at = int(what.split()[2])
+        if at >= last:
+            assert recovered(directory) == 7, what
+        else:
+            with pytest.raises(DamagedLog):
+                recovered(directory)
 
 
 def _ends(contents: Files) -> list[int]:
@@ -169,23 +163,20 @@ def _ends(contents: Files) -> list[int]:
     return ends
 
 
-def test_a_commit_torn_out_of_order_is_no_damage(tmp_path: Path, fast: None) -> None:
+async def test_a_commit_torn_out_of_order_is_no_damage(tmp_path: Path, fast: None) -> None:
     """The disk wrote the second frame of a commit, and not the first."""
 
-    async def test() -> None:
-        contents, _ = await written(tmp_path / "live", "always")
-        ends = _ends(contents)
-        (name,) = [name for name in contents if name.endswith(".log")]
-        data = bytearray(contents[name][: ends[5]])  # up to the commit of two
-        data[ends[3] : ends[4]] = bytes(ends[4] - ends[3])
-        marked = synced.Synced(tmp_path)
-        marked.note(4, 0, ends[3])
-        marked.close()
-        mark = (tmp_path / synced.NAME).read_bytes()
-        directory = laid_out(tmp_path / "copy", {name: bytes(data), synced.NAME: mark})
-        assert recovered(directory) == 4
-
-    run(test)
+    contents, _ = await written(tmp_path / "live", "always")
+    ends = _ends(contents)
+    (name,) = [name for name in contents if name.endswith(".log")]
+    data = bytearray(contents[name][: ends[5]])  # up to the commit of two
+    data[ends[3] : ends[4]] = bytes(ends[4] - ends[3])
+    marked = synced.Synced(tmp_path)
+    marked.note(4, 0, ends[3])
+    marked.close()
+    mark = (tmp_path / synced.NAME).read_bytes()
+    directory = laid_out(tmp_path / "copy", {name: bytes(data), synced.NAME: mark})
+    assert recovered(directory) == 4
 
 
 def _forged(log_offset: int, forced: int) -> bytes:
@@ -195,29 +186,26 @@ def _forged(log_offset: int, forced: int) -> bytes:
     return struct.pack(">II", len(content), crc32c(content)) + content
 
 
-def test_frames_that_clients_forge_inside_their_records_prove_nothing(
+async def test_frames_that_clients_forge_inside_their_records_prove_nothing(
     tmp_path: Path, fast: None
 ) -> None:
-    async def test() -> None:
-        async with running(tmp_path / "live") as shard:
-            await create(shard, QUEUES[0])
-            await put(shard, QUEUES[0], b"first")
-            begin = shard.segments.end
-            body = batch(b"".join(_forged(n, n) for n in range(2, 50)))
-            buffers, _, _ = shard.segments.frame(2, [Envelope(Kind.APPEND, QUEUES[0], body=body)])
-            data = shard.segments.path(0).read_bytes() + b"".join(buffers)
-        name = f"{0:020d}.log"
-        for torn in (*range(begin + 1, len(data), 37), len(data) - 1):
-            directory = laid_out(tmp_path / "copy", {name: data[:torn]})
-            if torn < begin + 16 + envelopes.HEAD_BYTES + 12:
-                assert recovered(directory) == 2
-            else:
-                assert tail.proof_of_damage(directory / "log" / name, begin, 2) is None, torn
-        changed = bytearray(data)
-        changed[-1] ^= 1
-        assert recovered(laid_out(tmp_path / "copy", {name: bytes(changed)})) == 2
-
-    run(test)
+    async with running(tmp_path / "live") as shard:
+        await create(shard, QUEUES[0])
+        await put(shard, QUEUES[0], b"first")
+        begin = shard.segments.end
+        body = batch(b"".join(_forged(n, n) for n in range(2, 50)))
+        buffers, _, _ = shard.segments.frame(2, [Envelope(Kind.APPEND, QUEUES[0], body=body)])
+        data = shard.segments.path(0).read_bytes() + b"".join(buffers)
+    name = f"{0:020d}.log"
+    for torn in (*range(begin + 1, len(data), 37), len(data) - 1):
+        directory = laid_out(tmp_path / "copy", {name: data[:torn]})
+        if torn < begin + 16 + envelopes.HEAD_BYTES + 12:
+            assert recovered(directory) == 2
+        else:
+            assert tail.proof_of_damage(directory / "log" / name, begin, 2) is None, torn
+    changed = bytearray(data)
+    changed[-1] ^= 1
+    assert recovered(laid_out(tmp_path / "copy", {name: bytes(changed)})) == 2
 
 
 @pytest.mark.parametrize(
@@ -242,12 +230,9 @@ def test_the_search_for_proof_is_bounded(tmp_path: Path, filler: bytes) -> None:
     assert tried <= 4_000_000 * tail._TRIES_PER_BYTE + 1001
 
 
-def test_what_is_cut_off_is_kept_and_the_line_says_where(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as shard:
-            await create(shard, QUEUES[0])
-
-    run(test)
+async def test_what_is_cut_off_is_kept_and_the_line_says_where(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        await create(shard, QUEUES[0])
     path = tmp_path / "log" / f"{0:020d}.log"
     end = path.stat().st_size
     for number in range(6):
@@ -265,48 +250,42 @@ def test_what_is_cut_off_is_kept_and_the_line_says_where(tmp_path: Path) -> None
     assert len(list(path.parent.glob("*.cut-*"))) <= 4
 
 
-def test_a_refusal_says_what_can_be_done_and_it_can(tmp_path: Path) -> None:
-    async def test() -> None:
-        contents, _ = await written(tmp_path / "live", "always")
-        ends = _ends(contents)
-        (name,) = [name for name in contents if name.endswith(".log")]
-        data = bytearray(contents[name])
-        data[ends[1] + 30] ^= 1
-        directory = laid_out(tmp_path / "copy", contents | {name: bytes(data)})
-        with pytest.raises(DamagedLog, match=f"truncate -s {ends[1]}") as refused:
-            open_local(directory, config())
-        text = str(refused.value)
-        assert str(directory / "log" / name) in text
-        assert "log offset 2" in text
-        os.truncate(directory / "log" / name, ends[1])
-        with pytest.raises(DamagedLog, match="delete synced") as refused:
-            open_local(directory, config())
-        (directory / "log" / synced.NAME).unlink()
-        shard = open_local(directory, config())
-        assert shard.log.next_offset == 2
-        shard.close()
-
-    run(test)
+async def test_a_refusal_says_what_can_be_done_and_it_can(tmp_path: Path) -> None:
+    contents, _ = await written(tmp_path / "live", "always")
+    ends = _ends(contents)
+    (name,) = [name for name in contents if name.endswith(".log")]
+    data = bytearray(contents[name])
+    data[ends[1] + 30] ^= 1
+    directory = laid_out(tmp_path / "copy", contents | {name: bytes(data)})
+    with pytest.raises(DamagedLog, match=f"truncate -s {ends[1]}") as refused:
+        open_local(directory, config())
+    text = str(refused.value)
+    assert str(directory / "log" / name) in text
+    assert "log offset 2" in text
+    os.truncate(directory / "log" / name, ends[1])
+    with pytest.raises(DamagedLog, match="delete synced") as refused:
+        open_local(directory, config())
+    (directory / "log" / synced.NAME).unlink()
+    shard = open_local(directory, config())
+    assert shard.log.next_offset == 2
+    shard.close()
 
 
-def test_a_log_of_an_earlier_kproxy_is_read_as_before(tmp_path: Path) -> None:
+async def test_a_log_of_an_earlier_kproxy_is_read_as_before(tmp_path: Path) -> None:
     """It has no mark, and its frames say of nothing that it was on disk."""
 
-    async def test() -> None:
-        async with running(tmp_path) as shard:
-            await create(shard, QUEUES[0])
-            frames = [envelope for _, envelope, _, _ in shard.segments.replay(0, 0)]
-            one = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"old"))
-            for number in range(3):
-                shard.segments.append(number + 1, [one], 1 << 20)
-        assert frames
-        (tmp_path / "log" / synced.NAME).unlink()
-        path = tmp_path / "log" / f"{0:020d}.log"
-        data = bytearray(path.read_bytes())
-        data[-3] ^= 1
-        path.write_bytes(data)
-        again = open_local(tmp_path, config())
-        assert again.log.next_offset == 3
-        again.close()
-
-    run(test)
+    async with running(tmp_path) as shard:
+        await create(shard, QUEUES[0])
+        frames = [envelope for _, envelope, _, _ in shard.segments.replay(0, 0)]
+        one = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"old"))
+        for number in range(3):
+            shard.segments.append(number + 1, [one], 1 << 20)
+    assert frames
+    (tmp_path / "log" / synced.NAME).unlink()
+    path = tmp_path / "log" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    again = open_local(tmp_path, config())
+    assert again.log.next_offset == 3
+    again.close()

@@ -4,7 +4,6 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import anyio
 import pytest
 
 from kproxy.shard.due_index import DueIndexScanner
@@ -74,70 +73,66 @@ class Some(DueIndexScanner):
         self.index.change({one: None for one in keys if one not in self.kept})
         return more
 
-    def passes(self) -> list[bytes]:
+    async def passes(self) -> list[bytes]:
         """All that is given until there is no more."""
         self.seen = []
-
-        async def all_looks() -> None:
-            while await self.scan_once():
-                pass
-
-        anyio.run(all_looks)
+        while await self.scan_once():
+            pass
         return self.seen
 
 
-def test_what_was_deleted_is_not_stepped_over_again() -> None:
+async def test_what_was_deleted_is_not_stepped_over_again() -> None:
     """FAULT: each look began with the index, and RocksDB stepped over all that had been there."""
     index = Index()
     looks = Some(index)
     index.file(*(key(time) for time in range(900, 910)))
-    assert len(looks.passes()) == 10
+    assert len(await looks.passes()) == 10
     index.starts.clear()
-    assert looks.passes() == []
+    assert await looks.passes() == []
     assert index.starts == [key(1000)] or not index.starts
     index.now = 1010
     index.file(key(1005), key(2))  # the one that is lower is heard of
-    assert looks.passes() == [key(2), key(1005)]
+    assert await looks.passes() == [key(2), key(1005)]
     index.starts.clear()
     index.now = 1011
-    assert looks.passes() == []
+    assert await looks.passes() == []
     assert index.starts == [key(1010)]
 
 
-def test_what_a_clock_that_was_ahead_has_filed_is_given_at_once() -> None:
+async def test_what_a_clock_that_was_ahead_has_filed_is_given_at_once() -> None:
     """FAULT: it was looked at when the clock was there again."""
     index = Index()
     looks = Some(index)
-    assert looks.passes() == []
+    assert await looks.passes() == []
     index.now = 50_000
     ahead = [key(index.now + DAY, name) for name in range(10)]
     index.file(*ahead)
-    assert looks.passes() == []  # in time, by that clock
+    assert await looks.passes() == []  # in time, by that clock
     index.now = 1001
     index.file(key(1050), key(1001 + DAY))
-    assert looks.passes() == ahead
+    assert await looks.passes() == ahead
     index.starts.clear()
-    assert looks.passes() == []
+    assert await looks.passes() == []
     assert not [start for start in index.starts if start > key(1001 + DAY)]
     index.now = 1200
-    assert looks.passes() == [key(1050), key(1001 + DAY)]
+    assert await looks.passes() == [key(1050), key(1001 + DAY)]
 
 
-def test_what_stays_is_given_once_in_each_pass() -> None:
+async def test_what_stays_is_given_once_in_each_pass() -> None:
     index = Index()
     looks = Some(index)
     filed = [key(900 + number) for number in range(8)] + [key(9000 + number) for number in range(8)]
     index.file(*filed)
     looks.kept = {filed[1], filed[6], filed[12]}
-    assert looks.passes() == filed
-    assert looks.passes() == sorted(looks.kept)
+    assert await looks.passes() == filed
+    assert await looks.passes() == sorted(looks.kept)
     looks.failing = 1
-    assert looks.passes() == []
-    assert looks.passes() == sorted(looks.kept)
+    assert await looks.passes() == []
+    assert await looks.passes() == sorted(looks.kept)
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_nothing_is_passed_over(seed: int) -> None:
+async def test_nothing_is_passed_over(seed: int) -> None:
     """Whatever is filed, wherever the clock jumps, also in the middle of a pass."""
     choose = random.Random(seed)
     index = Index()
@@ -151,11 +146,11 @@ def test_nothing_is_passed_over(seed: int) -> None:
         index.file(*(key(choose.randrange(3000), choose.randrange(9)) for _ in range(5)))
         looks.kept = set(choose.sample(sorted(index.kv.rows), 1)) if index.kv.rows else set()
         looks.failing = choose.randrange(2)
-        anyio.run(some_looks, choose.randrange(4))
+        await some_looks(choose.randrange(4))
         index.now = choose.choice([index.now + 5, choose.randrange(3000)])
         if choose.random() < 0.2:
             looks.failing, looks.kept = 0, set()
-            looks.passes()
-            looks.passes()  # what stayed in one is in the next
+            await looks.passes()
+            await looks.passes()  # what stayed in one is in the next
             for filed in index.kv.rows:
                 assert index.now <= time_of(filed) <= index.now + DAY

@@ -15,7 +15,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
 from tests.commands import command
-from tests.shard.test_shard import QUEUES, config, create, run, running
+from tests.shard.test_shard import QUEUES, config, create, running
 from tests.wire import batch
 
 CHECK_MS = 1000
@@ -76,145 +76,130 @@ async def all_looks(looks: Retention) -> None:
         pass
 
 
-def test_a_record_in_line_before_the_trim_is_found_later(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with running(tmp_path, sync="never") as shard:
-            with pytest.MonkeyPatch.context() as patch:
-                between = Between(shard, patch)
-                looks = retention(shard, clock)
-                await create(shard, QUEUES[0])
-                await shard.append([keep_for(KEEP_MS)]).wait()
-                await shard.append([record(clock)]).wait()
-                clock.now += 2 * KEEP_MS
-                between.before = [record(clock)]
-                await all_looks(looks)
-                assert held(shard) == 1
-                assert filed(shard)
-                clock.now += 2 * KEEP_MS
-                await all_looks(looks)
-                assert held(shard) == 0
-                clock.now += 2 * KEEP_MS
-                await all_looks(looks)
-                assert filed(shard) == []  # until it has records again
-                await shard.append([record(clock)]).wait()
-                clock.now += 2 * KEEP_MS
-                await all_looks(looks)
-                assert held(shard) == 0
-
-    run(test)
-
-
-def test_a_setting_that_changes_during_a_look_is_looked_at(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with running(tmp_path, sync="never") as shard:
-            with pytest.MonkeyPatch.context() as patch:
-                between = Between(shard, patch)
-                looks = retention(shard, clock)
-                await create(shard, QUEUES[0])
-                await shard.append([keep_for(100 * KEEP_MS)]).wait()
-                old = record(clock)
-                clock.now += 50 * KEEP_MS
-                for envelope in (old, record(clock), keep_for(20 * KEEP_MS)):
-                    await shard.append([envelope]).wait()
-                between.before = [keep_for(KEEP_MS)]
-                await looks.scan_once()  # by the setting before
-                assert held(shard) == 1
-                assert 0 in filed(shard)
-
-    run(test)
-
-
-def test_a_refused_trim_is_tried_again(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with running(tmp_path, sync="never") as shard:
+async def test_a_record_in_line_before_the_trim_is_found_later(tmp_path: Path) -> None:
+    clock = Clock()
+    async with running(tmp_path, sync="never") as shard:
+        with pytest.MonkeyPatch.context() as patch:
+            between = Between(shard, patch)
             looks = retention(shard, clock)
             await create(shard, QUEUES[0])
+            await shard.append([keep_for(KEEP_MS)]).wait()
             await shard.append([record(clock)]).wait()
             clock.now += 2 * KEEP_MS
-            await shard.append([keep_for(KEEP_MS)]).wait()
-            before = filed(shard)
-            assert 0 in before
-
-            def refuse(envelopes: Any) -> Any:
-                raise KafkaError(Code.KAFKA_STORAGE_ERROR, "no")
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(shard, "append", refuse)
-                assert not await looks.scan_once()
-            assert filed(shard) == before
+            between.before = [record(clock)]
+            await all_looks(looks)
+            assert held(shard) == 1
+            assert filed(shard)
+            clock.now += 2 * KEEP_MS
+            await all_looks(looks)
+            assert held(shard) == 0
+            clock.now += 2 * KEEP_MS
+            await all_looks(looks)
+            assert filed(shard) == []  # until it has records again
+            await shard.append([record(clock)]).wait()
+            clock.now += 2 * KEEP_MS
             await all_looks(looks)
             assert held(shard) == 0
 
-    run(test)
+
+async def test_a_setting_that_changes_during_a_look_is_looked_at(tmp_path: Path) -> None:
+    clock = Clock()
+    async with running(tmp_path, sync="never") as shard:
+        with pytest.MonkeyPatch.context() as patch:
+            between = Between(shard, patch)
+            looks = retention(shard, clock)
+            await create(shard, QUEUES[0])
+            await shard.append([keep_for(100 * KEEP_MS)]).wait()
+            old = record(clock)
+            clock.now += 50 * KEEP_MS
+            for envelope in (old, record(clock), keep_for(20 * KEEP_MS)):
+                await shard.append([envelope]).wait()
+            between.before = [keep_for(KEEP_MS)]
+            await looks.scan_once()  # by the setting before
+            assert held(shard) == 1
+            assert 0 in filed(shard)
 
 
-def test_a_trim_whose_fate_is_not_known_is_tried_again(tmp_path: Path) -> None:
+async def test_a_refused_trim_is_tried_again(tmp_path: Path) -> None:
+    clock = Clock()
+    async with running(tmp_path, sync="never") as shard:
+        looks = retention(shard, clock)
+        await create(shard, QUEUES[0])
+        await shard.append([record(clock)]).wait()
+        clock.now += 2 * KEEP_MS
+        await shard.append([keep_for(KEEP_MS)]).wait()
+        before = filed(shard)
+        assert 0 in before
+
+        def refuse(envelopes: Any) -> Any:
+            raise KafkaError(Code.KAFKA_STORAGE_ERROR, "no")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shard, "append", refuse)
+            assert not await looks.scan_once()
+        assert filed(shard) == before
+        await all_looks(looks)
+        assert held(shard) == 0
+
+
+async def test_a_trim_whose_fate_is_not_known_is_tried_again(tmp_path: Path) -> None:
     """FAULT: it counted as done, and the partition was not looked at for a day."""
 
-    async def test() -> None:
-        clock = Clock()
-        gone = rows.retention_due_key(1, QUEUES[1], rows.TOMBSTONE_INDEX)
-        async with running(tmp_path, sync="never") as shard:
-            looks = retention(shard, clock)
-            await create(shard, QUEUES[0])
-            await shard.append([record(clock), keep_for(KEEP_MS)]).wait()
-            shard.commit({gone: b""})
-            clock.now += 2 * KEEP_MS
+    clock = Clock()
+    gone = rows.retention_due_key(1, QUEUES[1], rows.TOMBSTONE_INDEX)
+    async with running(tmp_path, sync="never") as shard:
+        looks = retention(shard, clock)
+        await create(shard, QUEUES[0])
+        await shard.append([record(clock), keep_for(KEEP_MS)]).wait()
+        shard.commit({gone: b""})
+        clock.now += 2 * KEEP_MS
 
-            def lost(envelopes: Any) -> Ticket:
-                ticket = Ticket(list(envelopes))
-                ticket.set_outcomes([UNKNOWN_FATE] * len(envelopes))
-                return ticket
+        def lost(envelopes: Any) -> Ticket:
+            ticket = Ticket(list(envelopes))
+            ticket.set_outcomes([UNKNOWN_FATE] * len(envelopes))
+            return ticket
 
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(shard, "append", lost)
-                await all_looks(looks)
-            assert held(shard) == 1
-            assert set(filed(shard)) == {clock.now + CHECK_MS}
-            later = rows.retention_due_key(clock.now + CHECK_MS, QUEUES[1], rows.TOMBSTONE_INDEX)
-            assert later in dict(shard.kv.scan(b"c", b"d"))
-            clock.now += CHECK_MS
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shard, "append", lost)
             await all_looks(looks)
-            assert held(shard) == 0
+        assert held(shard) == 1
+        assert set(filed(shard)) == {clock.now + CHECK_MS}
+        later = rows.retention_due_key(clock.now + CHECK_MS, QUEUES[1], rows.TOMBSTONE_INDEX)
+        assert later in dict(shard.kv.scan(b"c", b"d"))
+        clock.now += CHECK_MS
+        await all_looks(looks)
+        assert held(shard) == 0
 
-    run(test)
 
-
-def test_a_clock_that_was_ahead_for_a_moment_puts_no_look_off(tmp_path: Path) -> None:
+async def test_a_clock_that_was_ahead_for_a_moment_puts_no_look_off(tmp_path: Path) -> None:
     """FAULT: what was first written then was kept till the clock was there again."""
 
-    async def test() -> None:
-        clock = Clock()
-        gone = rows.retention_due_key(0, QUEUES[1], rows.TOMBSTONE_INDEX)
-        async with running(tmp_path, sync="never") as shard:
-            looks = retention(shard, clock)
-            await create(shard, QUEUES[0])
-            await shard.append([keep_for(KEEP_MS)]).wait()
-            await all_looks(looks)
-            right = clock.now
-            clock.now += YEAR_MS
-            await shard.append([record(clock)]).wait()
-            ahead = rows.retention_due_key(
-                clock.now + rows.TOMBSTONE_KEPT_MS, QUEUES[1], rows.TOMBSTONE_INDEX
-            )
-            shard.commit({ahead: b""})
-            await all_looks(looks)
-            clock.now = right + 1
-            old = Clock()
-            old.now = right
-            await shard.append([record(old)]).wait()
-            await all_looks(looks)
-            assert max(filed(shard)) <= clock.now + LOOK_AGAIN_MS
-            # A deleted queue's note is kept as long as one of now.
-            later = rows.retention_due_key(
-                clock.now + rows.TOMBSTONE_KEPT_MS, QUEUES[1], rows.TOMBSTONE_INDEX
-            )
-            assert [key for key, _ in shard.kv.scan(b"c", b"d") if key[9:] == gone[9:]] == [later]
-            clock.now += YEAR_MS + 2 * KEEP_MS
-            await all_looks(looks)
-            assert held(shard) == 0
-
-    run(test)
+    clock = Clock()
+    gone = rows.retention_due_key(0, QUEUES[1], rows.TOMBSTONE_INDEX)
+    async with running(tmp_path, sync="never") as shard:
+        looks = retention(shard, clock)
+        await create(shard, QUEUES[0])
+        await shard.append([keep_for(KEEP_MS)]).wait()
+        await all_looks(looks)
+        right = clock.now
+        clock.now += YEAR_MS
+        await shard.append([record(clock)]).wait()
+        ahead = rows.retention_due_key(
+            clock.now + rows.TOMBSTONE_KEPT_MS, QUEUES[1], rows.TOMBSTONE_INDEX
+        )
+        shard.commit({ahead: b""})
+        await all_looks(looks)
+        clock.now = right + 1
+        old = Clock()
+        old.now = right
+        await shard.append([record(old)]).wait()
+        await all_looks(looks)
+        assert max(filed(shard)) <= clock.now + LOOK_AGAIN_MS
+        # A deleted queue's note is kept as long as one of now.
+        later = rows.retention_due_key(
+            clock.now + rows.TOMBSTONE_KEPT_MS, QUEUES[1], rows.TOMBSTONE_INDEX
+        )
+        assert [key for key, _ in shard.kv.scan(b"c", b"d") if key[9:] == gone[9:]] == [later]
+        clock.now += YEAR_MS + 2 * KEEP_MS
+        await all_looks(looks)
+        assert held(shard) == 0

@@ -174,7 +174,7 @@ LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEED
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
-def test_nothing_is_lost_or_changed_by_crashes(
+async def test_nothing_is_lost_or_changed_by_crashes(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
@@ -182,7 +182,7 @@ def test_nothing_is_lost_or_changed_by_crashes(
     monkeypatch.setattr(rocks_module, "_options", still_options)
     simulation = Simulation(tmp_path, seed)
     for _ in range(LIVES):
-        anyio.run(simulation.live)
+        await simulation.live()
     assert simulation.ids > 1
     if seed < 40:  # these do what they are there for; a rare seed meets a full disk at each flush
         assert simulation.dropped > 0

@@ -9,7 +9,6 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import anyio
 import pytest
 
 from kproxy.config import Config
@@ -310,11 +309,11 @@ class Simulation:
 
 
 @pytest.mark.parametrize("tens", range(SEEDS // 10))
-def test_a_rebuilt_shard_is_the_owners(tens: int) -> None:
+async def test_a_rebuilt_shard_is_the_owners(tens: int) -> None:
     rebuilt = trimmed = copied = 0
     for seed in range(tens * 10, tens * 10 + 10):
         simulation = Simulation(seed)
-        anyio.run(simulation.run)
+        await simulation.run()
         rebuilt += simulation.rebuilt
         trimmed += simulation.trimmed
         copied += simulation.copied

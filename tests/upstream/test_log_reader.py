@@ -1,6 +1,7 @@
 """Reads of logs: each for who asked, though another asked for the same partition before."""
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -38,31 +39,28 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "Consumer", FakeConsumer)
 
 
-def run(test: Any) -> None:
-    async def main() -> None:
-        readers = Readers()
-        reader = LogReader(UPSTREAM, readers.deliver, lambda *lost: pytest.fail(str(lost)))
-        try:
-            await test(reader, readers)
-        finally:
-            await to_thread.run_sync(reader.close)
-
-    anyio.run(main)
+@asynccontextmanager
+async def log_reader_of(readers: Readers) -> AsyncIterator[LogReader]:
+    reader = LogReader(UPSTREAM, readers.deliver, lambda *lost: pytest.fail(str(lost)))
+    try:
+        yield reader
+    finally:
+        await to_thread.run_sync(reader.close)
 
 
-def test_a_read_asked_for_twice_goes_on() -> None:
-    async def test(reader: LogReader, readers: Readers) -> None:
+async def test_a_read_asked_for_twice_goes_on() -> None:
+    readers = Readers()
+    async with log_reader_of(readers) as reader:
         reader.read(0, 3, 5, "one")
         reader.read(0, 3, 8, "one")
         await readers.has("one", [3, 4, 5, 6, 7])
 
-    run(test)
 
-
-def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
+async def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
     """FAULT S1: a shard lost and got back while it was read was made again from nothing."""
 
-    async def test(reader: LogReader, readers: Readers) -> None:
+    readers = Readers()
+    async with log_reader_of(readers) as reader:
         readers.held["before"] = anyio.Event()
         reader.read(0, 0, 20, "before")
         await readers.has("before", [0, 1])
@@ -71,13 +69,12 @@ def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
         await readers.has("after", [9, 10, 11])
         assert readers.found["before"] == [0, 1]
 
-    run(test)
 
-
-def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
+async def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
     """FAULT S8: one shard that could not write stopped what all others read."""
 
-    async def test(reader: LogReader, readers: Readers) -> None:
+    readers = Readers()
+    async with log_reader_of(readers) as reader:
         readers.held["slow"] = anyio.Event()
         reader.read(0, 0, 6, "slow")
         await readers.has("slow", [0])
@@ -88,11 +85,10 @@ def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
         readers.held.pop("slow").set()
         await readers.has("slow", list(range(12)))
 
-    run(test)
 
-
-def test_more_is_asked_for_while_the_reader_is_busy_with_all_it_asked_for() -> None:
-    async def test(reader: LogReader, readers: Readers) -> None:
+async def test_more_is_asked_for_while_the_reader_is_busy_with_all_it_asked_for() -> None:
+    readers = Readers()
+    async with log_reader_of(readers) as reader:
         readers.held["slow"] = anyio.Event()
         reader.read(0, 0, 1, "slow")
         await readers.has("slow", [0])
@@ -103,5 +99,3 @@ def test_more_is_asked_for_while_the_reader_is_busy_with_all_it_asked_for() -> N
         assert len(readers.found["slow"]) == first
         readers.held.pop("slow").set()
         await readers.has("slow", list(range(9)))
-
-    run(test)

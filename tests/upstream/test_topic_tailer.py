@@ -16,79 +16,72 @@ from tests.upstream.consumers import FakeConsumer
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
 
 
-def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT S3: the thread ended without a word, and the catalogue stood still."""
     monkeypatch.setattr(topic_tailer, "Consumer", FakeConsumer)
 
-    async def test() -> None:
-        reasons: list[str] = []
-        taken: list[int] = []
+    reasons: list[str] = []
+    taken: list[int] = []
 
-        async def deliver(records: list[Record]) -> None:
-            taken.extend(record.offset for record in records)
-            raise TypeError("of a later kproxy")
+    async def deliver(records: list[Record]) -> None:
+        taken.extend(record.offset for record in records)
+        raise TypeError("of a later kproxy")
 
-        def began_again(topic: str) -> None:
-            pytest.fail(topic)
+    def began_again(topic: str) -> None:
+        pytest.fail(topic)
 
-        given: Any = {"t": 0}
-        follower = TopicTailer(UPSTREAM, given, deliver, began_again, reasons.append)
-        await to_thread.run_sync(follower.start)
-        with anyio.fail_after(10):
-            while not reasons:
-                await anyio.sleep(0.002)
-        await to_thread.run_sync(follower.close)
-        assert "of a later kproxy" in reasons[0]
-        assert taken == [0, 1]  # and no more
-
-    anyio.run(test)
+    given: Any = {"t": 0}
+    follower = TopicTailer(UPSTREAM, given, deliver, began_again, reasons.append)
+    await to_thread.run_sync(follower.start)
+    with anyio.fail_after(10):
+        while not reasons:
+            await anyio.sleep(0.002)
+    await to_thread.run_sync(follower.close)
+    assert "of a later kproxy" in reasons[0]
+    assert taken == [0, 1]  # and no more
 
 
-def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_tailer, "Consumer", FakeConsumer)
 
-    async def test() -> None:
-        taken: list[int] = []
+    taken: list[int] = []
 
-        async def deliver(records: list[Record]) -> None:
-            taken.extend(record.offset for record in records)
+    async def deliver(records: list[Record]) -> None:
+        taken.extend(record.offset for record in records)
 
-        def never(reason: str) -> None:
-            pytest.fail(reason)
+    def never(reason: str) -> None:
+        pytest.fail(reason)
 
-        follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
-        await to_thread.run_sync(follower.start)
-        with anyio.fail_after(10):
-            await follower.caught_up.wait()
-            await follower.again("t", taken.clear)
-            while len(taken) < FakeConsumer.records:
-                await anyio.sleep(0.002)
-        await to_thread.run_sync(follower.close)
-        assert taken == list(range(FakeConsumer.records))
-
-    anyio.run(test)
+    follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
+    await to_thread.run_sync(follower.start)
+    with anyio.fail_after(10):
+        await follower.caught_up.wait()
+        await follower.again("t", taken.clear)
+        while len(taken) < FakeConsumer.records:
+            await anyio.sleep(0.002)
+    await to_thread.run_sync(follower.close)
+    assert taken == list(range(FakeConsumer.records))
 
 
-def test_a_topic_that_cannot_be_read_again_is_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_cannot_be_read_again_is_followed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Away(FakeConsumer):
         def seek(self, one: TopicPartition) -> None:
             raise KafkaException(UpstreamError(UpstreamError._TRANSPORT))
 
     monkeypatch.setattr(topic_tailer, "Consumer", Away)
 
-    async def test() -> None:
-        async def deliver(records: list[Record]) -> None:
-            pass
+    async def deliver(records: list[Record]) -> None:
+        pass
 
-        def never(reason: str = "") -> None:
-            pytest.fail(reason)
+    def never(reason: str = "") -> None:
+        pytest.fail(reason)
 
-        follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
-        await to_thread.run_sync(follower.start)
-        with anyio.fail_after(10):
-            with pytest.raises(KafkaException):
-                await follower.again("t", never)
-            await follower.caught_up.wait()
-        await to_thread.run_sync(follower.close)
-
-    anyio.run(test)
+    follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
+    await to_thread.run_sync(follower.start)
+    with anyio.fail_after(10):
+        with pytest.raises(KafkaException):
+            await follower.again("t", never)
+        await follower.caught_up.wait()
+    await to_thread.run_sync(follower.close)
