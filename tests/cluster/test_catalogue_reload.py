@@ -69,7 +69,7 @@ class Site:
         return [found.name for found in self.cache.all()]
 
 
-def long_still() -> tuple[Site, Queue]:
+async def long_still() -> tuple[Site, Queue]:
     """A queue was deleted while this worker stood still, and nobody says so any more."""
     site, doomed = Site(), queue("doomed", 5)
     site.say("kept", queue("kept", 3))
@@ -84,7 +84,7 @@ def long_still() -> tuple[Site, Queue]:
 
 
 async def test_what_is_gone_meanwhile_is_forgotten() -> None:
-    site, doomed = long_still()
+    site, doomed = await long_still()
     await site.round()
     assert site.names() == ["kept", "last", "new"]
     assert site.cache.find_id(doomed.queue_id) is None
@@ -98,7 +98,7 @@ async def test_what_is_gone_meanwhile_is_forgotten() -> None:
 
 
 async def test_it_is_used_while_it_is_read_again_and_once_is_enough() -> None:
-    site, _ = long_still()
+    site, _ = await long_still()
     site.away = True
     await site.round()
     await site.round()
@@ -111,7 +111,7 @@ async def test_it_is_used_while_it_is_read_again_and_once_is_enough() -> None:
 
 
 async def test_who_stands_still_while_it_reads_again_reads_once_more() -> None:
-    site, _ = long_still()
+    site, _ = await long_still()
     site.away = True
     await site.round()
     site.now_ms += 2 * DAY_MS

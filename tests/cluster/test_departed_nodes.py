@@ -31,28 +31,24 @@ async def test_who_is_away_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch
             said.append(key)
         map_.apply(key, value)
 
-    async def test() -> None:
-        nonlocal away_from_kafka
-        away = DepartedNodes(map_, who_lives, publish, lambda: True)
-        await away.look()
-        live.add("host:9002")  # back again
-        await away.look()
-        monkeypatch.setattr(departed_nodes, "_AWAY_S", 0.0)
-        live.discard("host:9003")
-        away_from_kafka = True
-        await away.look()
-        away_from_kafka = False
-        assert not said
-        await away.look()
-        assert said == [b"node:3"]
-        map_.apply(*shard_record(0, Owner(1, 6)))
-        await away.look()
-        assert said == [b"node:3", b"node:4"]
-        live.clear()  # a group that is being made anew
-        await away.look()
-        assert set(map_.nodes) == {1, 2}
-
-    await test()
+    away = DepartedNodes(map_, who_lives, publish, lambda: True)
+    await away.look()
+    live.add("host:9002")  # back again
+    await away.look()
+    monkeypatch.setattr(departed_nodes, "_AWAY_S", 0.0)
+    live.discard("host:9003")
+    away_from_kafka = True
+    await away.look()
+    away_from_kafka = False
+    assert not said
+    await away.look()
+    assert said == [b"node:3"]
+    map_.apply(*shard_record(0, Owner(1, 6)))
+    await away.look()
+    assert said == [b"node:3", b"node:4"]
+    live.clear()  # a group that is being made anew
+    await away.look()
+    assert set(map_.nodes) == {1, 2}
 
 
 def test_a_forgotten_workers_id_is_not_given_to_the_next() -> None:

@@ -142,17 +142,13 @@ async def test_what_others_wrote_is_applied_in_pieces(
         pieces.append((len(batch), turns))
         return deliver(first, batch, *more)
 
-    async def test() -> None:
-        nonlocal turns
-        async with running(tmp_path) as (log, _):
-            monkeypatch.setattr(log, "_deliver", noted)
-            heavy = [Envelope(Kind.DELETE, writer=2) for _ in range(3)]
-            await log.was_read(list(enumerate([theirs() for _ in range(2000)] + heavy)))
-            while log.next_offset < 2003:
-                turns += 1
-                await checkpoint()
-
-    await test()
+    async with running(tmp_path) as (log, _):
+        monkeypatch.setattr(log, "_deliver", noted)
+        heavy = [Envelope(Kind.DELETE, writer=2) for _ in range(3)]
+        await log.was_read(list(enumerate([theirs() for _ in range(2000)] + heavy)))
+        while log.next_offset < 2003:
+            turns += 1
+            await checkpoint()
     assert [size for size, _ in pieces if size > 0] == [200] * 10 + [1] * 3
     assert len({turn for _, turn in pieces}) == len(pieces)
 
@@ -162,7 +158,7 @@ async def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
 ) -> None:
     monkeypatch.setattr("kproxy.log.shared._SHORT_S", 0.02)
 
-    async def test() -> None:
+    with pytest.RaisesGroup(LogChanged):
         async with running(tmp_path) as (log, _):
             await log.was_read([(i, theirs()) for i in range(3)])
             await anyio.sleep(0.01)
@@ -177,9 +173,6 @@ async def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
                 await log.append([envelope()]).wait()
             assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
             await anyio.sleep_forever()
-
-    with pytest.RaisesGroup(LogChanged):
-        await test()
 
 
 async def test_no_room_in_the_line_is_a_retriable_error(tmp_path: Path) -> None:
@@ -201,24 +194,21 @@ async def test_who_waits_when_the_shard_is_left_is_told_to_ask_elsewhere(tmp_pat
 async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproxy.log.shared._RETRY_S", 0.01)
 
-    async def test() -> None:
-        async with running(tmp_path) as (log, _):
-            real, refusals = Segments.write, 3
+    async with running(tmp_path) as (log, _):
+        real, refusals = Segments.write, 3
 
-            def write(self: Segments, buffers: list[bytes], total: int, sync: bool) -> None:
-                nonlocal refusals
-                if refusals:
-                    refusals -= 1
-                    raise OSError(28, "No space left on device")
-                real(self, buffers, total, sync)
+        def write(self: Segments, buffers: list[bytes], total: int, sync: bool) -> None:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                raise OSError(28, "No space left on device")
+            real(self, buffers, total, sync)
 
-            monkeypatch.setattr(Segments, "write", write)
-            ticket = log.append([envelope()])
-            log.reported([(1, 0)])
-            assert (await ticket.wait())[0].number == 0
-            assert not refusals
-
-    await test()
+        monkeypatch.setattr(Segments, "write", write)
+        ticket = log.append([envelope()])
+        log.reported([(1, 0)])
+        assert (await ticket.wait())[0].number == 0
+        assert not refusals
 
 
 async def test_segments_roll(tmp_path: Path) -> None:

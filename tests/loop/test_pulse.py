@@ -19,12 +19,9 @@ async def test_those_who_sleep_for_the_same_period_wake_in_the_same_turn() -> No
             assert now - before >= 0.05
             mine.append(round(now / 0.1))
 
-    async def main() -> None:
-        async with anyio.create_task_group() as tasks:
-            for number, mine in enumerate(woken):
-                tasks.start_soon(beat, mine, number * 0.013)
-
-    await main()
+    async with anyio.create_task_group() as tasks:
+        for number, mine in enumerate(woken):
+            tasks.start_soon(beat, mine, number * 0.013)
     together = {beat for mine in woken for beat in mine}
     assert len(together) <= 5  # not nine
 

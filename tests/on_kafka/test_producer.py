@@ -90,14 +90,11 @@ async def test_records_arrive_as_they_were_and_each_is_reported(kafka: Kafka, wa
     values = [None, b"", b"x", bytes(2048), b"y" * 2049, b"z" * 70_000, b"w" * BIG] * 30
     reports = Came()
 
-    async def main() -> None:
-        sender = way(settings(kafka.address, message_max_bytes=2 * BIG), reports)
-        for tag, value in enumerate(values, 1):
-            sender.put(name, tag % 2, b"%d" % tag, value, tag)
-        await reports.wait(len(values))
-        await sender.close(5)
-
-    await main()
+    sender = way(settings(kafka.address, message_max_bytes=2 * BIG), reports)
+    for tag, value in enumerate(values, 1):
+        sender.put(name, tag % 2, b"%d" % tag, value, tag)
+    await reports.wait(len(values))
+    await sender.close(5)
     here = upstream(kafka.address)
     for partition in (0, 1):
         tags = [tag for tag in range(1, len(values) + 1) if tag % 2 == partition]

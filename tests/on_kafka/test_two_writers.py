@@ -105,37 +105,34 @@ async def test_two_workers_appending_to_one_shard_agree_byte_for_byte(
                     assert place not in taken  # no offset is given twice
                     taken.add(place)
 
-    async def main() -> None:
-        links = [DataLink(site, CONFIG, Level()), DataLink(site, CONFIG, Level())]
-        with opened(tmp_path / "a", links[0]) as one, opened(tmp_path / "b", links[1]) as two:
-            async with anyio.create_task_group() as tasks:
-                for link, shard in zip(links, (one, two), strict=True):
-                    assert isinstance(shard.log, SharedLog)
-                    shard.log.next_offset = 0
-                    shard.segments.start(0)
-                    link.follow(0, shard.log)
-                    tasks.start_soon(shard.log.run)
-                    tasks.start_soon(link.watch_ends)
-                for queue in queues:
-                    values = {"name": f"q{queue[0]}", "partitions": 1, "configs": {}}
-                    await one.append([command(Kind.CREATE, queue, values=values)]).wait()
-                await two.log.catch_up()
-                taken: set[int] = set()
-                async with anyio.create_task_group() as both:
-                    both.start_soon(work, one, 1, taken)
-                    both.start_soon(work, two, 2, taken)
-                await one.log.catch_up()
-                await two.log.catch_up()
-                assert len(taken) > 1000
-                assert one.log.next_offset == two.log.next_offset
-                assert dict(one.kv.scan(b"", b"\xff")) == dict(two.kv.scan(b"", b"\xff"))
-                logs = [s.segments.path(0).read_bytes() for s in (one, two)]
-                assert logs[0] == logs[1]
-                tasks.cancel_scope.cancel()
-        for link in links:
-            await link.close()
-
-    await main()
+    links = [DataLink(site, CONFIG, Level()), DataLink(site, CONFIG, Level())]
+    with opened(tmp_path / "a", links[0]) as one, opened(tmp_path / "b", links[1]) as two:
+        async with anyio.create_task_group() as tasks:
+            for link, shard in zip(links, (one, two), strict=True):
+                assert isinstance(shard.log, SharedLog)
+                shard.log.next_offset = 0
+                shard.segments.start(0)
+                link.follow(0, shard.log)
+                tasks.start_soon(shard.log.run)
+                tasks.start_soon(link.watch_ends)
+            for queue in queues:
+                values = {"name": f"q{queue[0]}", "partitions": 1, "configs": {}}
+                await one.append([command(Kind.CREATE, queue, values=values)]).wait()
+            await two.log.catch_up()
+            taken: set[int] = set()
+            async with anyio.create_task_group() as both:
+                both.start_soon(work, one, 1, taken)
+                both.start_soon(work, two, 2, taken)
+            await one.log.catch_up()
+            await two.log.catch_up()
+            assert len(taken) > 1000
+            assert one.log.next_offset == two.log.next_offset
+            assert dict(one.kv.scan(b"", b"\xff")) == dict(two.kv.scan(b"", b"\xff"))
+            logs = [s.segments.path(0).read_bytes() for s in (one, two)]
+            assert logs[0] == logs[1]
+            tasks.cancel_scope.cancel()
+    for link in links:
+        await link.close()
 
 
 def test_a_fenced_writers_rows_are_not_published(kafka: Kafka) -> None:

@@ -116,48 +116,45 @@ async def test_all_that_is_live_is_copied_whatever_goes_on_meanwhile(
     monkeypatch.setattr(copier, "_CURSORS_MAX", rng.choice((1, 2, 1000)))
     monkeypatch.setattr(copier, "_AHEAD_MAX", rng.choice((1, 4)))
 
-    async def test() -> None:
-        async with running(tmp_path, sync="never") as shard:
-            for queue in QUEUES[:4]:
-                await create(shard, queue)
-            for i in range(300):
-                await put(shard, rng.choice(QUEUES[:4]), b"%d" % i, *[b"more"] * rng.randrange(3))
-            await shard.log.roll()
-            await Copier(shard, 0).run()  # now most are COPY frames
-            for i in range(100):
-                await put(shard, rng.choice(QUEUES[:4]), b"late-%d" % i)
-            await shard.log.roll()
-            await shard.append([command(Kind.TRIM, QUEUES[0], number=20)]).wait()
-            gone = False
+    async with running(tmp_path, sync="never") as shard:
+        for queue in QUEUES[:4]:
+            await create(shard, queue)
+        for i in range(300):
+            await put(shard, rng.choice(QUEUES[:4]), b"%d" % i, *[b"more"] * rng.randrange(3))
+        await shard.log.roll()
+        await Copier(shard, 0).run()  # now most are COPY frames
+        for i in range(100):
+            await put(shard, rng.choice(QUEUES[:4]), b"late-%d" % i)
+        await shard.log.roll()
+        await shard.append([command(Kind.TRIM, QUEUES[0], number=20)]).wait()
+        gone = False
 
-            async def meanwhile() -> None:
-                nonlocal gone
-                for i in range(30):
-                    await asyncio.sleep(0)
-                    number = rng.randrange(60)
-                    await shard.append([command(Kind.TRIM, QUEUES[1], number=number)]).wait()
-                    await put(shard, QUEUES[2], b"new-%d" % i)
-                await shard.append([command(Kind.DELETE, QUEUES[3])]).wait()
-                gone = True
+        async def meanwhile() -> None:
+            nonlocal gone
+            for i in range(30):
+                await asyncio.sleep(0)
+                number = rng.randrange(60)
+                await shard.append([command(Kind.TRIM, QUEUES[1], number=number)]).wait()
+                await put(shard, QUEUES[2], b"new-%d" % i)
+            await shard.append([command(Kind.DELETE, QUEUES[3])]).wait()
+            gone = True
 
-            kept = {queue: read(shard, queue) for queue in QUEUES[:3]}
-            sealed = [s for s in shard.segments.ids if s != shard.segments.active]
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(meanwhile)
-                for segment in sealed:
-                    await Copier(shard, segment).run()
-            assert gone
-            while await Housekeeper(shard, config())._sweep():
-                pass
-            for queue in QUEUES[:3]:
-                found = read(shard, queue)
-                row = shard.state.partition((queue, 0))
-                assert row is not None
-                start = row.log_start
-                assert {k: v for k, v in kept[queue].items() if k >= start}.items() <= found.items()
-            assert [shard.state.live_bytes(segment) for segment in sealed] == [0] * len(sealed)
-
-    await test()
+        kept = {queue: read(shard, queue) for queue in QUEUES[:3]}
+        sealed = [s for s in shard.segments.ids if s != shard.segments.active]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(meanwhile)
+            for segment in sealed:
+                await Copier(shard, segment).run()
+        assert gone
+        while await Housekeeper(shard, config())._sweep():
+            pass
+        for queue in QUEUES[:3]:
+            found = read(shard, queue)
+            row = shard.state.partition((queue, 0))
+            assert row is not None
+            start = row.log_start
+            assert {k: v for k, v in kept[queue].items() if k >= start}.items() <= found.items()
+        assert [shard.state.live_bytes(segment) for segment in sealed] == [0] * len(sealed)
 
 
 async def test_a_damaged_batch_is_not_copied_and_others_are(tmp_path: Path) -> None:
@@ -175,29 +172,26 @@ async def test_a_damaged_batch_is_not_copied_and_others_are(tmp_path: Path) -> N
 
 
 async def test_a_sweep_flushes_before_its_rows_are_many(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path, sync="never") as shard:
-            await create(shard, QUEUES[0])
-            await create(shard, QUEUES[1])
-            await fill(shard, 60_000)
-            await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
-            keeper = Housekeeper(shard, config(rows_flush_bytes=MIB + 1))
-            await keeper.flush()
-            assert shard.kv.unflushed_bytes() <= MIB
-            most = 0
-            commit = shard.commit
+    async with running(tmp_path, sync="never") as shard:
+        await create(shard, QUEUES[0])
+        await create(shard, QUEUES[1])
+        await fill(shard, 60_000)
+        await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
+        keeper = Housekeeper(shard, config(rows_flush_bytes=MIB + 1))
+        await keeper.flush()
+        assert shard.kv.unflushed_bytes() <= MIB
+        most = 0
+        commit = shard.commit
 
-            def counted(changes: dict[bytes, bytes | None]) -> None:
-                nonlocal most
-                commit(changes)
-                most = max(most, shard.kv.unflushed_bytes())
+        def counted(changes: dict[bytes, bytes | None]) -> None:
+            nonlocal most
+            commit(changes)
+            most = max(most, shard.kv.unflushed_bytes())
 
-            shard.commit = counted  # type: ignore[method-assign]
-            await keeper._sweep()
-            assert not list(shard.kv.scan(b"x", b"y"))
-            assert most <= 3 * MIB
-
-    await test()
+        shard.commit = counted  # type: ignore[method-assign]
+        await keeper._sweep()
+        assert not list(shard.kv.scan(b"x", b"y"))
+        assert most <= 3 * MIB
 
 
 @pytest.mark.long

@@ -67,28 +67,25 @@ def read(shard: Shard, queue: QueueId) -> dict[int, bytes]:
 
 
 async def test_many_appends_share_a_commit_and_keep_their_order(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as shard:
-            await create(shard, QUEUES[0])
-            syncs = 0
-            real = os.fdatasync
+    async with running(tmp_path) as shard:
+        await create(shard, QUEUES[0])
+        syncs = 0
+        real = os.fdatasync
 
-            def counted(fd: int) -> None:
-                nonlocal syncs
-                syncs += 1
-                real(fd)
+        def counted(fd: int) -> None:
+            nonlocal syncs
+            syncs += 1
+            real(fd)
 
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(files.os, "fdatasync", counted)
-                envelopes = [
-                    Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"%d" % i)) for i in range(500)
-                ]
-                tickets = [shard.append([envelope]) for envelope in envelopes]
-                outcomes = [(await ticket.wait())[0] for ticket in tickets]
-            assert [outcome.number for outcome in outcomes] == list(range(500))
-            assert syncs < 10
-
-    await test()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files.os, "fdatasync", counted)
+            envelopes = [
+                Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"%d" % i)) for i in range(500)
+            ]
+            tickets = [shard.append([envelope]) for envelope in envelopes]
+            outcomes = [(await ticket.wait())[0] for ticket in tickets]
+        assert [outcome.number for outcome in outcomes] == list(range(500))
+        assert syncs < 10
 
 
 async def test_a_long_line_is_committed_in_parts_between_which_others_run(tmp_path: Path) -> None:
