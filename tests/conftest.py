@@ -14,15 +14,22 @@ from tests.real_kafka import Kafka
 from tests.wire import Wire
 from tests.workers import Workers
 
-_LONGEST_FIRST = ("spark", "on_kafka", "clients", "faults", "kafka", "scale", "releases")
-"""Folders whose tests take longest; the quick ones fill up the end of a run."""
+_LONGEST_FIRST = (
+    "spark", "test_readme.py", "on_kafka", "clients", "faults", "kafka", "scale", "releases",
+)  # fmt: skip
+"""Folders and files whose tests take longest; the quick ones fill up the end of a run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (`-n`) the longest begin."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        order = {folder: rank for rank, folder in enumerate(_LONGEST_FIRST)}
-        items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
+        order = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
+        last = len(order)
+
+        def rank(item: pytest.Item) -> int:
+            return order.get(item.path.name, order.get(item.path.parent.name, last))
+
+        items.sort(key=rank)
 
 
 class ByFile(LoadScopeScheduling):
