@@ -1,14 +1,14 @@
 """A group of the classic protocol, as Kafka's `ClassicGroup` and `GroupMetadataManager` run it.
 
-Who is joining, who waits and until when is soft: a new coordinator hears of it from the members'
-own retries. A completed rebalance is logged, and answered when it has been.
+Joining members, waiting requests and deadlines are soft state: a new coordinator learns them from
+the members' retries. A completed rebalance is logged first and answered then.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from kproxy.errors import Code
-from kproxy.groups.classic_member import ClassicMember, Promise, restored
+from kproxy.groups.classic_member import ClassicMember, Promise, member_from_row
 from kproxy.groups.classic_rebalance import ClassicRebalance
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, topics_of
@@ -34,7 +34,7 @@ class ClassicGroup(ClassicRebalance):
 
     def restore(self, member_id: str, row: Row) -> None:
         self.logged.add(member_id)
-        self.take_in(restored(member_id, row))
+        self.add(member_from_row(member_id, row))
 
     def end_restoring(self) -> None:
         if self.members:
@@ -119,7 +119,9 @@ class ClassicGroup(ClassicRebalance):
         """Keep a place for a member that is to join with this id, for a session's length."""
         self._pending.add(member_id)
         self.alarms.set(
-            member_id, self._home.now() + session_s, lambda now: self._expire_pending(member_id)
+            member_id,
+            self._coordinator.now() + session_s,
+            lambda now: self._expire_pending(member_id),
         )
 
     @property
@@ -135,7 +137,7 @@ class ClassicGroup(ClassicRebalance):
             return False
         self._maybe_complete()
         if self.idle:
-            self._home.forget(self)
+            self._coordinator.forget(self)
         return True
 
     def _take_reserved(self, member_id: str) -> bool:
@@ -158,7 +160,7 @@ class ClassicGroup(ClassicRebalance):
         waiting: Promise[dict[str, Any]] = Promise()
         member.joined = waiting
         self._unjoined.discard(member.id)
-        self.take_in(member)
+        self.add(member)
         if self.leader is None:
             self.leader = member.id
         self.rebalance()
@@ -188,7 +190,7 @@ class ClassicGroup(ClassicRebalance):
         member.session_s = session_s
         member.rebalance_s = rebalance_s
         if not member.new:
-            self.heard(member)
+            self.renew_session(member)
 
     def replace_static(self, member: ClassicMember, new_id: str) -> None:
         """Give a static member a new id; a request that waits under the old one is fenced."""
@@ -206,14 +208,16 @@ class ClassicGroup(ClassicRebalance):
         if old_id in self._unsynced:
             self._unsynced.discard(old_id)
             self._unsynced.add(new_id)
-        self.heard(member)
+        self.renew_session(member)
 
-    def take_in(self, member: ClassicMember) -> None:
+    def add(self, member: ClassicMember) -> None:
         """A member that is there from now on, without a rebalance."""
         self.members[member.id] = member
         self._count_protocols(member.protocols, 1)
         self.static_members.add(member)
-        member.deadline = self._home.now() + (_NEW_MEMBER_S if member.new else member.session_s)
+        member.deadline = self._coordinator.now() + (
+            _NEW_MEMBER_S if member.new else member.session_s
+        )
         self._watch(member)
 
     # -- syncing
@@ -240,10 +244,10 @@ class ClassicGroup(ClassicRebalance):
     def settle(self) -> None:
         """The assignment has been logged."""
         self.state = State.STABLE
-        now, answers = self._home.now(), []
+        now, answers = self._coordinator.now(), []
         for member in self.members.values():
             if member.synced is not None:
-                self._heard_at(now, member)
+                self._renew_session_at(now, member)
                 answers.append((member.synced, self.assignment_of(member)))
                 member.synced = None
         self._answer_some(iter(answers))

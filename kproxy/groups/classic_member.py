@@ -86,7 +86,7 @@ class ClassicMember:
         }
 
 
-def restored(member_id: str, row: dict[str, Any]) -> ClassicMember:
+def member_from_row(member_id: str, row: dict[str, Any]) -> ClassicMember:
     """A member as its row has it."""
     member = ClassicMember(
         member_id,

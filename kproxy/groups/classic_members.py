@@ -58,11 +58,11 @@ async def join(
         member.protocols, member.session_s = asked.protocols, asked.session_s
         member.rebalance_s = asked.rebalance_s
         group.put(member)
-        group.heard(member)
-        if coordinator.looking.look(group, now=changed) or changed:
+        group.renew_session(member)
+        if coordinator.subscriptions.refresh(group, now=changed) or changed:
             group.epoch += 1
         if group.may_assign():
-            coordinator.looking.assign(group)
+            coordinator.subscriptions.assign(group)
         # Before version 1 of the subscription members give up all they have before they join.
         await done(group.reconcile(member, owned))
         code = await coordinator.log_changes(group)
@@ -112,7 +112,7 @@ async def sync(
 ) -> dict[str, Any]:
     """The SyncGroup answer: what this member has now. Raises KafkaError."""
     member = _claimed(group, claim)
-    group.heard(member)
+    group.renew_session(member)
     names = [name for name, _ in member.protocols]
     if protocol is not None and (protocol[0] != CONSUMER_PROTOCOL or protocol[1] not in names):
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
@@ -129,9 +129,9 @@ async def sync(
 async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: MemberClaim) -> Code:
     """REBALANCE_IN_PROGRESS where the member has to join again to go on. Raises KafkaError."""
     member = _claimed(group, claim)
-    group.heard(member)
+    group.renew_session(member)
     async with group.lock:
-        if not group.ended and coordinator.looking.look(group, now=False):
+        if not group.ended and coordinator.subscriptions.refresh(group, now=False):
             group.epoch += 1
             group.changed.add(member.id)
             await coordinator.log_changes(group)
@@ -150,7 +150,7 @@ def _leave_one(group: ConsumerGroup, member_id: str, instance: str | None) -> Co
             return fault
     if member is None:
         return Code.UNKNOWN_MEMBER_ID
-    group.take_out(member.id)
+    group.remove(member.id)
     return Code.NONE
 
 
@@ -164,7 +164,7 @@ async def leave(
             await pace.step()
             codes.append(_leave_one(group, member_id, instance))
         if Code.NONE in codes:
-            group.go_on_without()
+            group.rebalance_without()
             if await coordinator.log_changes(group):
                 codes = [Code.COORDINATOR_NOT_AVAILABLE] * len(codes)
     await coordinator.downgrade_if_due(group)

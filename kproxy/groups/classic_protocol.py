@@ -17,7 +17,8 @@ from kproxy.groups.classic_member import ClassicMember, Promise, Protocols
 from kproxy.groups.classic_members import MemberClaim
 from kproxy.groups.classic_states import State, join_answer
 from kproxy.groups.consumer_group import ConsumerGroup
-from kproxy.groups.coordinator import Coordinator, Group, storage_code
+from kproxy.groups.coordinator import Coordinator, storage_code
+from kproxy.groups.group import Group
 from kproxy.loop.pace import Pace
 
 JoinAnswer = Promise[dict[str, Any]] | dict[str, Any]
@@ -181,7 +182,7 @@ async def sync(
     if group.state == State.PREPARING:
         raise KafkaError(Code.REBALANCE_IN_PROGRESS)
     if group.state == State.STABLE:
-        group.heard(member)
+        group.renew_session(member)
         return group.assignment_of(member)
     waiting = group.wait_for_sync(member)
     if group.leader == member.id:
@@ -222,7 +223,7 @@ async def heartbeat(coordinator: Coordinator, group: Group | None, claim: Member
     if isinstance(group, ConsumerGroup):
         return await classic_members.heartbeat(coordinator, group, claim)
     group = _claimed(group, claim)
-    group.heard(group.members[claim.member_id])
+    group.renew_session(group.members[claim.member_id])
     return Code.REBALANCE_IN_PROGRESS if group.state == State.PREPARING else Code.NONE
 
 
@@ -237,6 +238,7 @@ async def leave(
         with CancelScope(shield=True):  # what is begun is logged
             codes = await classic_members.leave(coordinator, group, leaving)
         return codes  # noqa: RET504 (mypy sees that the scope might end it)
+    assert group is None or isinstance(group, ClassicGroup)
     return [code async for code in _leave(group, leaving)]
 
 

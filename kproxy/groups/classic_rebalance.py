@@ -1,4 +1,4 @@
-"""How a classic group gets from one generation to the next: who is waited for, and until when."""
+"""The rebalance of a classic group: which members it waits for, and until when."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ Heard = tuple[ClassicMember, Promise[dict[str, Any]] | None, bool]
 """A member, its promise where it waits, and whether its deadline has come closer."""
 
 
-class Home(Protocol):
+class ClassicCoordinator(Protocol):
     """What a group needs of its coordinator."""
 
     timers: Timers
@@ -46,10 +46,10 @@ class ClassicRebalance:
 
     kind = "classic"
 
-    def __init__(self, group_id: str, home: Home) -> None:
+    def __init__(self, group_id: str, coordinator: ClassicCoordinator) -> None:
         self.id = group_id
-        self._home = home
-        self.alarms = Alarms(home.timers)
+        self._coordinator = coordinator
+        self.alarms = Alarms(coordinator.timers)
         self.state = State.EMPTY
         self.members: dict[str, ClassicMember] = {}
         self.static_members = StaticMembers[ClassicMember]()
@@ -67,11 +67,11 @@ class ClassicRebalance:
         self._initial = False
         self._newly_joined = False
 
-    def heard(self, member: ClassicMember) -> None:
+    def renew_session(self, member: ClassicMember) -> None:
         """It has a whole session again; the shorter one of two deadlines is watched anew."""
-        self._heard_at(self._home.now(), member)
+        self._renew_session_at(self._coordinator.now(), member)
 
-    def _heard_at(self, now: float, member: ClassicMember) -> None:
+    def _renew_session_at(self, now: float, member: ClassicMember) -> None:
         before = member.deadline
         member.deadline = now + member.session_s
         if member.deadline < before:
@@ -84,7 +84,7 @@ class ClassicRebalance:
         if self.members.get(member.id) is not member or self.state == State.DEAD:
             return None
         if (member.joined is not None and not member.new) or member.synced is not None:
-            self.heard(member)
+            self.renew_session(member)
         if member.deadline > now:
             return member.deadline
         self.remove(member.id)
@@ -164,7 +164,7 @@ class ClassicRebalance:
     def _debounce(self, remaining_s: float) -> None:
         """A new group waits a little for more members, again for each that came meanwhile."""
         self._newly_joined = False
-        delay_s = min(self._home.initial_delay_s, remaining_s)
+        delay_s = min(self._coordinator.initial_delay_s, remaining_s)
 
         def due(now: float) -> None:
             if self._newly_joined and remaining_s - delay_s > 0:
@@ -172,10 +172,10 @@ class ClassicRebalance:
             else:
                 self._complete()
 
-        self.alarms.set(_ROUND, self._home.now() + delay_s, due)
+        self.alarms.set(_ROUND, self._coordinator.now() + delay_s, due)
 
     def _complete_by(self, seconds: float) -> None:
-        self.alarms.set(_ROUND, self._home.now() + seconds, lambda now: self._complete())
+        self.alarms.set(_ROUND, self._coordinator.now() + seconds, lambda now: self._complete())
 
     def _maybe_complete(self) -> None:
         if self.state != State.PREPARING or self._initial or self._pending:
@@ -198,12 +198,12 @@ class ClassicRebalance:
         if not self.members:
             self.state, self.protocol, self.leader = State.EMPTY, None, None
             self.alarms.cancel(_ROUND)
-            self._home.soon(self)
+            self._coordinator.soon(self)
             return
         self.protocol = self.vote()
         self.state = State.COMPLETING
         self._unsynced = set(self.members)
-        now, heard = self._home.now(), []
+        now, heard = self._coordinator.now(), []
         for member in self.members.values():
             before = member.deadline
             member.new = False
@@ -245,7 +245,7 @@ class ClassicRebalance:
                     self._drop(member_id)
                 self._prepare()
 
-        self.alarms.set(_ROUND, self._home.now() + seconds, due)
+        self.alarms.set(_ROUND, self._coordinator.now() + seconds, due)
 
     def has_synced(self, member_id: str) -> None:
         self._unsynced.discard(member_id)

@@ -1,8 +1,8 @@
-"""A consumer group (KIP-848): the coordinator decides who has what, members follow by heartbeats.
+"""A group of the consumer protocol (KIP-848), as Kafka's `ConsumerGroup`.
 
-As Kafka's `ConsumerGroup` and `GroupMetadataManager`. Everything that matters is in the members'
-rows, so a new coordinator goes on where the old one was; only the time until a silent member is
-given up starts anew.
+The coordinator decides which member has which partitions. A member learns it from the answers to
+its heartbeats. The members' rows hold all of it, so a new coordinator continues where the old one
+stopped. Only sessions start anew there: a silent member gets a whole session again.
 """
 
 from collections import Counter
@@ -14,7 +14,12 @@ from anyio import Lock
 
 from kproxy.errors import Code
 from kproxy.groups.assignors import PartitionSet, Target, queues_in_order
-from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, Progress, restored
+from kproxy.groups.consumer_member import (
+    STATIC_LEAVE_EPOCH,
+    ConsumerMember,
+    Progress,
+    member_from_row,
+)
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.counters import AssignmentCounts, SubscriptionCounts
 from kproxy.groups.reconciliation import reconcile
@@ -53,7 +58,7 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
-class Home(Protocol):
+class ConsumerCoordinator(Protocol):
     """What a group needs of its coordinator."""
 
     timers: Timers
@@ -76,10 +81,10 @@ class ConsumerGroup:
     kind = "consumer"
     protocol_type = CONSUMER_PROTOCOL
 
-    def __init__(self, group_id: str, home: Home) -> None:
+    def __init__(self, group_id: str, coordinator: ConsumerCoordinator) -> None:
         self.id = group_id
-        self._home = home
-        self.alarms = Alarms(home.timers)
+        self._coordinator = coordinator
+        self.alarms = Alarms(coordinator.timers)
         self.members: dict[str, ConsumerMember] = {}
         self.epoch = self.target_epoch = 1  # as Kafka counts
         self.assign_again_at = 0.0
@@ -91,12 +96,12 @@ class ConsumerGroup:
         self.gone: set[str] = set()
         self.ended = False
         self.resolved: dict[str, frozenset[str]] = {}  # names by regex
-        self.seen_changes = -1  # of the catalogue, when it was last looked at
-        self.look_again_at = self.resolve_again_at = 0.0
-        self.looking = self.assigning = False  # beside what members ask for
+        self.resolved_changes = -1  # of the catalogue, when it was last looked at
+        self.refresh_again_at = self.resolve_again_at = 0.0
+        self.resolving = self.assigning = False  # beside what members ask for
         self.static_members = StaticMembers[ConsumerMember]()
         self._holders = AssignmentCounts()
-        self.reading = SubscriptionCounts()
+        self.subscription_counts = SubscriptionCounts()
         self._logged: dict[str, Any] | None = None  # the head's values
 
     # -- rows
@@ -111,7 +116,7 @@ class ConsumerGroup:
         self._logged = head.values
 
     def restore(self, member_id: str, row: Row) -> None:
-        self.put(restored(member_id, row))
+        self.put(member_from_row(member_id, row))
 
     def end_restoring(self) -> None:
         self.changed.clear()
@@ -181,13 +186,13 @@ class ConsumerGroup:
                 self._uncount(known)
             self._count(member)
         if known is None or known.deadline == 0:
-            member.deadline = self._home.now() + self._session_s(member)
+            member.deadline = self._coordinator.now() + self._session_s(member)
             self._watch(member)
         self.members[member.id] = member
         self.changed.add(member.id)
         self.gone.discard(member.id)
 
-    def take_out(self, member_id: str) -> ConsumerMember:
+    def remove(self, member_id: str) -> ConsumerMember:
         member = self.members.pop(member_id)
         self._uncount(member)
         self.alarms.cancel((_SESSION, member_id))
@@ -199,23 +204,23 @@ class ConsumerGroup:
     def _count(self, member: ConsumerMember) -> None:
         self.static_members.add(member)
         at_once(self._holders.count(_union(member.assigned, member.revoking), 1))
-        self.reading.count(member, 1)
+        self.subscription_counts.count(member, 1)
 
     def _uncount(self, member: ConsumerMember) -> None:
         self.static_members.remove(member)
         at_once(self._holders.count(_union(member.assigned, member.revoking), -1))
-        self.reading.count(member, -1)
+        self.subscription_counts.count(member, -1)
 
     def subscribe(self, member: ConsumerMember, topics: tuple[str, ...], regex: str) -> None:
         """What a member reads from now on."""
         there = self.members.get(member.id) is member
         if there:
-            self.reading.count(member, -1)
+            self.subscription_counts.count(member, -1)
         member.topics, member.regex = topics, regex
         if there:
-            self.reading.count(member, 1)
+            self.subscription_counts.count(member, 1)
 
-    def leave_for_now(self, member: ConsumerMember) -> None:
+    def leave_as_static(self, member: ConsumerMember) -> None:
         """A static member goes and may be back; what it had is kept for it."""
         member.move_to(STATIC_LEAVE_EPOCH)
         at_once(self._holders.count(member.revoking - member.assigned, -1))
@@ -224,7 +229,7 @@ class ConsumerGroup:
         self.give_time_to_revoke(member)
         self.changed.add(member.id)
 
-    def go_on_without(self) -> None:
+    def rebalance_without(self) -> None:
         """Members were taken out; others get another target, or go on as a classic group."""
         if not self.only_classic:
             self.epoch += 1
@@ -235,12 +240,12 @@ class ConsumerGroup:
         return bool(self.members) and all(member.classic for member in self.members.values())
 
     def _session_s(self, member: ConsumerMember) -> float:
-        return member.session_s if member.classic else self._home.consumer_session_s
+        return member.session_s if member.classic else self._coordinator.consumer_session_s
 
-    def heard(self, member: ConsumerMember) -> None:
+    def renew_session(self, member: ConsumerMember) -> None:
         """It has a whole session again; the shorter one of two deadlines is watched anew."""
         before = member.deadline
-        member.deadline = self._home.now() + self._session_s(member)
+        member.deadline = self._coordinator.now() + self._session_s(member)
         if member.deadline < before:
             self._watch(member)
 
@@ -256,7 +261,9 @@ class ConsumerGroup:
             return None
         if member.deadline > now:
             return member.deadline
-        self._home.fence_soon(self, member, lambda: member.deadline <= self._home.now())
+        self._coordinator.fence_soon(
+            self, member, lambda: member.deadline <= self._coordinator.now()
+        )
         return now + _FENCED_WITHIN_S  # by then it has been taken out, or been heard of
 
     def give_time_to_revoke(self, member: ConsumerMember) -> None:
@@ -268,9 +275,9 @@ class ConsumerGroup:
         elif member.revoke_by is None:
 
             def due(now: float) -> None:
-                self._home.fence_soon(self, member, lambda: member.revoke_by is timer)
+                self._coordinator.fence_soon(self, member, lambda: member.revoke_by is timer)
 
-            by = self._home.now() + max(0.0, member.rebalance_s)
+            by = self._coordinator.now() + max(0.0, member.rebalance_s)
             timer = member.revoke_by = self.alarms.set((_REVOKE, member.id), by, due)
 
     def replace_static(self, known: ConsumerMember, member_id: str) -> ConsumerMember:
@@ -278,7 +285,7 @@ class ConsumerGroup:
 
         As Kafka's `getOrMaybeCreateStaticMember`, in either protocol. `put` adds the new member.
         """
-        self.take_out(known.id)
+        self.remove(known.id)
         member = known.copy(member_id)
         member.epoch = member.previous_epoch = 0
         return member
@@ -299,10 +306,10 @@ class ConsumerGroup:
     # -- what they read
 
     def unresolved(self) -> bool:
-        return any(regex not in self.resolved for regex in self.reading.regexes)
+        return any(regex not in self.resolved for regex in self.subscription_counts.regexes)
 
-    def subscribed(self) -> frozenset[str] | None:
-        return self.reading.names(self.resolved)
+    def subscribed(self) -> frozenset[str]:
+        return self.subscription_counts.names(self.resolved)
 
     def choose_assignor(self) -> str:
         """What most members ask for."""
@@ -312,7 +319,7 @@ class ConsumerGroup:
     def may_assign(self) -> bool:
         """Whether a new target is due, and the last one not too fresh."""
         due = self.target_epoch < self.epoch and not self.assigning
-        return due and self._home.now() >= self.assign_again_at
+        return due and self._coordinator.now() >= self.assign_again_at
 
     def take_target(self, made: AssignmentResult, took_s: float = 0.0) -> None:
         """Members that came since it was begun have theirs from the next one."""
@@ -325,7 +332,9 @@ class ConsumerGroup:
                 member.target = parts
                 self.changed.add(member.id)
         self.target_epoch = made.epoch
-        self.assign_again_at = self._home.now() + max(self._home.assignment_interval_s, took_s)
+        self.assign_again_at = self._coordinator.now() + max(
+            self._coordinator.assignment_interval_s, took_s
+        )
 
     def reconcile(self, member: ConsumerMember, owned: PartitionSet | None) -> Steps[None]:
         """Take a member a step towards its target."""

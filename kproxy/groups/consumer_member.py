@@ -96,7 +96,7 @@ class ConsumerMember:
         }
 
 
-def restored(member_id: str, row: dict[str, Any]) -> ConsumerMember:
+def member_from_row(member_id: str, row: dict[str, Any]) -> ConsumerMember:
     """A member as its row has it."""
     member = ConsumerMember(member_id)
     member.epoch = row["epoch"]

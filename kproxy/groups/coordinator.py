@@ -1,8 +1,9 @@
-"""The groups of one shard in memory, as its rows and its members say.
+"""The coordinator of one shard's groups: it keeps them in memory and logs what must survive.
 
-Only groups that somebody is a member of, or is joining, are kept. When a shard is gained, those
-with members are read, so that members that never come back run out; when it is lost, whoever waits
-is sent to look for the new coordinator.
+It keeps only groups that have members or joining members. When the worker gains the shard, the
+coordinator reads the groups that have members, so that the session of a member that never comes
+back ends. When the worker loses the shard, the coordinator sends every waiting request to the new
+coordinator.
 """
 
 import uuid
@@ -17,6 +18,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.consumer_group import ConsumerGroup, Fenced, Still
 from kproxy.groups.consumer_member import ConsumerMember
+from kproxy.groups.group import Group
 from kproxy.groups.group_deletion import GroupDeletions
 from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.offset_expiry import OffsetExpiry
@@ -38,8 +40,6 @@ _log = structlog.get_logger()
 _ROWS_AT_ONCE = 64
 _PART_BYTES = 20  # of a row: what takes time in it is partitions
 _ROW_PARTS = 20  # as many as take the time of a row without any
-
-Group = ClassicGroup | ConsumerGroup
 
 
 def storage_code(code: Code) -> Code:
@@ -75,7 +75,7 @@ class Coordinator:
         self._to_fence: dict[ConsumerGroup, Fenced] = {}
         self._more = anyio.Event()
         self.deletions = GroupDeletions(shard, self.head, self.now_ms)
-        self.looking = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
+        self.subscriptions = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
@@ -107,7 +107,7 @@ class Coordinator:
         if group is None:
             head = self.head(group_id)
             if head is not None and head.members:
-                group = self.groups[group_id] = at_once(self._restored(group_id, head))
+                group = self.groups[group_id] = at_once(self._read_group(group_id, head))
         return group
 
     async def load(self, group_id: str) -> Group | None:
@@ -121,7 +121,7 @@ class Coordinator:
                 continue
             self._loading[group_id] = anyio.Event()
             try:
-                group = await done(self._restored(group_id, head))
+                group = await done(self._read_group(group_id, head))
             finally:
                 self._loading.pop(group_id).set()
             now = self.head(group_id)
@@ -131,7 +131,7 @@ class Coordinator:
                 self.groups[group_id] = group
         return self.groups[group_id]
 
-    async def _settled(self, group_id: str) -> Group | None:
+    async def _load_logged(self, group_id: str) -> Group | None:
         """The group, with nothing on its way to the log where nobody is in it any more."""
         while (group := await self.load(group_id)) is not None and not group.members:
             async with group.lock:
@@ -141,7 +141,7 @@ class Coordinator:
 
     async def open_classic(self, group_id: str) -> ClassicGroup:
         """The group, new or empty where nobody is in it; not one with consumer members."""
-        group = await self._settled(group_id)
+        group = await self._load_logged(group_id)
         if isinstance(group, ClassicGroup):
             return group
         self._check_room()
@@ -154,7 +154,7 @@ class Coordinator:
 
     async def open_consumer(self, group_id: str, *, create: bool) -> ConsumerGroup:
         """The group, with `create` new or in the place of a classic one. Raises KafkaError."""
-        group = await self._settled(group_id)
+        group = await self._load_logged(group_id)
         if isinstance(group, ConsumerGroup):
             return group
         head = self.head(group_id)
@@ -162,6 +162,7 @@ class Coordinator:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"Group {group_id} has no members.")
         if not create:
             raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        assert group is None or isinstance(group, ClassicGroup)
         if group is not None and group.members:
             async with group.lock:  # a rebalance of it may be on its way to the log
                 if not self.has(group):
@@ -186,7 +187,7 @@ class Coordinator:
         if len(self.groups) >= self.config.groups_joined_max:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 
-    def _restored(self, group_id: str, head: GroupRow) -> Steps[Group]:
+    def _read_group(self, group_id: str, head: GroupRow) -> Steps[Group]:
         group: Group
         group = (ConsumerGroup if head.kind == "consumer" else ClassicGroup)(group_id, self)
         prefix = group_rows.member_prefix(group_id)
@@ -295,13 +296,13 @@ class Coordinator:
             gone, pace = [], Pace()
             for member, still in fenced:
                 if group.members.get(member.id) is member and still():
-                    group.take_out(member.id)
+                    group.remove(member.id)
                     gone.append(member.id)
                 await pace.step()
             if not gone:
                 return
             _log.info("members_fenced", group=group.id, members=len(gone), first=gone[0])
-            group.go_on_without()
+            group.rebalance_without()
             code = await self.log_changes(group)
             if code:
                 _log.warning("group_not_logged", group=group.id, reason=code.name)
@@ -334,7 +335,7 @@ class Coordinator:
             )
             tasks.start_soon(expiry.run)
             tasks.start_soon(self.deletions.run)
-            tasks.start_soon(self.looking.run)
+            tasks.start_soon(self.subscriptions.run)
             await self._log_what_is_due()
 
     async def _log_what_is_due(self) -> None:

@@ -1,4 +1,4 @@
-"""The coordinators of all shards that this worker serves, and the time that passes for them."""
+"""The coordinators of all shards that this worker serves. One task runs all their timers."""
 
 import math
 from collections.abc import Callable

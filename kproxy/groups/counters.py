@@ -1,4 +1,4 @@
-"""What the members of a consumer group read and hold, counted as it changes, never by a walk."""
+"""Counts of what a consumer group's members subscribe to and hold, updated with each change."""
 
 from collections import Counter
 

@@ -1,9 +1,9 @@
-"""Deleting the groups of one shard, each as a whole, whatever ends on the way.
+"""Deletes groups, each as a whole, even if the coordinator ends midway.
 
-A group of few offsets goes with one command. Of one with many the head first says that it is
-going; then its offsets go some hundreds at a time, and the last command takes the head. If this
-coordinator ends before, the next one goes on as soon as anybody asks for the group, or `expiry`
-finds it: it is filed under the first of all times.
+One command deletes a group of few offsets. For a group of many, the first command marks the group
+row as being deleted, the next ones delete some hundreds of offsets each, and the last one deletes
+the row. If the coordinator ends midway, the next coordinator continues when a request names the
+group, or when offset expiry finds it: the marked row is filed under the earliest time.
 """
 
 from collections import deque

@@ -133,10 +133,10 @@ def _leave(group: ConsumerGroup, asked: HeartbeatRequest) -> HeartbeatResult:
     else:
         member = _static(group, asked, asked.instance)
     if asked.member_epoch == STATIC_LEAVE_EPOCH:
-        group.leave_for_now(member)
+        group.leave_as_static(member)
     else:
-        group.take_out(member.id)
-        group.go_on_without()
+        group.remove(member.id)
+        group.rebalance_without()
     return HeartbeatResult(member.id, asked.member_epoch, None)
 
 
@@ -165,7 +165,7 @@ def _unknown(asked: HeartbeatRequest) -> KafkaError:
 async def _stay(
     coordinator: Coordinator, group: ConsumerGroup, asked: HeartbeatRequest
 ) -> HeartbeatResult:
-    group.reading.check_room_for(asked.regex)
+    group.subscription_counts.check_room_for(asked.regex)
     member, fresh = _member(group, asked, coordinator.config.group_members_max)
     before = member.assigned
     subscribed = await _update(group, member, asked)
@@ -173,12 +173,12 @@ async def _stay(
         group.changed.add(member.id)
     if fresh:
         group.put(member)
-    group.heard(member)
-    bump = coordinator.looking.look(group, now=subscribed)
+    group.renew_session(member)
+    bump = coordinator.subscriptions.refresh(group, now=subscribed)
     if subscribed or bump:
         group.epoch += 1
     if group.may_assign():
-        coordinator.looking.assign(group)
+        coordinator.subscriptions.assign(group)
     await done(group.reconcile(member, asked.owned))
     told = asked.member_epoch == JOIN_EPOCH or asked.says_all
     told = told or (member.assigned is not before and member.assigned != before)

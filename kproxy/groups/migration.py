@@ -1,18 +1,17 @@
-"""A group between the two protocols, as Kafka's online upgrade and downgrade (KIP-848).
+"""Converts a group between the two protocols while its members stay (KIP-848).
 
-The first member that speaks the consumer protocol makes it a consumer group, in which those of the
-classic protocol go on as members of their own kind; when the last of the former leaves, those that
-are left are a classic group again.
+The first member of the consumer protocol turns a classic group into a consumer group. The members
+of the classic protocol stay in it as classic members. When the last member of the consumer protocol
+leaves, the rest become a classic group again.
 """
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.classic_member import ClassicMember
-from kproxy.groups.classic_rebalance import Home as ClassicHome
+from kproxy.groups.classic_rebalance import ClassicCoordinator
 from kproxy.groups.classic_states import State, join_answer, sync_answer
-from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
-from kproxy.groups.consumer_group import Home as ConsumerHome
+from kproxy.groups.consumer_group import ConsumerCoordinator, ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.groups.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -28,7 +27,9 @@ from kproxy.metadata.catalogue import Lookup
 from kproxy.virtual.types import PartitionKey
 
 
-def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> Steps[ConsumerGroup]:
+def upgraded(
+    classic: ClassicGroup, coordinator: ConsumerCoordinator, lookup: Lookup
+) -> Steps[ConsumerGroup]:
     """The same members as a consumer group. Raises KafkaError."""
     if classic.protocol_type != CONSUMER_PROTOCOL:
         raise KafkaError(
@@ -45,7 +46,7 @@ def upgraded(classic: ClassicGroup, home: ConsumerHome, lookup: Lookup) -> Steps
         ) from None
     if classic.generation != generation or list(classic.members.values()) != members:
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)  # again, with those who are there now
-    group = ConsumerGroup(classic.id, home)
+    group = ConsumerGroup(classic.id, coordinator)
     group.version = classic.version
     group.epoch = group.target_epoch = classic.generation
     for one in made:
@@ -102,12 +103,14 @@ def assignment_of(member: ConsumerMember, lookup: Lookup) -> Steps[bytes]:
     return (yield from encode_assignment(version, named))
 
 
-def downgraded(group: ConsumerGroup, home: ClassicHome, lookup: Lookup) -> Steps[ClassicGroup]:
+def downgraded(
+    group: ConsumerGroup, coordinator: ClassicCoordinator, lookup: Lookup
+) -> Steps[ClassicGroup]:
     """The members that are left as a classic group, stable and about to rebalance."""
     assignments = {}
     for one in group.members.values():
         assignments[one.id] = yield from assignment_of(one, lookup)
-    classic = ClassicGroup(group.id, home)
+    classic = ClassicGroup(group.id, coordinator)
     classic.version = group.version
     classic.generation = group.epoch
     classic.protocol_type = CONSUMER_PROTOCOL
@@ -118,7 +121,7 @@ def downgraded(group: ConsumerGroup, home: ClassicHome, lookup: Lookup) -> Steps
             one.protocols,
         )  # fmt: skip
         member.assignment = assignments[one.id]
-        classic.take_in(member)
+        classic.add(member)
     classic.state = State.STABLE
     classic.protocol = classic.vote()
     return classic

@@ -1,10 +1,11 @@
-"""Offsets that nobody uses any more run out after `offsets_retention_minutes`, as in Kafka.
+"""Committed offsets that nobody uses expire after `offsets_retention_minutes`, as in Kafka.
 
-Of a group without members: so long after it lost the last one, or the offset was committed,
-whichever is later. Of one with members: so long after the commit, where nobody reads the queue any
-more. Offsets of queues that are gone run out at once. What has run out is logged (EXPIRE), and void
-where the group or the offset has changed since it was looked at. Groups are found by the `e` index:
-under the oldest time that can have run out.
+A group without members: its offsets expire that long after the last member left or the offset was
+committed, whichever is later. A group with members: an offset expires that long after its commit,
+if no member reads the queue. An offset of a deleted queue expires at once.
+
+The scanner appends EXPIRE. The fold ignores it where the group or the offset has changed since the
+scan. An `e` row files each group under the earliest time at which an offset of it can expire.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -13,8 +14,7 @@ from contextlib import aclosing
 import structlog
 
 from kproxy.config import Config
-from kproxy.groups.classic_group import ClassicGroup
-from kproxy.groups.consumer_group import ConsumerGroup
+from kproxy.groups.group import Group
 from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.queue_settings import LOOK_AGAIN_MS
@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 100
 _OFFSETS_MAX = 2000  # expired by one command: some ten milliseconds of the loop
 _PAUSE = 500
 
-Load = Callable[[str], Awaitable[ClassicGroup | ConsumerGroup | None]]
+Load = Callable[[str], Awaitable[Group | None]]
 
 
 class OffsetExpiry(DueIndexScanner):

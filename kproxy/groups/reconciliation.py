@@ -1,7 +1,7 @@
-"""A member on its way to its target, as Kafka's `CurrentAssignmentBuilder` takes it there.
+"""Takes a member one step towards its target, as Kafka's `CurrentAssignmentBuilder`.
 
-It gives up what it is not to keep, then moves to the target's epoch, then gets what others have
-given up.
+The member first revokes the partitions that are not in its target. Then it moves to the target's
+epoch. Then it gets partitions as other members release them.
 """
 
 from kproxy.groups.assignors import PartitionSet

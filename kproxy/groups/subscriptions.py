@@ -1,9 +1,8 @@
-"""What the consumer groups of one shard read, and who gets what: both may take long.
+"""Resolves what consumer groups subscribe to, and computes their target assignments.
 
-What is little is done in the heartbeat that asks for it. The rest goes on in slices beside the
-group's members, who are answered as things stand meanwhile (as with Kafka's executor for regular
-expressions, and its assignors off the coordinator's thread): its result is put into the group, and
-logged, under the group's lock.
+Small work is done within the heartbeat that needs it. Large work is done in slices while heartbeats
+are answered from the state before it, as Kafka does it off the coordinator's thread. The result
+enters the group, and is logged, under the group's lock.
 """
 
 from collections import deque
@@ -27,7 +26,7 @@ from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
-_LOOK_S = 1.0
+_REFRESH_S = 1.0
 _SHARE = 20  # of the time, what looking again may take
 _SHARE_OF_NEW = 4  # likewise, where somebody waits for it
 _MATCHES_MAX = 2_000_000  # names that the regular expressions of a group match together
@@ -66,54 +65,54 @@ class SubscriptionResolver:
 
     # -- what they read
 
-    def look(self, group: ConsumerGroup, *, now: bool) -> bool:
+    def refresh(self, group: ConsumerGroup, *, now: bool) -> bool:
         """Whether the queues that a group reads have changed since its target was made."""
-        if group.looking or not (now or self._is_due(group)):
+        if group.resolving or not (now or self._is_due(group)):
             return False
-        work, started = Work(self._seen(group)), self._now()
+        work, started = Work(self._resolve_pattern(group)), self._now()
         if work.begin():
-            return self._take_seen(group, work.result, started)
-        group.looking = True
-        self._later(lambda: self._look_on(group, work, started))
+            return self._take_pattern(group, work.result, started)
+        group.resolving = True
+        self._later(lambda: self._finish_refresh(group, work, started))
         return False
 
     def _is_due(self, group: ConsumerGroup) -> bool:
         now = self._now()
         if group.unresolved() and now >= group.resolve_again_at:
             return True
-        return self._lookup.changes != group.seen_changes and now >= group.look_again_at
+        return self._lookup.changes != group.resolved_changes and now >= group.refresh_again_at
 
-    def _take_seen(self, group: ConsumerGroup, seen: ResolvedPattern, started: float) -> bool:
+    def _take_pattern(self, group: ConsumerGroup, seen: ResolvedPattern, started: float) -> bool:
         # Looking at a million names may take seconds.
         now = self._now()
         took = now - started
         changed = seen.topology != group.topology or seen.resolved != group.resolved
-        group.seen_changes, group.resolved = seen.changes, seen.resolved
-        group.look_again_at = now + max(_LOOK_S, _SHARE * took)
+        group.resolved_changes, group.resolved = seen.changes, seen.resolved
+        group.refresh_again_at = now + max(_REFRESH_S, _SHARE * took)
         group.resolve_again_at = now + _SHARE_OF_NEW * took
         group.topology = seen.topology
         return changed
 
-    async def _look_on(
+    async def _finish_refresh(
         self, group: ConsumerGroup, work: Work[ResolvedPattern], started: float
     ) -> None:
         if not await self._finished(group, work):
             return
         async with group.lock:
-            group.looking = False
+            group.resolving = False
             if not self._there(group):
                 return
-            if self._take_seen(group, work.result, started):
+            if self._take_pattern(group, work.result, started):
                 group.epoch += 1
                 if group.may_assign():
                     self.assign(group)
                 await self._logged(group)
 
-    def _seen(self, group: ConsumerGroup) -> Steps[ResolvedPattern]:
-        changes, regexes = self._lookup.changes, set(group.reading.regexes)
-        known = group.resolved if changes == group.seen_changes else {}
+    def _resolve_pattern(self, group: ConsumerGroup) -> Steps[ResolvedPattern]:
+        changes, regexes = self._lookup.changes, set(group.subscription_counts.regexes)
+        known = group.resolved if changes == group.resolved_changes else {}
         resolved = {regex: names for regex, names in known.items() if regex in regexes}
-        subscriptions = group.reading.all()
+        subscriptions = group.subscription_counts.all()
         resolved |= yield from self._resolved(regexes - resolved.keys())
         queues = yield from self._queues(subscriptions, resolved)
         parts = []
@@ -187,7 +186,7 @@ class SubscriptionResolver:
         """A target for the members as they are when it is begun."""
         epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
         members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]
-        queues = yield from self._queues(group.reading.all(), resolved)
+        queues = yield from self._queues(group.subscription_counts.all(), resolved)
         sizes = {queue.queue_id: queue.partitions for queue in queues.values()}
         ids_of: dict[tuple[int, str], frozenset[QueueId]] = {}
         wishes = {}

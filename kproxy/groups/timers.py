@@ -1,8 +1,8 @@
-"""Deadlines of one coordinator. Putting one off costs nothing: it is looked at when it is due.
+"""The deadlines of one coordinator.
 
-A timer that is taken back lets go of what it was to call at once; its place in the heap is given
-back when half of the heap is such places. So a group that is gone leaves nothing behind, however
-far away its deadlines were.
+To postpone a deadline costs nothing: the timer fires, and its callback returns the later time. A
+cancelled timer drops its callback at once. The heap drops cancelled timers once they are half of
+it. So a deleted group leaves nothing behind, however far away its deadlines were.
 """
 
 import heapq

@@ -45,7 +45,7 @@ class StandingHome:
     def fence_soon(self, group: Any, member: Any, still: Any) -> None:
         if still():
             self.fenced.append(member.id)
-            group.take_out(member.id)
+            group.remove(member.id)
 
     def pass_time(self, seconds: float) -> None:
         """Everything that falls due meanwhile happens at its time."""

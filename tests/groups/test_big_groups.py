@@ -177,7 +177,7 @@ async def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
         for member in members:
             assert await member.beat() == 0
         group = group_of(worker)
-        while group.looking or group.unresolved():
+        while group.resolving or group.unresolved():
             for member in members:
                 assert await member.beat() == 0
             await anyio.sleep(0.001)
@@ -202,9 +202,9 @@ async def test_a_group_that_resolves_does_not_keep_its_members_waiting() -> None
         group = group_of(worker)
         endless = Work(_endless())
         assert not endless.begin()
-        group.looking = True
-        found = worker.groups.of(worker.coordinated("g")).looking
-        found._later(lambda: found._look_on(group, endless, 0.0))
+        group.resolving = True
+        found = worker.groups.of(worker.coordinated("g")).subscriptions
+        found._later(lambda: found._finish_refresh(group, endless, 0.0))
         for _ in range(5):
             assert await one.beat() == 0
             assert await two.beat() == 0
@@ -240,7 +240,7 @@ async def test_equal_subscriptions_are_kept_once() -> None:
             assert await member.beat() == 0
         group = group_of(worker)
         assert len({id(member.topics) for member in group.members.values()}) == 1
-        assert group.reading.all() == [(("a", "b"), "")]
+        assert group.subscription_counts.all() == [(("a", "b"), "")]
         members[0].epoch = -1
         await members[0].beat()
         assert group.subscribed() == {"a", "b"}

@@ -187,7 +187,7 @@ async def test_who_never_syncs_is_left_out_after_its_rebalance_timeout() -> None
     home.pass_time(3.1)
     for beat in range(11):
         for member in group.members.values():
-            group.heard(member)
+            group.renew_session(member)
         home.pass_time(5)
         assert len(group.members) == 2, beat
     group.wait_for_sync(group.members["m0"])
@@ -202,7 +202,7 @@ async def test_a_silent_member_goes_at_the_end_of_its_session() -> None:
         group.wait_for_sync(group.members[member_id])
     group.settle()
     home.pass_time(9.0)
-    group.heard(group.members["m1"])
+    group.renew_session(group.members["m1"])
     home.pass_time(1.1)
     assert list(group.members) == ["m1"]
     assert group.state == State.PREPARING

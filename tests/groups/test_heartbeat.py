@@ -120,7 +120,7 @@ def test_a_silent_member_is_fenced_at_the_end_of_its_session() -> None:
     for name in "ab":
         group.put(ConsumerMember(name))
     home.pass_time(30)
-    group.heard(group.members["b"])
+    group.renew_session(group.members["b"])
     home.pass_time(14.9)
     assert not home.fenced
     home.pass_time(0.2)
