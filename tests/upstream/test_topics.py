@@ -1,0 +1,74 @@
+"""A cluster's topics as a start finds them, without a cluster."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kproxy.upstream import topics
+from kproxy.upstream.settings import Connectivity, Upstream
+from kproxy.upstream.topics import ClusterRefused, Topics, TopicSpec
+
+UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
+BYTES = 2 << 20
+
+
+def done(value: Any = None) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+class Cluster:
+    """An admin client of a cluster that shows a change only after some questions."""
+
+    def __init__(self, shown_after: int) -> None:
+        self.shown_after = shown_after
+        self.asked = 0
+        self.altered: set[str] = set()
+        specs = topics.wanted(UPSTREAM, 2, BYTES)
+        self.specs: dict[str, TopicSpec] = {spec.name: spec for spec in specs}
+
+    def list_topics(self, timeout: float) -> Any:
+        found = {}
+        for spec in self.specs.values():
+            partitions = {n: SimpleNamespace(replicas=[1]) for n in range(spec.partitions)}
+            found[spec.name] = SimpleNamespace(error=None, partitions=partitions)
+        return SimpleNamespace(topics=found, brokers={1: None})
+
+    def describe_configs(self, resources: Any, request_timeout: float) -> dict[Any, Future[Any]]:
+        self.asked += bool(self.altered)
+        return {resource: done(self.configs(resource.name)) for resource in resources}
+
+    def configs(self, name: str) -> dict[str, Any]:
+        configs = {**self.specs[name].configs, "min.insync.replicas": "1"}
+        shown = name in self.altered and self.asked > self.shown_after
+        if name in (UPSTREAM.offset, UPSTREAM.queues) and not shown:
+            configs["max.message.bytes"] = str(BYTES)  # as an older release made it
+        return {key: SimpleNamespace(value=value) for key, value in configs.items()}
+
+    def incremental_alter_configs(self, resources: Any, **_: Any) -> dict[Any, Future[None]]:
+        self.altered |= {resource.name for resource in resources}
+        return {resource: done() for resource in resources}
+
+
+def check(cluster: Cluster) -> None:
+    admin: Any = cluster
+    Topics(
+        admin, UPSTREAM, shards=2, message_bytes_max=BYTES, create=True, single_replica=True
+    ).prepare()
+
+
+def test_a_start_waits_until_what_it_enlarged_is_shown() -> None:
+    """FAULT: on a busy cluster it refused its own change."""
+    cluster = Cluster(shown_after=2)
+    check(cluster)
+    assert cluster.altered == {UPSTREAM.offset, UPSTREAM.queues}
+    assert cluster.asked == 3
+
+
+def test_a_change_that_is_never_shown_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_SEEN_S", 0.15)
+    with pytest.raises(ClusterRefused, match="too small for rows of large groups"):
+        check(Cluster(shown_after=1000))
