@@ -42,6 +42,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, worker: Worker, limiter: ConnectionLimiter) -> None:
         self._worker = worker
+        self._counters = worker.counters
         self._limiter = limiter
         self._monotonic = worker.clock.monotonic
         self._next_request = NextRequestSignal()
@@ -66,6 +67,7 @@ class Connection(asyncio.Protocol):
         self.ip = str(address[0])
         self._host = "/" + self.ip
         self._peer = f"{self.ip}:{address[1]}"
+        self._counters.connections += 1
         self._admitted = self._limiter.register(self)
         if not self._admitted:
             self.abort()
@@ -134,6 +136,8 @@ class Connection(asyncio.Protocol):
     # -- what the pipeline has done
 
     def accept(self, frame: bytes) -> Accepted:
+        self._counters.requests += 1
+        self._counters.request_bytes += len(frame)
         return accept(self._worker, frame, self._host, self._next_request)
 
     def begin(self, request: PipelinedRequest) -> None:
@@ -144,7 +148,9 @@ class Connection(asyncio.Protocol):
         self._loop.call_soon(self._pipeline.flush)
 
     def send(self, frames: list[bytes]) -> None:
-        self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        self._counters.response_bytes += len(data)
+        self._transport.write(data)
         self._timeouts.active(self._monotonic())
 
     def pause_reading(self) -> None:
@@ -207,6 +213,7 @@ class Connection(asyncio.Protocol):
     async def _write(self, data: bytes | bytearray | memoryview) -> None:
         """Write, and wait until the transport takes more."""
         self._check_here()
+        self._counters.response_bytes += len(data)
         self._transport.write(data)
         if self._drained is not None:
             await self._drained

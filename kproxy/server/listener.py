@@ -29,6 +29,7 @@ from kproxy.worker.worker import Worker
 _log = structlog.get_logger()
 
 _EXPIRE_PERIOD_S = 1.0
+_REPORT_PERIOD_S = 60.0
 _BACKLOG = 1024
 _TOGETHER_S = 10.0
 _LOOK_S = 0.05
@@ -108,7 +109,8 @@ class Server:
         try:
             async with site(config, (host, port or bound)) as worker:
                 async with anyio.create_task_group() as limiter:
-                    limiter.start_soon(self._expire_now_and_then)
+                    limiter.start_soon(self._expire_connections)
+                    limiter.start_soon(self._report_counters, worker)
                     self.port = bound
                     await self._serve_clients(listener, worker, task_status)
                     limiter.cancel_scope.cancel()
@@ -180,7 +182,12 @@ class Server:
         if not self._by_ip[connection.ip]:
             del self._by_ip[connection.ip]
 
-    async def _expire_now_and_then(self) -> None:
+    async def _report_counters(self, worker: Worker) -> None:
+        while True:
+            await pulse(_REPORT_PERIOD_S)
+            _log.debug("counters", **worker.counters.values())
+
+    async def _expire_connections(self) -> None:
         while True:
             await pulse(_EXPIRE_PERIOD_S)
             for connection in tuple(self._connections):

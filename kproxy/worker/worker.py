@@ -26,6 +26,7 @@ from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
+from kproxy.worker.counters import Counters
 
 Args = TypeVarTuple("Args")
 Encoded = TypeVar("Encoded")
@@ -146,6 +147,7 @@ class Worker:
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.clock = clock
+        self.counters = Counters()
         self.now_ms = clock.now_ms
         self.groups = Coordinators(routes.all, config, lookup, clock.now_ms)
         self.stopping = False

@@ -11,6 +11,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.server import connection
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values
 
@@ -85,14 +86,16 @@ async def test_a_request_has_its_turn_in_the_turn_the_client_leaves() -> None:
     assert not lines
 
 
-async def said(request: bytes) -> bytes:
-    """All that a connection answers to these bytes, up to its end."""
-    limiter = Limiter()
+async def said(request: bytes, worker: Worker | None = None, *, end: bool = False) -> bytes:
+    """All that a connection answers to these bytes, up to its end, which `end` asks for."""
+    limiter, served = Limiter(), worker or memory_worker()
     server = await asyncio.get_running_loop().create_server(
-        lambda: connection.Connection(memory_worker(), limiter), "127.0.0.1", 0
+        lambda: connection.Connection(served, limiter), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(request)
+    if end:
+        writer.write_eof()
     answers = await asyncio.wait_for(reader.read(), 5)
     await asyncio.wait_for(limiter.tasks[0], 5)
     writer.close()
