@@ -176,9 +176,12 @@ class _Search:
         base_offset, log_start = last_offset - batch.last_delta, self._row.log_start
         data, left = bytearray(batch.length), Event()
 
+        def gone() -> bool:
+            return left.is_set() or worker.stopping
+
         def search() -> tuple[int, int] | None:
             try:
-                for delta, time_ms in _times(data, lambda: left.is_set() or worker.stopping):
+                for delta, time_ms in _times(data, gone, worker.clock.monotonic):
                     if not 0 <= delta <= batch.last_delta or time_ms not in _TIMES:
                         raise Malformed("a record lies outside its batch")
                     if base_offset + delta >= log_start and wanted(time_ms):
@@ -197,14 +200,19 @@ class _Search:
             left.set()
 
 
-def _times(batch: bytearray, left: Callable[[], bool]) -> Iterator[tuple[int, int]]:
-    """As `record_times`, but for so long, and with pauses. Raises Malformed where it gives up."""
-    until = time.monotonic() + _RECORDS_S
+def _times(
+    batch: bytearray, gone: Callable[[], bool], monotonic: Callable[[], float]
+) -> Iterator[tuple[int, int]]:
+    """As `record_times`, with pauses.
+
+    Raises Malformed after `_RECORDS_MAX` records or `_RECORDS_S`, or once the client is gone.
+    """
+    until = monotonic() + _RECORDS_S
     for number, found in enumerate(record_times(bytes(batch))):
         yield found
         if not number % _BREATH:
             time.sleep(_BREATH_S)
-            if number >= _RECORDS_MAX or left() or time.monotonic() > until:
+            if number >= _RECORDS_MAX or gone() or monotonic() > until:
                 raise Malformed("the batch holds more records than are looked at")
 
 
