@@ -14,6 +14,7 @@ run: $(VENV)/.run
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars static
+	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
 	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 test-long: $(VENV)/.dev kafka-libs spark-jars
