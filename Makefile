@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
-JOBS ?= 2
+JOBS ?= 3
 FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store upstream virtual
 
 .PHONY: run test test-long check format clean kafka-libs spark-jars spark bench bench-quick
