@@ -54,7 +54,9 @@ class CommandRouter:
         self._tasks = context.tasks
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
-        self._landing: dict[int, dict[QueueId, list[tuple[int, AnswerCallback]]]] = {}  # by shard
+        self._awaiting_ready: dict[
+            int, dict[QueueId, list[tuple[int, AnswerCallback]]]
+        ] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
         self.announcer = Announcer(context)
         self._driven: set[tuple[int, QueueId]] = set()
@@ -140,12 +142,12 @@ class CommandRouter:
         elif envelope.kind == Kind.QUEUE_READY:
             if outcome.queue is not None:
                 self.announcer.announce(shard, outcome.queue.name)
-            self._landed(shard, envelope)
+            self._queue_ready(shard, envelope)
 
-    def _landed(self, shard: Shard, envelope: Envelope) -> None:
+    def _queue_ready(self, shard: Shard, envelope: Envelope) -> None:
         """Answer for what all have been told of; not where there is more to tell by now."""
         queue_id = envelope.queue_id
-        waiting = self._landing.get(shard.shard, {})
+        waiting = self._awaiting_ready.get(shard.shard, {})
         if (
             queue_id not in waiting
             or shard.state.get(rows.pending_assignment_key(queue_id)) is not None
@@ -167,7 +169,7 @@ class CommandRouter:
 
     def left(self, index: int) -> None:
         """A shard is not served here any more."""
-        self._landing.pop(index, None)
+        self._awaiting_ready.pop(index, None)
         self._unanswered.pop(index, None)
 
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
@@ -182,13 +184,13 @@ class CommandRouter:
         if not outcome.code and outcome.queue is not None:
             gone = Tombstone(log_offset, envelope.queue_id) if deleted else None
             self.announcer.announce(shard, outcome.queue.name, then, gone)
-        spreading = self._spreads(shard, log_offset, envelope, outcome)
-        if spreading:
+        assigning = self._has_pending_assignment(shard, log_offset, envelope, outcome)
+        if assigning:
             self._drive(shard, envelope.queue_id)
         if answer is None or then is not None:
             return
-        if spreading and not deleted:
-            self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
+        if assigning and not deleted:
+            self._answer_when_ready(shard, envelope.queue_id, log_offset, answer)
         else:
             answer(outcome)
 
@@ -199,7 +201,9 @@ class CommandRouter:
             return (lambda o: self._resolve(counter, o)) if counter in self._waiting else None
         return lambda outcome: self._publish(envelope, outcome)
 
-    def _spreads(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> bool:
+    def _has_pending_assignment(
+        self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
+    ) -> bool:
         """Whether this command has left something to tell other shards."""
         if outcome.code or (outcome.queue is not None and outcome.queue.wanted == 1):
             return False
@@ -249,16 +253,16 @@ class CommandRouter:
             return
         if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
             self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
-        elif self._spreads(shard, log_offset, envelope, outcome):
-            self._answer_when_landed(shard, envelope.queue_id, log_offset, answer)
+        elif self._has_pending_assignment(shard, log_offset, envelope, outcome):
+            self._answer_when_ready(shard, envelope.queue_id, log_offset, answer)
         else:
             queue = shard.state.queue_by_id(envelope.queue_id) or outcome.queue
             answer(outcome._replace(queue=queue))
 
-    def _answer_when_landed(
+    def _answer_when_ready(
         self, shard: Shard, queue_id: QueueId, log_offset: int, answer: AnswerCallback
     ) -> None:
-        waiting = self._landing.setdefault(shard.shard, {})
+        waiting = self._awaiting_ready.setdefault(shard.shard, {})
         waiting.setdefault(queue_id, []).append((log_offset, answer))
 
     # -- telling other shards
@@ -266,9 +270,9 @@ class CommandRouter:
     def _drive(self, shard: Shard, queue_id: QueueId) -> None:
         if (shard.shard, queue_id) not in self._driven:
             self._driven.add((shard.shard, queue_id))
-            (shard.tasks or self._tasks).start_soon(self._spread, shard, queue_id)
+            (shard.tasks or self._tasks).start_soon(self._assign_partitions, shard, queue_id)
 
-    async def _spread(self, shard: Shard, queue_id: QueueId) -> None:
+    async def _assign_partitions(self, shard: Shard, queue_id: QueueId) -> None:
         """Tell all shards that hold a part of a queue, until all know the latest."""
         try:
             while shard.serving:
@@ -277,8 +281,8 @@ class CommandRouter:
                     return
                 work = json.loads(data)
                 if await self._tell_all(shard, queue_id, work):
-                    landed = QueueReady(queue_id, work["as_of"]).envelope()
-                    await outcomes_of([shard.append([landed])])
+                    ready = QueueReady(queue_id, work["as_of"]).envelope()
+                    await outcomes_of([shard.append([ready])])
                 else:
                     await anyio.sleep(_AGAIN_S)
         finally:

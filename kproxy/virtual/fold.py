@@ -197,7 +197,7 @@ class Fold:
     def _put_queue(self, log_offset: int, queue: Queue) -> Outcome:
         """Note a new or changed queue; other shards that hold parts of it are to be told."""
         if queue.wanted > queue.partitions:
-            self._spread_later(log_offset, queue, queue.wanted)
+            self._assign_later(log_offset, queue, queue.wanted)
         self.state.put_queue(queue)
         self._announce_later(log_offset, queue.name)
         return Outcome(Code.NONE, queue.partitions, queue=queue)
@@ -206,7 +206,7 @@ class Fold:
         if self._shared:
             self.state.put(rows.announce_key(name), log_offset.to_bytes(8, "big"))
 
-    def _spread_later(self, log_offset: int, queue: Queue, partitions: int) -> None:
+    def _assign_later(self, log_offset: int, queue: Queue, partitions: int) -> None:
         work = {
             "name": queue.name,
             "as_of": log_offset,
@@ -291,7 +291,7 @@ class Fold:
             self.state.drop_partition((queue.queue_id, index))
         self._sweep_later(log_offset, queue.queue_id, -1)
         if len(mine) < queue.wanted:
-            self._spread_later(log_offset, queue, 0)
+            self._assign_later(log_offset, queue, 0)
         return Outcome(Code.NONE, queue=queue)
 
     def _assign_partitions(

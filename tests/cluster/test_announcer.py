@@ -329,7 +329,7 @@ async def test_a_creation_that_was_overtaken_is_answered_all_the_same() -> None:
     assert not ticket.done  # more is on its way
     member.fold(holder, shard, command(Kind.QUEUE_READY, wide.queue_id, number=2))
     assert ticket.done
-    assert not member.command_router._landing.get(HOME)
+    assert not member.command_router._awaiting_ready.get(HOME)
     for task in member.tasks.waiting:
         task.close()
 
