@@ -9,7 +9,7 @@ from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
 from kproxy.groups.heartbeat import HeartbeatRequest, HeartbeatResult, check, heartbeat
 from kproxy.virtual.types import QueueId
-from tests.groups.rules import StandingHome, coordinator_without_worker
+from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 
 JOIN = HeartbeatRequest(
     group_id="g", member_id="a", member_epoch=0, instance=None, rack=None, rebalance_s=60.0,
@@ -110,8 +110,8 @@ async def test_who_says_all_is_told_all() -> None:
     assert whole == HeartbeatResult("a", 2, frozenset())
 
 
-def standing_group() -> tuple[StandingHome, ConsumerGroup]:
-    home = StandingHome()
+def standing_group() -> tuple[StandingCoordinator, ConsumerGroup]:
+    home = StandingCoordinator()
     return home, ConsumerGroup("g", home)
 
 
