@@ -6,7 +6,6 @@ back ends. When the worker loses the shard, the coordinator sends every waiting 
 coordinator.
 """
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -59,9 +58,12 @@ class Coordinator:
         lookup: Lookup,
         now_ms: Callable[[], int],
         sooner: Callable[[], None],
-        unique_id: Callable[[], object] = uuid.uuid4,
+        unique_id: Callable[[], object],
     ) -> None:
-        """`sooner` is called when a timer is due before all others."""
+        """`sooner` is called when a timer is due before all others.
+
+        `unique_id` makes what is unique in a member's id.
+        """
         self.shard = shard
         self.claim_offset = shard.claim_offset
         self.config = config
