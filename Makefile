@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
-JOBS ?= 2
+JOBS ?= 3
 FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store upstream virtual
 
 .PHONY: run test test-long check format clean kafka-libs spark-jars spark bench bench-quick
@@ -14,6 +14,7 @@ run: $(VENV)/.run
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars static
+	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
 	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 test-long: $(VENV)/.dev kafka-libs spark-jars

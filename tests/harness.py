@@ -23,6 +23,7 @@ from tests.wire import Wire
 ROOT = Path(__file__).resolve().parent.parent
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
 SPARK_JARS = ROOT / ".tools" / "spark-jars"
+AS_INSTALLED = {"PYTHONPATH": str(ROOT / "tests" / "as_installed")}
 IN_CI = os.environ.get("CI") == "true"
 
 
@@ -72,8 +73,9 @@ class Served:
             "--data-dir", str(data_dir), "--log-format", "json", *flags,
         ]  # fmt: skip
         self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **(env or {})}
-        )
+            command, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            env=os.environ | AS_INSTALLED | (env or {}),
+        )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
