@@ -4,7 +4,7 @@ Rules, order of checks and codes follow Kafka's `GroupMetadataManager` (4.3). A 
 members of the classic protocol while it is upgraded: `classic_members` has the rules for those.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,16 +239,11 @@ async def leave(
             codes = await classic_members.leave(coordinator, group, leaving)
         return codes  # noqa: RET504 (mypy sees that the scope might end it)
     assert group is None or isinstance(group, ClassicGroup)
-    return [code async for code in _leave(group, leaving)]
-
-
-async def _leave(
-    group: ClassicGroup | None, leaving: Iterable[tuple[str, str | None]]
-) -> AsyncIterator[Code]:
-    pace = Pace()
+    codes, pace = [], Pace()
     for member_id, instance in leaving:
-        yield _leave_one(group, member_id, instance)
+        codes.append(_leave_one(group, member_id, instance))
         await pace.step()
+    return codes
 
 
 def _leave_one(group: ClassicGroup | None, member_id: str, instance: str | None) -> Code:

@@ -6,7 +6,6 @@ back ends. When the worker loses the shard, the coordinator sends every waiting 
 coordinator.
 """
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -59,9 +58,12 @@ class Coordinator:
         lookup: Lookup,
         now_ms: Callable[[], int],
         sooner: Callable[[], None],
-        unique_id: Callable[[], object] = uuid.uuid4,
+        unique_id: Callable[[], object],
     ) -> None:
-        """`sooner` is called when a timer is due before all others."""
+        """`sooner` is called when a timer is due before all others.
+
+        `unique_id` makes what is unique in a member's id.
+        """
         self.shard = shard
         self.claim_offset = shard.claim_offset
         self.config = config
@@ -98,11 +100,11 @@ class Coordinator:
         return None if data is None else decode_group(data)
 
     def going(self, group_id: str) -> bool:
-        """Whether a group is being deleted: nobody comes to it before it is gone."""
+        """Whether a group is being deleted. Requests for it are refused until it is gone."""
         return group_id not in self.groups and self.deletions.going(group_id)
 
     def find(self, group_id: str) -> Group | None:
-        """A group with members, or being joined; None for any other."""
+        """A group that has members or is being joined; None for any other."""
         group = self.groups.get(group_id)
         if group is None:
             head = self.head(group_id)
@@ -132,7 +134,7 @@ class Coordinator:
         return self.groups[group_id]
 
     async def _load_logged(self, group_id: str) -> Group | None:
-        """The group, with nothing on its way to the log where nobody is in it any more."""
+        """The group. One without members is given once nothing of it is on its way to the log."""
         while (group := await self.load(group_id)) is not None and not group.members:
             async with group.lock:
                 if self.has(group):
@@ -140,7 +142,7 @@ class Coordinator:
         return group
 
     async def open_classic(self, group_id: str) -> ClassicGroup:
-        """The group, new or empty where nobody is in it; not one with consumer members."""
+        """The group; a new one where it has no members. It has no consumer members."""
         group = await self._load_logged(group_id)
         if isinstance(group, ClassicGroup):
             return group
@@ -153,7 +155,7 @@ class Coordinator:
         return made
 
     async def open_consumer(self, group_id: str, *, create: bool) -> ConsumerGroup:
-        """The group, with `create` new or in the place of a classic one. Raises KafkaError."""
+        """The group; `create` makes a new one or upgrades a classic one. Raises KafkaError."""
         group = await self._load_logged(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -211,12 +213,12 @@ class Coordinator:
     # -- logging
 
     async def log(self, group: Group) -> Code:
-        """Log a group as it stands when its turn comes. What was logged holds, or it is dropped."""
+        """Log a group as it stands when its turn comes. If that fails, the group may be dropped."""
         async with group.lock:
             return await self.log_changes(group)
 
     async def log_changes(self, group: Group) -> Code:
-        """The same for who has the group's lock."""
+        """The same for a caller that has the group's lock."""
         if not self.has(group):
             return Code.NOT_COORDINATOR
         if isinstance(group, ConsumerGroup) and not group.unlogged:
@@ -263,18 +265,18 @@ class Coordinator:
             group.alarms.end()
 
     async def delete(self, group_id: str) -> Code:
-        """Delete a group that nobody is a member of, or joins, with all its offsets."""
+        """Delete a group with all its offsets, unless it has members or is being joined."""
         while (group := await self.load(group_id)) is not None:
             if not group.idle:
                 return Code.NON_EMPTY_GROUP
             async with group.lock:
-                code = await self._emptied(group) if self.has(group) else Code.NONE
+                code = await self._log_emptiness(group) if self.has(group) else Code.NONE
             if code:
                 return code
         return await self.deletions.delete(group_id)
 
-    async def _emptied(self, group: Group) -> Code:
-        """Log that a group is empty where its rows do not say so yet, and keep it no longer."""
+    async def _log_emptiness(self, group: Group) -> Code:
+        """Log that a group is empty, if its rows say otherwise, and forget it."""
         head, code = self.head(group.id), Code.NONE
         if head is not None and head.members:
             code = await self.log_changes(group)
@@ -289,7 +291,7 @@ class Coordinator:
         self._more.set()
 
     async def _fence(self, group: ConsumerGroup, fenced: Fenced) -> None:
-        """Take out those whose time is over still: a heartbeat may have been before us."""
+        """Remove the members whose time is still over: a heartbeat may have come first."""
         async with group.lock:
             if not self.has(group):
                 return
@@ -309,7 +311,7 @@ class Coordinator:
         await self.downgrade_if_due(group)
 
     async def downgrade_if_due(self, group: ConsumerGroup) -> None:
-        """Once only members of the classic protocol are left, it is a classic group again."""
+        """Make the group classic again once only members of the classic protocol are left."""
         async with group.lock:
             if not self.has(group) or not group.only_classic:
                 return
@@ -327,7 +329,7 @@ class Coordinator:
     # -- running
 
     async def run(self) -> None:
-        """Find the groups with members, then log what nobody waits for, until cancelled."""
+        """Read the groups with members, then log what no request waits for, until cancelled."""
         await self._take_up()
         async with anyio.create_task_group() as tasks:
             expiry = OffsetExpiry(

@@ -1,6 +1,7 @@
 """The coordinators of all shards that this worker serves. One task runs all their timers."""
 
 import math
+import uuid
 from collections.abc import Callable
 
 import anyio
@@ -27,11 +28,14 @@ class Coordinators:
         config: Config,
         lookup: Lookup,
         now_ms: Callable[[], int],
+        unique_id: Callable[[], object] = uuid.uuid4,
     ) -> None:
+        """`unique_id` makes what is unique in a member's id."""
         self._serving = serving
         self._config = config
         self._lookup = lookup
         self._now_ms = now_ms
+        self._unique_id = unique_id
         self._by_shard: dict[int, Coordinator] = {}
         self._sooner = anyio.Event()
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -42,8 +46,9 @@ class Coordinators:
         if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
             if known is not None:
                 self._drop(known)
-            known = Coordinator(shard, self._config, self._lookup, self._now_ms, self._set_sooner)
-            self._by_shard[shard.shard] = known
+            known = self._by_shard[shard.shard] = Coordinator(
+                shard, self._config, self._lookup, self._now_ms, self._set_sooner, self._unique_id
+            )
             self._set_sooner()
         return known
 

@@ -29,7 +29,7 @@ _OFFSETS_AT_ONCE = 500
 
 
 class GroupDeletions:
-    """Of one coordinator; `run` until cancelled. `head`: of a group as its rows are."""
+    """The deletions of one coordinator; `run` until cancelled. `head` reads a group's row."""
 
     def __init__(
         self, shard: Shard, head: Callable[[str], GroupRow | None], now_ms: Callable[[], int]
@@ -43,7 +43,7 @@ class GroupDeletions:
         self._ended = False
 
     def going(self, group: str) -> bool:
-        """Whether a group is being deleted: if by nobody any more, it is gone on with."""
+        """Whether a group is being deleted. `run` continues what a former coordinator began."""
         if group in self._under_way:
             return True
         head = self._head(group)
@@ -55,42 +55,42 @@ class GroupDeletions:
         return True
 
     async def delete(self, group: str) -> Code:
-        """Delete a group that nobody is a member of. One that has changed meanwhile stays."""
+        """Delete a group without members. A group that has changed meanwhile stays."""
         self._under_way.add(group)
         try:
-            return await self._deleted(group)
+            return await self._delete(group)
         finally:
             self._under_way.discard(group)
 
-    async def _deleted(self, group: str) -> Code:
+    async def _delete(self, group: str) -> Code:
         head = self._head(group)
         if head is not None and head.members:
             return Code.NON_EMPTY_GROUP
         if head is not None and not head.going and len(self._offsets(group)) > _OFFSETS_AT_ONCE:
-            code = await self._say(group, head)
+            code = await self._mark_going(group, head)
             if code:
                 return code
-        code = await self._thin_out(group, self._head(group))
+        code = await self._delete_most_offsets(group, self._head(group))
         if not code:
             envelope = DeleteGroup(group).envelope()
             code = (await append(self._shard, envelope)).code
         return code
 
     def _offsets(self, group: str, start: bytes = b"") -> list[tuple[bytes, bytes]]:
-        """Some, and one more where there are more."""
+        """The first offsets from `start`: one more than a command deletes, if there are more."""
         first, end = rows.offset_range(group)
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
 
-    async def _say(self, group: str, head: GroupRow) -> Code:
+    async def _mark_going(self, group: str, head: GroupRow) -> Code:
         values = head.values | {GOING: True}
         level, time_ms = self._shard.level.value, self._now_ms()
         change = ChangeGroup.encode(
             group, head.version, head.kind, 0, values, {}, level=level, time_ms=time_ms
         )
-        return await self._appended(await done(change))
+        return await self._append(await done(change))
 
-    async def _thin_out(self, group: str, head: GroupRow | None) -> Code:
-        """Let most of the offsets go: the last command takes a few with it, in one step."""
+    async def _delete_most_offsets(self, group: str, head: GroupRow | None) -> Code:
+        """Delete all offsets but the few that the last command deletes with the group's row."""
         shard, start = self._shard, b""
         while shard.serving and not self._ended:
             found = self._offsets(group, start)
@@ -102,17 +102,17 @@ class GroupDeletions:
                 queue_id, index = rows.partition_of_offset(key)
                 offsets.append((queue_id, index, rows.decode_committed(value).time_ms))
             expiry = ExpireOffsets(group, head.version, False, offsets)
-            code = await self._appended(expiry.envelope(shard.level.value))
+            code = await self._append(expiry.envelope(shard.level.value))
             if code:
                 return code
         return Code.COORDINATOR_NOT_AVAILABLE
 
-    async def _appended(self, envelope: Envelope) -> Code:
+    async def _append(self, envelope: Envelope) -> Code:
         code = (await append(self._shard, envelope)).code
         return Code.NON_EMPTY_GROUP if code == Code.NOT_COORDINATOR else code
 
     async def run(self) -> None:
-        """Go on with what a former coordinator has begun."""
+        """Continue the deletions that a former coordinator began."""
         while True:
             self._more = anyio.Event()
             while self._begun:

@@ -96,12 +96,12 @@ async def heartbeat(coordinator: Coordinator, asked: HeartbeatRequest) -> Heartb
     """
     group = await coordinator.open_consumer(asked.group_id, create=asked.member_epoch == JOIN_EPOCH)
     with CancelScope(shield=True):  # what is begun is logged
-        result = await _logged(coordinator, group, asked)
+        result = await _change_and_log(coordinator, group, asked)
         await coordinator.downgrade_if_due(group)
     return result
 
 
-async def _logged(
+async def _change_and_log(
     coordinator: Coordinator, group: ConsumerGroup, asked: HeartbeatRequest
 ) -> HeartbeatResult:
     async with group.lock:

@@ -39,7 +39,7 @@ Load = Callable[[str], Awaitable[Group | None]]
 
 
 class OffsetExpiry(DueIndexScanner):
-    """Finds what has run out in one shard; `run` until cancelled."""
+    """Expires the offsets of one shard's groups; `run` until cancelled."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class OffsetExpiry(DueIndexScanner):
         load: Load,
         going: Callable[[str], bool],
     ) -> None:
-        """`going`: whether a group is being deleted, which is gone on with."""
+        """`going` says whether a group is being deleted, and has its deletion continued."""
         self._retention_ms = config.offsets_retention_minutes * 60_000
         period_ms = min(config.offsets_check_ms, self._retention_ms)
         super().__init__(shard, RowKind.GROUP_DUE, _ROWS_AT_ONCE, period_ms / 1000)
@@ -61,7 +61,7 @@ class OffsetExpiry(DueIndexScanner):
         self._begun: dict[str, bytes] = {}  # groups with more than one command expires
 
     async def scan_once(self) -> bool:
-        """Look at some groups that are due; whether there may be more."""
+        """Evaluate some groups that are due; whether there may be more."""
         now = self._now_ms()
         before_ms = now - self._retention_ms
         late = group_rows.group_due_key(now + LOOK_AGAIN_MS, "")
@@ -92,7 +92,7 @@ class OffsetExpiry(DueIndexScanner):
         return more or unfinished
 
     def _sort_out(self, due: list[bytes]) -> list[tuple[str, GroupRow]]:
-        """(group, its head) of what is due; rows that an earlier state left are removed."""
+        """(group, its head) of each due row. Rows of an earlier state are removed."""
         stale: dict[bytes, bytes | None] = {}
         found = []
         for key in due:
@@ -111,7 +111,7 @@ class OffsetExpiry(DueIndexScanner):
         return found
 
     async def _evaluate(self, group: str, head: GroupRow, before_ms: int) -> tuple[Envelope, int]:
-        """What of a group has run out and when to look again, and how many offsets that are."""
+        """The EXPIRE of a group, with the time of its next scan, and how many offsets expire."""
         members = await self._load(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
@@ -145,7 +145,7 @@ class OffsetExpiry(DueIndexScanner):
         return expiry.envelope(self._shard.level.value), len(expired)
 
     async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
-        """A group's offsets, from where the last look at it ended; others run in between."""
+        """A group's offsets, from where its last scan ended. Other tasks run in between."""
         start, end = rows.offset_range(group)
         start = self._begun.get(group, start)  # RocksDB would step over what was deleted
         async with aclosing(scanned(self._shard.kv.scan, start, end, _PAUSE)) as lots:

@@ -96,7 +96,7 @@ class SubscriptionResolver:
     async def _finish_refresh(
         self, group: ConsumerGroup, work: Work[ResolvedPattern], started: float
     ) -> None:
-        if not await self._finished(group, work):
+        if not await self._finish(group, work):
             return
         async with group.lock:
             group.resolving = False
@@ -106,7 +106,7 @@ class SubscriptionResolver:
                 group.epoch += 1
                 if group.may_assign():
                     self.assign(group)
-                await self._logged(group)
+                await self._log_changes(group)
 
     def _resolve_pattern(self, group: ConsumerGroup) -> Steps[ResolvedPattern]:
         changes, regexes = self._lookup.changes, set(group.subscription_counts.regexes)
@@ -174,13 +174,13 @@ class SubscriptionResolver:
     async def _assign_on(
         self, group: ConsumerGroup, work: Work[AssignmentResult], started: float
     ) -> None:
-        if not await self._finished(group, work):
+        if not await self._finish(group, work):
             return
         async with group.lock:
             group.assigning = False
             if self._there(group):
                 group.take_target(work.result, self._now() - started)
-                await self._logged(group)
+                await self._log_changes(group)
 
     def _made(self, group: ConsumerGroup) -> Steps[AssignmentResult]:
         """A target for the members as they are when it is begun."""
@@ -207,10 +207,10 @@ class SubscriptionResolver:
         self._waiting.append(chore)
         self._more.set()
 
-    async def _finished(self, group: ConsumerGroup, work: Work[Result]) -> bool:
+    async def _finish(self, group: ConsumerGroup, work: Work[Result]) -> bool:
         return await finish(work, lambda: self._there(group))
 
-    async def _logged(self, group: ConsumerGroup) -> None:
+    async def _log_changes(self, group: ConsumerGroup) -> None:
         code = await self._log(group)
         if code:
             _log.warning("group_not_logged", group=group.id, reason=code.name)

@@ -20,7 +20,7 @@ def coordinator_without_worker(**settings: Any) -> Coordinator:
     )
 
 
-class StandingHome:
+class StandingCoordinator:
     """What a group needs of a coordinator, with a clock that stands until `pass_time`."""
 
     def __init__(self) -> None:

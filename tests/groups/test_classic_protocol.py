@@ -15,7 +15,7 @@ from kproxy.groups.classic_members import MemberClaim
 from kproxy.groups.classic_protocol import JoinRequest
 from kproxy.groups.classic_states import State
 from kproxy.groups.coordinator import Coordinator
-from tests.groups.rules import StandingHome, coordinator_without_worker
+from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 from tests.groups.test_heartbeat import JOIN as CONSUMER_JOIN
 
 NEW = JoinRequest(
@@ -162,9 +162,9 @@ async def test_who_leaves_a_consumer_group(
     assert await classic_protocol.leave(coordinator, group, [(member_id, instance)]) == [code]
 
 
-def standing_group(count: int) -> tuple[StandingHome, ClassicGroup]:
+def standing_group(count: int) -> tuple[StandingCoordinator, ClassicGroup]:
     """A group in its first rebalance, joined at the same time."""
-    home = StandingHome()
+    home = StandingCoordinator()
     group = ClassicGroup("g", home)
     for number in range(count):
         member = ClassicMember(f"m{number}", None, "c", "/h", 10.0, 60.0, NEW.protocols)

@@ -76,7 +76,7 @@ async def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() 
     shard, deletions = shard_of(worker), coordinator_of(worker).deletions
     head = coordinator_of(worker).head("g")
     assert head is not None
-    assert await deletions._say("g", head) == 0
+    assert await deletions._mark_going("g", head) == 0
     deletions._under_way.clear()
     expiry = ExpireOffsets("g", len(shard.log) - 1, False, [])
     assert not shard.apply(expiry.envelope(2)).code

@@ -1,5 +1,6 @@
 """The heartbeat of the consumer protocol as a rule, without a worker, socket or sleep."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
 from kproxy.groups.heartbeat import HeartbeatRequest, HeartbeatResult, check, heartbeat
 from kproxy.virtual.types import QueueId
-from tests.groups.rules import StandingHome, coordinator_without_worker
+from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 
 JOIN = HeartbeatRequest(
     group_id="g", member_id="a", member_epoch=0, instance=None, rack=None, rebalance_s=60.0,
@@ -101,6 +102,76 @@ async def test_answers(what: str, requests: list[HeartbeatRequest], answers: lis
     assert await said(*requests, members_max=2) == answers
 
 
+JOINED = {
+    "client": ("c", "/h"), "rack": None, "rebalance_s": 60.0, "topics": ("q",), "regex": "",
+    "assignor": None, "instance": None, "epochs": (2, 0),
+}  # fmt: skip
+FIELDS = [
+    ("what is not said stays", {}, {}, 2),
+    ("a rack", {"rack": "r"}, {"rack": "r"}, 2),
+    ("another client", {"client_id": "d", "host": "/i"}, {"client": ("d", "/i")}, 2),
+    ("a rebalance timeout", {"rebalance_s": 5.0}, {"rebalance_s": 5.0}, 2),
+    ("the same names", {"topics": ("q", "q")}, {}, 2),
+    ("other names, in order, once", {"topics": ("z", "a", "z")},
+     {"topics": ("a", "z"), "epochs": (3, 2)}, 3),
+    ("no names", {"topics": ()}, {"topics": (), "epochs": (3, 2)}, 3),
+    ("a regular expression", {"regex": "a.*"}, {"regex": "a.*", "epochs": (3, 2)}, 3),
+    ("an assignor", {"assignor": "range"}, {"assignor": "range", "epochs": (3, 2)}, 3),
+    ("leaves", {"member_epoch": -1}, None, 3),
+    ("an epoch to come", {"member_epoch": 3, "rack": "r", "topics": ("z",)}, {}, 2),
+]  # fmt: skip
+
+
+def fields(member: ConsumerMember) -> dict[str, object]:
+    return {
+        "client": (member.client_id, member.host),
+        "rack": member.rack,
+        "rebalance_s": member.rebalance_s,
+        "topics": member.topics,
+        "regex": member.regex,
+        "assignor": member.assignor,
+        "instance": member.instance,
+        "epochs": (member.epoch, member.previous_epoch),
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "changes", "after", "epoch"), FIELDS, ids=[case[0] for case in FIELDS]
+)
+async def test_a_member_and_its_group_afterwards(
+    what: str, changes: dict[str, object], after: dict[str, object] | None, epoch: int
+) -> None:
+    """`after` are the member's fields that have changed, or None where it is gone."""
+    coordinator = coordinator_without_worker(group_consumer_assignment_interval_ms=0)
+    await heartbeat(coordinator, JOIN)
+    group = coordinator.groups["g"]
+    assert isinstance(group, ConsumerGroup)
+    member = group.members["a"]
+    assert (fields(member), group.epoch) == (JOINED, 2)
+    with contextlib.suppress(KafkaError):
+        await heartbeat(coordinator, replace(STAY, **{"member_epoch": 2} | changes))
+    assert group.epoch == epoch
+    assert ("a" in group.members) == (after is not None)
+    if after is not None:
+        assert fields(member) == JOINED | after
+        assert not group.unlogged
+
+
+async def test_a_static_member_that_is_back_has_what_it_had_from_epoch_0_on() -> None:
+    coordinator = coordinator_without_worker()
+    leave = replace(STATIC, member_epoch=STATIC_LEAVE_EPOCH)
+    await heartbeat(coordinator, replace(STATIC, rack="r", assignor="range"))
+    group = coordinator.groups["g"]
+    assert isinstance(group, ConsumerGroup)
+    await heartbeat(coordinator, leave)
+    assert group.members["a"].epoch == STATIC_LEAVE_EPOCH
+    await heartbeat(coordinator, replace(STATIC, member_id="b", client_id="d"))
+    assert list(group.members) == ["b"]
+    back = {"client": ("d", "/h"), "rack": "r", "assignor": "range", "instance": "i"}
+    assert fields(group.members["b"]) == JOINED | back
+    assert group.epoch == 2  # nobody else has to move
+
+
 async def test_who_says_all_is_told_all() -> None:
     coordinator = coordinator_without_worker()
     first = await heartbeat(coordinator, JOIN)
@@ -110,8 +181,8 @@ async def test_who_says_all_is_told_all() -> None:
     assert whole == HeartbeatResult("a", 2, frozenset())
 
 
-def standing_group() -> tuple[StandingHome, ConsumerGroup]:
-    home = StandingHome()
+def standing_group() -> tuple[StandingCoordinator, ConsumerGroup]:
+    home = StandingCoordinator()
     return home, ConsumerGroup("g", home)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
-from tests.kafka.groups import Classic, Names, commit_values, committed, ready
+from tests.kafka.groups import Classic, Modern, Names, commit_values, committed, known, ready
 from tests.real_kafka import Kafka
 from tests.wire import Wire
 
@@ -250,3 +250,64 @@ def test_offsets_deleted(kafka: Kafka, server: Served) -> None:
         return steps
 
     alike(kafka, server, script, "offset-delete", ready)
+
+
+def leave_codes(wire: Wire, group: str, *leaving: tuple[str, str | None]) -> list[int]:
+    members = [{"member_id": m, "group_instance_id": i, "reason": None} for m, i in leaving]
+    answer = wire.call(ApiKey.LEAVE_GROUP, 5, {"group_id": group, "members": members})
+    return [int(answer.error_code), *(int(member.error_code) for member in answer.members)]
+
+
+def test_who_may_leave_by_an_instance_id(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        known(wire, queue)
+        steps: list[Any] = []
+        classic, waiting = Classic(wire, queue, (queue,)), Classic(wire, queue, (queue,))
+        classic.instance = "i"
+        classic.join()
+        classic.sync({classic.id: b"all"})
+        modern = Modern(wire, f"{queue}-modern", "one", queue)
+        modern.instance = "i"
+        modern.beat()
+        for group, member in ((classic.group, classic.id), (modern.group, "one")):
+            strange: tuple[tuple[str, str | None], ...] = (
+                ("nobody", "i"), (member, "other"), ("", "other"), ("", None), ("nobody", None),
+            )  # fmt: skip
+            steps.append(leave_codes(wire, group, *strange))
+        waiting.send_join()
+        steps.append(int(waiting.joined().error_code))
+        steps.append(leave_codes(wire, queue, (waiting.id, "another"), (waiting.id, None)))
+        for group, member in ((classic.group, classic.id), (modern.group, "one")):
+            steps.append(leave_codes(wire, group, (member, "i")))
+            steps.append(leave_codes(wire, group, ("", "i")))
+        for one in (classic, waiting, modern):
+            one.close()
+        return steps
+
+    alike(kafka, server, script, "leave-by-instance", ready)
+
+
+def test_a_sync_without_its_protocol(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        known(wire, queue)
+        steps: list[Any] = []
+        one = Classic(wire, queue, (queue,))
+        one.join()
+        one.sync({one.id: b"all"})
+
+        def attempt(**changes: Any) -> None:
+            answer = one.wire.call(ApiKey.SYNC_GROUP, 5, one.sync_values({}) | changes)
+            steps.append((int(answer.error_code), answer.protocol_type, answer.protocol_name))
+
+        for changes in (
+            {"protocol_type": None}, {"protocol_name": None}, {"protocol_type": "connect"},
+            {"protocol_name": None, "member_id": "nobody"},
+            {"protocol_name": None, "group_id": ""},
+            {"protocol_name": "other", "member_id": "nobody"},
+            {"protocol_name": "other", "generation_id": 7},
+        ):  # fmt: skip
+            attempt(**changes)
+        one.close()
+        return steps
+
+    alike(kafka, server, script, "sync-without-protocol", ready)
