@@ -141,29 +141,36 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: Membe
     return Code.REBALANCE_IN_PROGRESS if behind else Code.NONE
 
 
-def _leave_one(group: ConsumerGroup, member_id: str, instance: str | None) -> Code:
+def _named(group: ConsumerGroup, member_id: str, instance: str | None) -> ConsumerMember:
+    """The member that a LeaveGroup names. Raises KafkaError."""
     member = group.members.get(member_id)
     if instance is not None:
         member = group.static_members.find(instance)
         fault = group.static_members.fault(instance, member_id)
         if member is not None and member_id and fault:
-            return fault
+            raise KafkaError(fault)
     if member is None:
-        return Code.UNKNOWN_MEMBER_ID
-    group.remove(member.id)
-    return Code.NONE
+        raise KafkaError(Code.UNKNOWN_MEMBER_ID)
+    return member
 
 
 async def leave(
     coordinator: Coordinator, group: ConsumerGroup, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
-    """A code for each (member id, instance) that leaves."""
-    codes, pace = [], Pace()
+    """A code for each (member id, instance) that leaves; one may be named twice, as with Kafka."""
+    codes, found, pace = [], set[str](), Pace()
     async with group.lock:
         for member_id, instance in leaving:
             await pace.step()
-            codes.append(_leave_one(group, member_id, instance))
-        if Code.NONE in codes:
+            try:
+                found.add(_named(group, member_id, instance).id)
+                codes.append(Code.NONE)
+            except KafkaError as error:
+                codes.append(error.code)
+        for member_id in found:
+            await pace.step()
+            group.remove(member_id)
+        if found:
             group.rebalance_without()
             if await coordinator.log_changes(group):
                 codes = [Code.COORDINATOR_NOT_AVAILABLE] * len(codes)

@@ -162,6 +162,16 @@ async def test_who_leaves_a_consumer_group(
     assert await classic_protocol.leave(coordinator, group, [(member_id, instance)]) == [code]
 
 
+async def test_a_member_that_leaves_a_consumer_group_is_named_twice() -> None:
+    """Kafka finds all members before it removes one."""
+    coordinator = coordinator_without_worker()
+    await heartbeat.heartbeat(coordinator, replace(CONSUMER_JOIN, member_id="i-0", instance="i"))
+    group = await coordinator.load("g")
+    twice: list[tuple[str, str | None]] = [("i-0", "i"), ("", "i"), ("i-0", None)]
+    assert await classic_protocol.leave(coordinator, group, twice) == [Code.NONE] * 3
+    assert await coordinator.load("g") is None
+
+
 def standing_group(count: int) -> tuple[StandingCoordinator, ClassicGroup]:
     """A group in its first rebalance, joined at the same time."""
     home = StandingCoordinator()
