@@ -69,7 +69,7 @@ class Coordinator:
         self.config = config
         self.lookup = lookup
         self.now_ms = now_ms
-        self._unique_id = unique_id
+        self.unique_id = unique_id
         self.timers = Timers(sooner)
         self.groups: dict[str, Group] = {}
         self._loading: dict[str, anyio.Event] = {}
@@ -88,7 +88,7 @@ class Coordinator:
 
     def new_member_id(self, prefix: str) -> str:
         """An id that no member has had before, as Kafka makes it."""
-        return f"{prefix}-{self._unique_id()}"
+        return f"{prefix}-{self.unique_id()}"
 
     def has(self, group: Group) -> bool:
         return self.groups.get(group.id) is group

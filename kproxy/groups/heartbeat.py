@@ -4,7 +4,7 @@ Rules, order of checks, codes and messages follow Kafka's `GroupMetadataManager`
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anyio import CancelScope
 
@@ -94,6 +94,8 @@ async def heartbeat(coordinator: Coordinator, asked: HeartbeatRequest) -> Heartb
 
     `check` has passed. Raises KafkaError: nothing was changed, or the log failed.
     """
+    if not asked.member_id:  # in version 0, of one that joins
+        asked = replace(asked, member_id=str(coordinator.unique_id()))
     group = await coordinator.open_consumer(asked.group_id, create=asked.member_epoch == JOIN_EPOCH)
     with CancelScope(shield=True):  # what is begun is logged
         result = await _change_and_log(coordinator, group, asked)

@@ -181,6 +181,14 @@ async def test_who_says_all_is_told_all() -> None:
     assert whole == HeartbeatResult("a", 2, frozenset())
 
 
+async def test_who_says_no_id_in_version_0_is_given_one() -> None:
+    """FAULT: all such members were one, without an id."""
+    coordinator = coordinator_without_worker()
+    asked = replace(JOIN, member_id="", member_id_required=False)
+    results = [await heartbeat(coordinator, asked) for _ in range(2)]
+    assert [result.member_id for result in results] == ["0", "1"]
+
+
 def standing_group() -> tuple[StandingCoordinator, ConsumerGroup]:
     home = StandingCoordinator()
     return home, ConsumerGroup("g", home)

@@ -389,3 +389,23 @@ def parts_in(assignment: bytes) -> tuple[int, ...]:
     from kproxy.loop.steps import at_once
 
     return tuple(index for _, indices in at_once(parsed(assignment)) for index in indices)
+
+
+def test_who_says_no_member_id_in_version_0_is_given_one(kafka: Kafka, server: Served) -> None:
+    """From version 1 on a client makes its own."""
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        known(wire, queue, 3)
+        values = {
+            "group_id": queue, "member_id": "", "member_epoch": 0, "instance_id": None,
+            "rack_id": None, "rebalance_timeout": 60_000, "subscribed_topic_names": (queue,),
+            "server_assignor": None, "topic_partitions": (),
+        }  # fmt: skip
+        answers = [wire.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, values) for _ in range(2)]
+        steps: list[Any] = [(int(a.error_code), a.member_epoch, bool(a.member_id)) for a in answers]
+        steps.append(len({answer.member_id for answer in answers}))
+        late = values | {"member_epoch": 1}
+        steps.append(int(wire.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, late).error_code))
+        return steps
+
+    alike(kafka, server, script, "version-0-ids", ready)
