@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.errors import Code
-from kproxy.groups.classic_member import ClassicMember, Promise, member_from_row
+from kproxy.groups.classic_member import ClassicMember, Promise, Protocols, member_from_row
 from kproxy.groups.classic_rebalance import ClassicRebalance
 from kproxy.groups.classic_states import State, join_answer, sync_answer
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, topics_of
@@ -27,7 +27,7 @@ class ClassicGroup(ClassicRebalance):
         """Become what the rows say; everybody has a whole session to be heard of again."""
         self.version = head.version
         values = head.values
-        self.generation = values.get("generation", 0)
+        self.generation = self.logged_generation = values.get("generation", 0)
         self.protocol_type = values.get("protocol_type")
         self.protocol = values.get("protocol")
         self.leader = values.get("leader")
@@ -59,6 +59,7 @@ class ClassicGroup(ClassicRebalance):
 
     def was_logged(self, change: Change) -> None:
         self.logged = {member_id for member_id, row in change.rows.items() if row is not None}
+        self.logged_generation = change.values["generation"]
 
     @property
     def unlogged(self) -> bool:
@@ -87,8 +88,8 @@ class ClassicGroup(ClassicRebalance):
         fault = self.member_fault(member_id, instance, generation)
         if not fault and generation < 0:
             return Code.ILLEGAL_GENERATION
-        if not fault and self.state == State.COMPLETING:
-            return Code.REBALANCE_IN_PROGRESS
+        if not fault and (self.state == State.COMPLETING or generation != self.logged_generation):
+            return Code.REBALANCE_IN_PROGRESS  # the rows do not have this generation
         return fault
 
     def subscribed(self) -> frozenset[str] | None:
@@ -105,15 +106,11 @@ class ClassicGroup(ClassicRebalance):
                 return None
         return frozenset(found)
 
-    def supports(self, protocol_type: str, protocols: set[str]) -> bool:
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols fits in."""
-        if not protocol_type or not protocols:
+        if not protocol_type or (self.members and protocol_type != self.protocol_type):
             return False
-        if not self.members:
-            return True
-        if protocol_type != self.protocol_type:
-            return False
-        return bool(protocols & self._common_protocols())
+        return self._protocol_counts.fit(protocols)
 
     def reserve(self, member_id: str, session_s: float) -> None:
         """Keep a place for a member that is to join with this id, for a session's length."""
@@ -184,8 +181,8 @@ class ClassicGroup(ClassicRebalance):
         rebalance_s: float,
     ) -> None:  # fmt: skip
         if protocols != member.protocols:
-            self._count_protocols(member.protocols, -1)
-            self._count_protocols(protocols, 1)
+            self._protocol_counts.count(member.protocols, -1)
+            self._protocol_counts.count(protocols, 1)
             member.protocols = protocols
         member.session_s = session_s
         member.rebalance_s = rebalance_s
@@ -213,7 +210,7 @@ class ClassicGroup(ClassicRebalance):
     def add(self, member: ClassicMember) -> None:
         """A member that is there from now on, without a rebalance."""
         self.members[member.id] = member
-        self._count_protocols(member.protocols, 1)
+        self._protocol_counts.count(member.protocols, 1)
         self.static_members.add(member)
         member.deadline = self._coordinator.now() + (
             _NEW_MEMBER_S if member.new else member.session_s

@@ -37,7 +37,7 @@ async def join(
     known_id_required: bool,
 ) -> dict[str, Any]:
     """The JoinGroup answer to who would be this member; a new one has no id. Raises KafkaError."""
-    if protocol_type != CONSUMER_PROTOCOL or not asked.protocols:
+    if not group.supports(protocol_type, asked.protocols):
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     try:
         wanted = await done(subscription(asked.protocols[0][1]))
@@ -50,13 +50,15 @@ async def join(
     async with group.lock:
         if group.ended:
             raise KafkaError(Code.NOT_COORDINATOR)
+        if not group.supports(protocol_type, asked.protocols):
+            raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
         member = _member(coordinator, group, asked)
         changed = topics != member.topics
         group.subscribe(member, topics, "")
         member.client_id, member.host = asked.client_id, asked.host
         member.assignor = None
-        member.protocols, member.session_s = asked.protocols, asked.session_s
-        member.rebalance_s = asked.rebalance_s
+        group.speak(member, asked.protocols)
+        member.session_s, member.rebalance_s = asked.session_s, asked.rebalance_s
         group.put(member)
         group.renew_session(member)
         if coordinator.subscriptions.refresh(group, now=changed) or changed:
@@ -76,14 +78,14 @@ async def join(
 
 
 def _member(coordinator: Coordinator, group: ConsumerGroup, asked: ClassicMember) -> ConsumerMember:
+    if asked.instance is not None and asked.id:
+        if fault := group.static_members.fault(asked.instance, asked.id):
+            raise KafkaError(fault)
+        return group.members[asked.id]
     if asked.instance is not None:
         known = group.static_members.find(asked.instance)
         if known is not None:
-            if not asked.id:
-                return group.replace_static(known, coordinator.new_member_id(asked.instance))
-            if fault := group.static_members.fault(asked.instance, asked.id):
-                raise KafkaError(fault)
-            return known
+            return group.replace_static(known, coordinator.new_member_id(asked.instance))
     known = group.members.get(asked.id)
     if known is not None:
         return known
@@ -174,5 +176,6 @@ async def leave(
             group.rebalance_without()
             if await coordinator.log_changes(group):
                 codes = [Code.COORDINATOR_NOT_AVAILABLE] * len(codes)
-    await coordinator.downgrade_if_due(group)
+    if found:
+        await coordinator.downgrade_if_due(group)
     return codes

@@ -94,7 +94,7 @@ async def _join(coordinator: Coordinator, group: ClassicGroup, asked: JoinReques
     known = asked.member_id in group.members or group.reserved(asked.member_id)
     if not known and group.size >= coordinator.config.group_members_max:
         raise KafkaError(Code.GROUP_MAX_SIZE_REACHED)
-    if not group.supports(asked.protocol_type, {name for name, _ in asked.protocols}):
+    if not group.supports(asked.protocol_type, asked.protocols):
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     if not asked.member_id:
         return await _join_without_id(coordinator, group, asked)

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from anyio import Lock
 
 from kproxy.errors import Code
-from kproxy.groups.classic_member import ClassicMember, Promise, Protocols
+from kproxy.groups.classic_member import ClassicMember, Promise
 from kproxy.groups.classic_states import State, join_answer, sync_answer
+from kproxy.groups.counters import ProtocolCounts
 from kproxy.groups.static_members import StaticMembers
 from kproxy.groups.timers import Alarms, Timers
 from kproxy.virtual.group_rows import NO_VERSION
@@ -54,7 +55,7 @@ class ClassicRebalance:
         self.members: dict[str, ClassicMember] = {}
         self.static_members = StaticMembers[ClassicMember]()
         self._pending: set[str] = set()  # ids given out and not joined with
-        self._supported: Counter[str] = Counter()  # members by protocol
+        self._protocol_counts = ProtocolCounts()
         self._unjoined: set[str] = set()  # who is waited for while it prepares
         self._unsynced: set[str] = set()
         self.generation = 0
@@ -63,6 +64,7 @@ class ClassicRebalance:
         self.leader: str | None = None
         self.version = NO_VERSION
         self.logged: set[str] = set()  # members that have rows
+        self.logged_generation = 0  # theirs
         self.lock = Lock()
         self._initial = False
         self._newly_joined = False
@@ -95,23 +97,13 @@ class ClassicRebalance:
         self._drop(member_id)
         self.rebalance_without()
 
-    def _count_protocols(self, protocols: Protocols, by: int) -> None:
-        for name in {name for name, _ in protocols}:
-            self._supported[name] += by
-            if not self._supported[name]:
-                del self._supported[name]
-
-    def _common_protocols(self) -> set[str]:
-        count = len(self.members)
-        return {name for name, members in self._supported.items() if members == count}
-
     def _drop(self, member_id: str) -> None:
         member = self.members.pop(member_id)
         self.alarms.cancel(member)
         self.static_members.remove(member)
         self._unsynced.discard(member_id)
         self._unjoined.discard(member_id)
-        self._count_protocols(member.protocols, -1)
+        self._protocol_counts.count(member.protocols, -1)
         member.answer_join(join_answer(Code.UNKNOWN_MEMBER_ID, member_id))
         member.answer_sync(sync_answer(Code.UNKNOWN_MEMBER_ID))
         if self.leader == member_id:
@@ -230,10 +222,10 @@ class ClassicRebalance:
             yield leads, answer | {"member_id": leader, "members": listed}
 
     def vote(self) -> str:
-        """The protocol that most members prefer among those that all support."""
-        common = self._common_protocols()
+        """The protocol that most members prefer among those that all support; "" for none."""
+        common = self._protocol_counts.common()
         votes = Counter(
-            next(name for name, _ in member.protocols if name in common)
+            next((name for name, _ in member.protocols if name in common), "")
             for member in self.members.values()
         )
         return votes.most_common(1)[0][0]

@@ -14,6 +14,7 @@ from anyio import Lock
 
 from kproxy.errors import Code
 from kproxy.groups.assignors import PartitionSet, Target, queues_in_order
+from kproxy.groups.classic_member import Protocols
 from kproxy.groups.consumer_member import (
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
@@ -21,7 +22,7 @@ from kproxy.groups.consumer_member import (
     member_from_row,
 )
 from kproxy.groups.consumer_protocol import CONSUMER_PROTOCOL
-from kproxy.groups.counters import AssignmentCounts, SubscriptionCounts
+from kproxy.groups.counters import AssignmentCounts, ProtocolCounts, SubscriptionCounts
 from kproxy.groups.reconciliation import reconcile
 from kproxy.groups.static_members import StaticMembers
 from kproxy.groups.timers import Alarms, Timers
@@ -102,6 +103,7 @@ class ConsumerGroup:
         self.static_members = StaticMembers[ConsumerMember]()
         self._holders = AssignmentCounts()
         self.subscription_counts = SubscriptionCounts()
+        self._protocol_counts = ProtocolCounts()
         self._logged: dict[str, Any] | None = None  # the head's values
 
     # -- rows
@@ -205,11 +207,13 @@ class ConsumerGroup:
         self.static_members.add(member)
         at_once(self._holders.count(_union(member.assigned, member.revoking), 1))
         self.subscription_counts.count(member, 1)
+        self._protocol_counts.count(member.protocols, 1)
 
     def _uncount(self, member: ConsumerMember) -> None:
         self.static_members.remove(member)
         at_once(self._holders.count(_union(member.assigned, member.revoking), -1))
         self.subscription_counts.count(member, -1)
+        self._protocol_counts.count(member.protocols, -1)
 
     def subscribe(self, member: ConsumerMember, topics: tuple[str, ...], regex: str) -> None:
         """What a member reads from now on."""
@@ -219,6 +223,17 @@ class ConsumerGroup:
         member.topics, member.regex = topics, regex
         if there:
             self.subscription_counts.count(member, 1)
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member of the classic protocol with these fits in."""
+        return protocol_type == CONSUMER_PROTOCOL and self._protocol_counts.fit(protocols)
+
+    def speak(self, member: ConsumerMember, protocols: Protocols) -> None:
+        """What a member supports from now on; nothing is the consumer protocol itself."""
+        if self.members.get(member.id) is member:
+            self._protocol_counts.count(member.protocols, -1)
+            self._protocol_counts.count(protocols, 1)
+        member.protocols = protocols
 
     def leave_as_static(self, member: ConsumerMember) -> None:
         """A static member goes and may be back; what it had is kept for it."""

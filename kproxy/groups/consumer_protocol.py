@@ -89,8 +89,8 @@ class _Bytes:
 
 
 def version_of(metadata: bytes) -> int:
-    """Of a subscription. Raises NotAConsumers."""
-    return _Bytes(metadata).number(">h")
+    """Of a subscription; 0 for what is none."""
+    return int.from_bytes(metadata[:2], "big", signed=True) if len(metadata) >= 2 else 0
 
 
 def topics_of(metadata: bytes) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ coordinator.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 import structlog
@@ -151,6 +151,7 @@ class Coordinator:
         if head is not None:
             made.version = head.version
             made.generation = head.values.get("generation", 0)
+            made.protocol_type = head.values.get("protocol_type")
         self.groups[group_id] = made
         return made
 
@@ -236,6 +237,20 @@ class Coordinator:
         return code
 
     async def _log_some(self, group: Group) -> Code:
+        """Log a part of what changed.
+
+        A commit that no member makes writes the group's row too, while there are no members.
+        """
+        while True:
+            code = await self._append(group)
+            head = self.head(group.id)
+            version = group_rows.NO_VERSION if head is None else head.version
+            others = head is not None and head.members
+            if code != Code.NOT_COORDINATOR or others or version == group.version:
+                return code
+            group.version = version
+
+    async def _append(self, group: Group) -> Code:
         change = await done(group.change())
         envelope = await done(
             ChangeGroup.encode(
@@ -265,14 +280,23 @@ class Coordinator:
             group.alarms.end()
 
     async def delete(self, group_id: str) -> Code:
-        """Delete a group with all its offsets, unless it has members or is being joined."""
+        """Delete a group with all its offsets, unless it has members.
+
+        An id that was given out to join with is void then, as with Kafka.
+        """
+        found = False
         while (group := await self.load(group_id)) is not None:
-            if not group.idle:
+            found = True
+            if group.members:
                 return Code.NON_EMPTY_GROUP
             async with group.lock:
                 code = await self._log_emptiness(group) if self.has(group) else Code.NONE
+                if not code and not group.members:
+                    self.forget(group)
             if code:
                 return code
+        if found and self.head(group_id) is None:
+            return Code.NONE  # nothing of it was logged
         return await self.deletions.delete(group_id)
 
     async def _log_emptiness(self, group: Group) -> Code:
@@ -345,13 +369,27 @@ class Coordinator:
             self._more = anyio.Event()
             while self._to_log:
                 group = self._to_log.popleft()
-                code = await self.log(group)
-                if code and self.has(group):
-                    _log.warning("group_not_logged", group=group.id, reason=code.name)
+                await self._alone(group, self._log_in_background(group))
             while self._to_fence:
-                await self._fence(*self._to_fence.popitem())
+                group, fenced = self._to_fence.popitem()
+                await self._alone(group, self._fence(group, fenced))
             if not self._to_log and not self._to_fence:
                 await self._more.wait()
+
+    async def _log_in_background(self, group: Group) -> None:
+        code = await self.log(group)
+        if code and self.has(group):
+            _log.warning("group_not_logged", group=group.id, reason=code.name)
+
+    async def _alone(self, group: Group, work: Awaitable[None]) -> None:
+        """Do work on a group; a fault in it ends this group, and the rows say how it goes on."""
+        try:
+            await work
+        except Exception:  # whatever it is: the other groups go on
+            _log.exception("group_failed", group=group.id)
+            if self.has(group):
+                self.forget(group)
+                group.end(Code.NOT_COORDINATOR)
 
     async def _take_up(self) -> None:
         (start, end), pace = RowKind.MEMBER.range(), Pace()

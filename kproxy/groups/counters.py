@@ -1,9 +1,10 @@
-"""Counts of what a consumer group's members subscribe to and hold, updated with each change."""
+"""Counts of what a group's members support, subscribe to and hold, updated with each change."""
 
 from collections import Counter
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import PartitionSet
+from kproxy.groups.classic_member import Protocols
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.loop.steps import EVERY, Steps
 from kproxy.virtual.types import PartitionKey
@@ -13,6 +14,33 @@ _REGEXES_MAX = 1000
 Subscription = tuple[tuple[str, ...], str]
 """Names and a regular expression; in one group equal ones are one object."""
 Subscriptions = list[Subscription]
+
+
+class ProtocolCounts:
+    """How many members support each protocol, of those that speak the classic one."""
+
+    def __init__(self) -> None:
+        self._members = 0
+        self._supporting: Counter[str] = Counter()
+
+    def count(self, protocols: Protocols, by: int) -> None:
+        """One more, or one less; who has no protocols speaks the consumer protocol."""
+        if not protocols:
+            return
+        self._members += by
+        for name in {name for name, _ in protocols}:
+            self._supporting[name] += by
+            if not self._supporting[name]:
+                del self._supporting[name]
+
+    def common(self) -> set[str]:
+        """What all of them support."""
+        return {name for name, count in self._supporting.items() if count == self._members}
+
+    def fit(self, protocols: Protocols) -> bool:
+        """Whether a member with these, one at least, can be among them."""
+        names = {name for name, _ in protocols}
+        return bool(names and (not self._members or names & self.common()))
 
 
 class SubscriptionCounts:

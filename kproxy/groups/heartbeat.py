@@ -257,14 +257,20 @@ def _check_epoch(member: ConsumerMember, asked: HeartbeatRequest) -> None:
 
 
 async def _update(group: ConsumerGroup, member: ConsumerMember, asked: HeartbeatRequest) -> bool:
-    """Take over what the request says; whether the subscription changed."""
-    if (asked.client_id, asked.host) != (member.client_id, member.host):
-        member.client_id, member.host = asked.client_id, asked.host
-        group.changed.add(member.id)
+    """Take over what the request says; whether the subscription changed.
+
+    Another assignor is for the next target to take, as with Kafka.
+    """
+    before = _noted(member)
+    member.client_id, member.host = asked.client_id, asked.host
     if asked.rack is not None:
         member.rack = asked.rack
     if asked.rebalance_s >= 0:
         member.rebalance_s = asked.rebalance_s
+    if asked.assignor is not None:
+        member.assignor = asked.assignor
+    if _noted(member) != before:
+        group.changed.add(member.id)
     topics, regex = member.topics, member.regex
     if asked.topics is not None:
         topics = tuple(await done(in_order(set(asked.topics))))
@@ -273,10 +279,11 @@ async def _update(group: ConsumerGroup, member: ConsumerMember, asked: Heartbeat
     changed = (topics, regex) != (member.topics, member.regex)
     if changed:
         group.subscribe(member, topics, regex)
-    assignor = member.assignor if asked.assignor is None else asked.assignor
-    changed |= assignor != member.assignor
-    member.assignor = assignor
     if member.classic:  # it has moved on from the classic protocol
-        member.protocols = ()
+        group.speak(member, ())
         group.changed.add(member.id)
     return changed
+
+
+def _noted(member: ConsumerMember) -> tuple[object, ...]:
+    return member.client_id, member.host, member.rack, member.rebalance_s, member.assignor

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import PartitionSet
-from kproxy.groups.consumer_group import ConsumerGroup, steps_by_queue
+from kproxy.groups.consumer_group import DEFAULT_ASSIGNOR, ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.loop.steps import EVERY, Steps, done
@@ -54,7 +54,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
             "group_state": group.state,
             "group_epoch": group.epoch,
             "assignment_epoch": group.target_epoch,
-            "assignor_name": group.assignor,
+            "assignor_name": group.choose_assignor(),
             "members": list(group.members.values()),
         }
     if group is None and head is not None and head.kind == "consumer":
@@ -62,7 +62,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
             "group_state": "Empty",
             "group_epoch": head.values["epoch"],
             "assignment_epoch": head.values["target_epoch"],
-            "assignor_name": head.values["assignor"],
+            "assignor_name": DEFAULT_ASSIGNOR,
         }
     what = "not found" if group is None and head is None else "is not a consumer group"
     return answer | {

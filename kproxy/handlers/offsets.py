@@ -26,6 +26,7 @@ from kproxy.worker.worker import Request, Worker
 
 _GROUP = 0
 _COMMIT_BY_ID = _FETCH_BY_ID = 10
+_COMMIT_NOT_FOUND = 9  # says that the group is not there
 _FETCH_GROUP_FAULT = 2
 _KNOWN_S = 5.0
 _MEMBER_ID_MAX = 32767  # bytes; what is longer is no member's
@@ -180,11 +181,17 @@ async def _group_fault(worker: Worker, request: Request) -> Code:
     body = request.body
     group_id, epoch = body.group_id, body.generation_id_or_member_epoch
     try:
-        group = await coordinator_of(worker, group_id, named=False).load(group_id)
+        coordinator = coordinator_of(worker, group_id, named=False)
+        group = await coordinator.load(group_id)
     except KafkaError as error:
         return error.code
+    if group is None and epoch < 0:
+        return Code.NONE
+    if group is None and coordinator.head(group_id) is not None:
+        return Code.UNKNOWN_MEMBER_ID
     if group is None:
-        return Code.NONE if epoch < 0 else Code.UNKNOWN_MEMBER_ID
+        known_code = request.version >= _COMMIT_NOT_FOUND
+        return Code.GROUP_ID_NOT_FOUND if known_code else Code.ILLEGAL_GENERATION
     instance = getattr(body, "group_instance_id", None)
     return group.commit_fault(body.member_id, instance, epoch, request.version)
 

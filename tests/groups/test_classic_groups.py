@@ -122,10 +122,10 @@ async def test_a_leader_that_never_assigns_is_left_out() -> None:
 
 async def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhile() -> None:
     async with running_worker(group_initial_rebalance_delay_ms=150) as worker:
-        one, two = Member(worker, rebalance_ms=200), Member(worker, rebalance_ms=200)
+        one, two = Member(worker, rebalance_ms=5000), Member(worker, rebalance_ms=5000)
         one.instance = "i"
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(one.join, 5, 1500)
+            tasks.start_soon(one.join, 5, 10_000)
             await anyio.sleep(0.05)
             tasks.start_soon(two.join, 3, 60_000)
         leader, follower = (one, two) if one.leader == one.id else (two, one)
@@ -134,10 +134,10 @@ async def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhi
             await leader.sync(one, two)
         back = Member(worker, rebalance_ms=5000)
         back.instance = "i"
-        assert await back.join(5, 500) == 0  # at once, in the same generation
+        assert await back.join(5, 1000) == 0  # at once, in the same generation
         assert back.generation == two.generation
         assert await two.beat() == 0
-        await anyio.sleep(0.7)
+        await anyio.sleep(1.2)
         assert await two.beat() == 27  # it has run out: the others share anew
 
 

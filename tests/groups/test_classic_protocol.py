@@ -14,6 +14,7 @@ from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.classic_members import MemberClaim
 from kproxy.groups.classic_protocol import JoinRequest
 from kproxy.groups.classic_states import State
+from kproxy.groups.consumer_protocol import encode_subscription
 from kproxy.groups.coordinator import Coordinator
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 from tests.groups.test_heartbeat import JOIN as CONSUMER_JOIN
@@ -170,6 +171,91 @@ async def test_a_member_that_leaves_a_consumer_group_is_named_twice() -> None:
     twice: list[tuple[str, str | None]] = [("i-0", "i"), ("", "i"), ("i-0", None)]
     assert await classic_protocol.leave(coordinator, group, twice) == [Code.NONE] * 3
     assert await coordinator.load("g") is None
+
+
+async def mixed(*protocols: str) -> Coordinator:
+    """A group of a member of the consumer protocol, "new", and one that supports these."""
+    coordinator = coordinator_without_worker()
+    await heartbeat.heartbeat(coordinator, replace(CONSUMER_JOIN, member_id="new"))
+    assert (await joined(coordinator, consumer(*protocols)))["error_code"] == Code.NONE
+    return coordinator
+
+
+def consumer(*protocols: str) -> JoinRequest:
+    return replace(NEW, protocols=tuple((name, encode_subscription(["q"])) for name in protocols))
+
+
+async def left_alone(coordinator: Coordinator) -> ClassicGroup:
+    """The member of the consumer protocol is silent until its session ends."""
+    group: Any = await coordinator.load("g")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(coordinator.run)
+        coordinator.fence_soon(group, group.members["new"], lambda: True)
+        with anyio.fail_after(5):
+            while not isinstance(coordinator.groups.get("g"), ClassicGroup):
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    found: Any = coordinator.groups["g"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("protocols", "code"),
+    [
+        (("range",), Code.NONE),
+        (("other", "roundrobin"), Code.NONE),
+        (("other",), Code.INCONSISTENT_GROUP_PROTOCOL),
+        ((), Code.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+async def test_classic_members_of_a_consumer_group_support_one_protocol(
+    protocols: tuple[str, ...], code: Code
+) -> None:
+    coordinator = await mixed("range", "roundrobin")
+    for asked in (consumer(*protocols), replace(consumer(*protocols), known_id_required=True)):
+        answer = await joined(coordinator, asked)
+        if code:
+            assert answer == code
+        else:
+            assert not isinstance(answer, Code)
+    assert (await left_alone(coordinator)).protocol in ("range", "roundrobin")
+
+
+async def test_a_classic_member_that_has_moved_on_binds_nobody() -> None:
+    coordinator = await mixed("range")
+    moved = replace(CONSUMER_JOIN, member_id="c-0", member_epoch=0)
+    await heartbeat.heartbeat(coordinator, moved)
+    assert not isinstance(await joined(coordinator, consumer("other")), Code)
+    assert await joined(coordinator, consumer("range")) == Code.INCONSISTENT_GROUP_PROTOCOL
+
+
+async def test_rows_of_members_that_agree_on_nothing() -> None:
+    """Earlier code let them in; the worker ended with them, and again at each start."""
+    coordinator = await mixed("range")
+    group: Any = await coordinator.load("g")
+    odd = group.members["c-0"].copy("c-1")
+    odd.protocols = (("other", b""),)
+    group.put(odd)
+    classic = await left_alone(coordinator)
+    assert (classic.protocol, len(classic.members)) == ("", 2)
+
+
+async def test_a_fault_in_one_group_is_its_own() -> None:
+    coordinator = await mixed("range")
+    await heartbeat.heartbeat(coordinator, replace(CONSUMER_JOIN, group_id="h", member_id="h"))
+    groups: Any = coordinator.groups
+    broken, whole = groups["g"], groups["h"]
+    broken.rebalance_without = None  # a fault that nobody knows of yet
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(coordinator.run)
+        for group, member in ((broken, "new"), (whole, "h")):
+            coordinator.fence_soon(group, group.members[member], lambda: True)
+        with anyio.fail_after(5):
+            while "h" in coordinator.groups or not broken.ended:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    again: Any = await coordinator.load("g")
+    assert again.members.keys() == {"new", "c-0"}  # as its rows say
 
 
 def standing_group(count: int) -> tuple[StandingCoordinator, ClassicGroup]:

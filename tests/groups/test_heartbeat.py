@@ -116,7 +116,7 @@ FIELDS = [
      {"topics": ("a", "z"), "epochs": (3, 2)}, 3),
     ("no names", {"topics": ()}, {"topics": (), "epochs": (3, 2)}, 3),
     ("a regular expression", {"regex": "a.*"}, {"regex": "a.*", "epochs": (3, 2)}, 3),
-    ("an assignor", {"assignor": "range"}, {"assignor": "range", "epochs": (3, 2)}, 3),
+    ("an assignor", {"assignor": "range"}, {"assignor": "range"}, 2),
     ("leaves", {"member_epoch": -1}, None, 3),
     ("an epoch to come", {"member_epoch": 3, "rack": "r", "topics": ("z",)}, {}, 2),
 ]  # fmt: skip

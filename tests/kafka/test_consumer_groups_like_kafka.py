@@ -409,3 +409,55 @@ def test_who_says_no_member_id_in_version_0_is_given_one(kafka: Kafka, server: S
         return steps
 
     alike(kafka, server, script, "version-0-ids", ready)
+
+
+def test_classic_members_that_agree_on_no_protocol(kafka: Kafka, server: Served) -> None:
+    """Refused at the door: once they are alone they are a classic group, which chooses one."""
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        known(wire, queue, 2)
+        new = Modern(wire, queue, "new", queue)
+        steps: list[Any] = [shown(new, new.beat())]
+        one, two = (Classic(wire, queue, (queue,)) for _ in range(2))
+        two.protocols = {"roundrobin": two.protocols["range"]}
+        one.join(9)
+        steps.append(one.generation)
+        for version in (3, 9):
+            two.send_join(version)
+            steps.append(int(two.joined(version).error_code))
+        two.protocols |= one.protocols
+        two.join(9)
+        one.protocols = {"roundrobin": one.protocols["range"]}
+        one.send_join(9)
+        steps.append(int(one.joined(9).error_code))
+        two.id, two.instance = "stranger", "instance"
+        two.send_join(9)
+        steps.append(int(two.joined(9).error_code))
+        for member in (one, two, new):
+            member.close()
+        return steps
+
+    alike(kafka, server, script, "agreeing", ready)
+
+
+def test_what_a_heartbeat_changes(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        known(wire, queue, 2)
+        new = Modern(wire, queue, "new", queue)
+        steps: list[Any] = [shown(new, new.beat())]
+        for changes in (
+            {"server_assignor": "range"},
+            {"rack_id": "r"},
+            {"subscribed_topic_names": (queue,), "rebalance_timeout": 7000},
+            {"subscribed_topic_names": ()},
+        ):
+            steps.append(shown(new, new.beat(**changes)))
+            group = wire.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe_values(queue)).groups[0]
+            steps.append((group.group_state, group.group_epoch, group.assignor_name))
+        idle = Modern(wire, queue, "idle")
+        steps.append(shown(idle, idle.beat()))
+        new.close()
+        idle.close()
+        return steps
+
+    alike(kafka, server, script, "changes", ready)

@@ -311,3 +311,50 @@ def test_a_sync_without_its_protocol(kafka: Kafka, server: Served) -> None:
         return steps
 
     alike(kafka, server, script, "sync-without-protocol", ready)
+
+
+def test_commits_beside_members(kafka: Kafka, server: Served) -> None:
+    """The group's row is also written by a commit that no member makes."""
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        steps: list[Any] = []
+
+        def commit(version: int, member: str = "", generation: int = -1) -> None:
+            values = commit_values(queue, queue, 7, member, generation)
+            answer = wire.call(ApiKey.OFFSET_COMMIT, version, values)
+            steps.append(int(answer.topics[0].partitions[0].error_code))
+
+        def delete() -> None:
+            answer = wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue,)})
+            steps.append(int(answer.results[0].error_code))
+
+        commit(8, "stranger", 1)  # there is no such group
+        commit(9, "stranger", 1)
+        one = Classic(wire, queue, (queue,))
+        one.send_join()
+        steps.append(int(one.joined().error_code))  # it is given an id to join with
+        commit(8)
+        commit(9, "stranger", 1)
+        one.send_join()
+        steps.append(int(one.joined().error_code))
+        steps += [one.sync({one.id: b"all"}).assignment, one.beat(), one.leave()]
+        described = {"groups": (queue,), "include_authorized_operations": False}
+        two = Classic(wire, queue, (queue,))
+        two.send_join()
+        steps.append(int(two.joined().error_code))
+        steps.append(wire.call(ApiKey.DESCRIBE_GROUPS, 5, described).groups[0].protocol_type)
+        delete()
+        commit(8, "stranger", 1)
+        two.send_join()
+        steps.append(int(two.joined().error_code))  # the group and its ids are gone
+        two.id = ""
+        two.send_join()
+        two.joined()
+        delete()  # with nothing but an id
+        delete()
+        one.close()
+        two.close()
+        return steps
+
+    alike(kafka, server, script, "beside", ready)
