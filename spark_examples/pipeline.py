@@ -5,6 +5,7 @@ A queue is a topic to Spark: its own Kafka source reads queues, its own Kafka si
 
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -12,8 +13,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +25,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 CONNECTOR = "spark-sql-kafka-0-10"
 JARS = Path(__file__).resolve().parent.parent / ".tools" / "spark-jars"
@@ -34,6 +37,7 @@ own, which is when it was written."""
 # ten minutes (measured), 50,000 in thousands with a producer each little more than one.
 _QUEUES_A_PRODUCER = 1000
 _PRODUCERS_AT_ONCE = 8
+_LOOK_S = 0.2  # at a query that may have ended
 # Small requests to thousands of queues are what costs: wait a little, and send what has gathered.
 _SINK = {"kafka.linger.ms": "20", "kafka.batch.size": "65536", "kafka.compression.type": "lz4"}
 
@@ -291,6 +295,44 @@ def queues_of(progress: dict[str, Any]) -> tuple[int | None, int | None]:
     return changed, lag
 
 
+@contextmanager
+def _stop_asked() -> Iterator[threading.Event]:
+    """Set by Ctrl-C or SIGTERM; the second time is an interrupt as ever.
+
+    An interrupt in the middle of a call to Java closes the connection, sometimes that of the next
+    call.
+    """
+    asked = threading.Event()
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: object) -> None:
+        asked.set()
+        restore()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        restore()
+
+
+def _wait(query: StreamingQuery, seconds: float) -> None:
+    """Until it ends, so many seconds have passed, or a stop is asked for. Raises what ended it."""
+    end = time.monotonic() + seconds
+    with _stop_asked() as asked:
+        while query.isActive and not asked.wait(_LOOK_S) and time.monotonic() < end:
+            pass
+    if asked.is_set():
+        print("stopped; the same command goes on from here", file=sys.stderr)
+    elif not query.isActive:
+        query.awaitTermination()
+
+
 def run(
     frame: DataFrame,
     each: Callable[[DataFrame, int], int | None],
@@ -318,9 +360,7 @@ def run(
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
     query = writer.trigger(**{"processingTime": every} if every else {"availableNow": True}).start()
     try:
-        query.awaitTermination(seconds)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        _wait(query, math.inf if seconds is None else seconds)
     finally:
         query.stop()
         lines.ended.wait(10)
