@@ -18,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
 from tests.harness import eventually, served
+from tests.wire import Wire
 from tests.workers import Site
 
 
@@ -125,6 +126,13 @@ def test_offsets_by_time(site: Site, queue: str) -> None:
         assert admin.list_offsets({part: spec})[part].result(10).offset == offset
 
 
+def partitions_at(address: str, queue: str) -> int:
+    """How many partitions a queue has as one worker knows it."""
+    host, port = address.split(":")
+    with Wire(host, int(port)) as wire:
+        return len(wire.metadata(queue, create=False).topics[0].partitions)
+
+
 def test_admin_creates_grows_describes_trims_and_deletes(site: Site, queue: str) -> None:
     admin = AdminClient({"bootstrap.servers": site.address})
     admin.create_topics([NewTopic(queue, 3, 1, config={"retention.ms": "60000"})])[queue].result(10)
@@ -134,16 +142,23 @@ def test_admin_creates_grows_describes_trims_and_deletes(site: Site, queue: str)
     described = admin.describe_topics(TopicCollection([queue]))[queue].result(10)
     assert len(described.partitions) == 3
     admin.create_partitions([NewPartitions(queue, 5)])[queue].result(10)
-    eventually(lambda: len(admin.list_topics(queue, timeout=10).topics[queue].partitions) == 5, 2)
+    for address in site.address.split(","):  # each worker hears of it in its time
+        eventually(lambda address=address: partitions_at(address, queue) == 5, 10)
+    assert len(admin.list_topics(queue, timeout=10).topics[queue].partitions) == 5
     resource = ConfigResource(ConfigResource.Type.TOPIC, queue)
     configs = admin.describe_configs([resource])[resource].result(10)
     assert configs["retention.ms"].value == "60000"
     assert not configs["retention.ms"].is_default
     assert configs["max.message.bytes"].is_default
-    client = producer(site)
+    client, failed = producer(site), list[Any]()
+
+    def told(error: Any, _: object) -> None:
+        failed.extend([error] if error else [])
+
     for i in range(10):
-        client.produce(queue, b"%d" % i, partition=4)
-    client.flush(20)
+        client.produce(queue, b"%d" % i, partition=4, on_delivery=told)
+    assert not client.flush(20)
+    assert not failed
     trim = TopicPartition(queue, 4, 6)
     assert admin.delete_records([trim])[trim].result(10).low_watermark == 6
     assert [m.offset() for m in read(site, queue, 4, partition=4, offset=6)] == [6, 7, 8, 9]
