@@ -48,6 +48,24 @@ def test_a_sound_batch_is_accepted() -> None:
         (batch(b"a", attributes=7), Code.UNSUPPORTED_COMPRESSION_TYPE),
         (batch(b"a", producer_id=5, sequence=-1, epoch=0), Code.INVALID_RECORD),
     ],
+    ids=[
+        "nothing",
+        "empty",
+        "two",
+        "cut short",
+        "a CRC that is another's",
+        "more counted",
+        "none counted",
+        "no room for so many",
+        "an empty one counted twice",
+        "deltas too many",
+        "a delta below 0",
+        "magic 1",
+        "magic 0",
+        "a control batch",
+        "codec 7",
+        "no sequence",
+    ],  # the same in all processes: a batch has the time in it
 )
 def test_bad_batches_are_refused_with_kafkas_code(data: bytes | None, code: Code) -> None:
     assert refusal(data) == code
