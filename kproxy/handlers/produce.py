@@ -12,20 +12,20 @@ from anyio import Event
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.protocol.batch import BadBatch, BatchHeader, check, stamped
+from kproxy.protocol.batch import BadBatch, BatchHeader, Records, check, stamped
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.appends import TICKET_MAX, Appends
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.producer_rows import BatchMetadata
-from kproxy.virtual.producers import judge
+from kproxy.virtual.producers import repeated
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
 
 BATCHES_AT_ONCE = TICKET_MAX  # taken in one turn of the loop
+_NOT_ANSWERED = Produced(-1, Code.KAFKA_STORAGE_ERROR)
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
 
@@ -92,7 +92,7 @@ class ProduceCall:
             return None, error.code
 
     def _take_batch(
-        self, queue: Queue, index: int, records: bytes | None, answers: list[Produced]
+        self, queue: Queue, index: int, records: Records | None, answers: list[Produced]
     ) -> None:
         try:
             settings = settings_of(queue.configs)
@@ -109,18 +109,19 @@ class ProduceCall:
             return
         key, state = (queue.queue_id, index), shard.state
         row = state.partition(key) if header.producer_id >= 0 else None
-        if row is not None and isinstance(sent := judge(state, key, row, header), BatchMetadata):
+        if row is not None and (sent := repeated(state, key, row, header)) is not None:
             # A repetition of what is applied, and so durable: nothing to append.
             answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
             return
         self._waiting.append((answers, len(answers), index))
-        answers.append(Produced(index, Code.KAFKA_STORAGE_ERROR))
+        answers.append(_NOT_ANSWERED)
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
-        self._appends.add(
-            shard, Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
-        )
+        envelope = Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
+        if batch is records:
+            envelope.header = header
+        self._appends.add(shard, envelope)
 
-    def _stamped(self, settings: QueueSettings, header: BatchHeader, records: bytes) -> bytes:
+    def _stamped(self, settings: QueueSettings, header: BatchHeader, records: Records) -> Records:
         if header.is_transactional or self._transactional:
             # What Kafka answers where the request names no transactional id of the producer's.
             raise BadBatch(

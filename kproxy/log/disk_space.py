@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store import files
 from kproxy.virtual.commands import TRAITS
 from kproxy.virtual.envelope import Kind
@@ -18,6 +19,7 @@ from kproxy.virtual.traits import DiskUse
 _log = structlog.get_logger()
 
 FRAME_BYTES = 128  # about what an envelope takes besides its body
+_LOOK_S = 0.01  # how old an answer about free disk may be; what is written here is counted
 FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
 _ALWAYS, _MODEST, ALL = (
@@ -28,8 +30,11 @@ _ALWAYS, _MODEST, ALL = (
 class DiskSpace:
     """The disk under one directory."""
 
-    def __init__(self, directory: Path, free_bytes_min: int) -> None:
+    def __init__(self, directory: Path, free_bytes_min: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._directory = directory
+        self._monotonic = clock.monotonic
+        self._looked_at = float("-inf")
+        self._free_bytes = 0  # as of then, less what was written since
         self._free_bytes_min = free_bytes_min
         self._reserve = directory / "RESERVE"
         self._reserve_bytes = min(_RESERVE_BYTES_MAX, free_bytes_min // 4)
@@ -42,7 +47,10 @@ class DiskSpace:
 
     def allowed_kinds(self, wanted_bytes: int) -> frozenset[Kind]:
         """The kinds of envelope that may be written now, where `wanted_bytes` are to be."""
-        free = self.free_bytes() - wanted_bytes
+        now = self._monotonic()
+        if now - self._looked_at > _LOOK_S:
+            self._looked_at, self._free_bytes = now, self.free_bytes()
+        free = self._free_bytes = self._free_bytes - wanted_bytes
         refusing = free < self._free_bytes_min
         if refusing != self._refusing:
             self._refusing = refusing

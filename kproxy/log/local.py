@@ -23,7 +23,7 @@ from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.envelope import Body, Envelope
 from kproxy.virtual.outcome import LogLocation
 
 _log = structlog.get_logger()
@@ -233,7 +233,7 @@ class LocalLog(Log):
             self._written += len(batch)
             self._apply(tickets, batch, places)
 
-    def _frame(self, batch: list[Envelope]) -> tuple[list[bytes], list[LogLocation], int]:
+    def _frame(self, batch: list[Envelope]) -> tuple[list[Body], list[LogLocation], int]:
         synced = self._written if self._sync.always else self._synced_through
         return self._segments.frame(self._written, batch, synced)
 
@@ -256,7 +256,7 @@ class LocalLog(Log):
             ticket.set_outcomes(outcomes[start : start + len(ticket.envelopes)])
             start += len(ticket.envelopes)
 
-    async def _write(self, buffers: list[bytes], total: int, through: int) -> None:
+    async def _write(self, buffers: list[Body], total: int, through: int) -> None:
         if self._sync.always:
             await self._thread.run(partial(self._write_synced, buffers, total, through))
             return
@@ -267,7 +267,7 @@ class LocalLog(Log):
         else:
             write()
 
-    def _write_synced(self, buffers: list[bytes], total: int, through: int) -> None:
+    def _write_synced(self, buffers: list[Body], total: int, through: int) -> None:
         self._segments.write(buffers, total, True)
         self._segments.is_synced(through, self._segments.active, self._segments.end)
 

@@ -15,13 +15,13 @@ from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
-from kproxy.log.disk_space import FRAME_BYTES, FULL, DiskSpace
+from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.log.weight import weight
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.store.segments import Segments
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 
 _log = structlog.get_logger()
@@ -31,9 +31,6 @@ _PIECE_BYTES = 4 << 20
 _RETRY_S = 1.0
 _READY_MAX = 8000
 _SHORT_S = 2.0
-_FREE_DISK_AGE_S_MAX = (
-    0.01  # how old an answer about free disk may be: the log is elsewhere, nothing is lost
-)
 UNKNOWN_FATE = Outcome(
     Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
 )
@@ -105,8 +102,6 @@ class SharedLog(Log):
         self._ready: deque[Applied] = deque()
         self._work = anyio.Event()
         self._drained = anyio.Event()
-        self._allowed: frozenset[Kind] = frozenset()
-        self._asked_at = -1.0
         self._disk = anyio.Lock()
         self._waiting: list[tuple[int, anyio.Event]] = []
         self._end_before = 0
@@ -156,13 +151,9 @@ class SharedLog(Log):
     def _refusal(self, ticket: Ticket) -> KafkaError | None:
         if self._closing or self._broken is not None:
             return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "another worker serves this shard")
-        now = self._monotonic()
-        if now - self._asked_at > _FREE_DISK_AGE_S_MAX:
-            self._asked_at = now
-            self._allowed = self._disk_space.allowed_kinds(
-                ticket.size + FRAME_BYTES * len(ticket.envelopes)
-            )
-        if any(envelope.kind not in self._allowed for envelope in ticket.envelopes):
+        wanted = ticket.size + FRAME_BYTES * len(ticket.envelopes)
+        allowed = self._disk_space.allowed_kinds(wanted)
+        if allowed is not ALL and any(one.kind not in allowed for one in ticket.envelopes):
             return KafkaError(Code.KAFKA_STORAGE_ERROR, FULL)
         return None
 

@@ -35,6 +35,10 @@ _MAX_TIMESTAMP_AT = 35
 _CRC_AT = 17
 
 
+Records = bytes | memoryview
+"""A record batch. One that a client sent is a part of the frame that it came in."""
+
+
 class BatchHeader(NamedTuple):
     """The 61 bytes in front of a batch's records; timestamps in milliseconds since the epoch."""
 
@@ -83,7 +87,7 @@ class BadBatch(ValueError):
         self.code = code
 
 
-def check(records: bytes | None, batch_bytes_max: int, api_version: int) -> BatchHeader:
+def check(records: Records | None, batch_bytes_max: int, api_version: int) -> BatchHeader:
     """The header of the one whole, sound batch that a Produce request carries. Raises BadBatch.
 
     The rules and their order are Kafka's (`ProduceRequest.validateRecords`, `LogValidator`).
@@ -112,13 +116,13 @@ def check(records: bytes | None, batch_bytes_max: int, api_version: int) -> Batc
             Code.MESSAGE_TOO_LARGE,
             f"the record batch has {size} bytes, max.message.bytes is {batch_bytes_max}",
         )
-    if crc32c(memoryview(records)[CRC_FROM:]) != header.crc:
+    if crc32c(records[CRC_FROM:]) != header.crc:
         raise BadBatch(Code.CORRUPT_MESSAGE, "the record batch's CRC does not match")
     _check_counts(header)
     return header
 
 
-def _short_batch_code(records: bytes) -> Code:
+def _short_batch_code(records: Records) -> Code:
     if len(records) > 16 and records[16] != MAGIC:
         return Code.INVALID_RECORD
     if len(records) >= 12 and int.from_bytes(records[8:12], "big", signed=True) < 14:
@@ -152,7 +156,7 @@ def place(answer: bytearray, at: int, length: int, base_offset: int, leader_epoc
     _PLACED.pack_into(answer, at, base_offset, length - LOG_OVERHEAD_BYTES, leader_epoch)
 
 
-def stamped(batch: bytes, log_append_time_ms: int | None) -> bytes:
+def stamped(batch: Records, log_append_time_ms: int | None) -> bytes:
     """The batch with the timestamp type that the queue has, and its CRC again.
 
     With a time, that of the server: LogAppendTime. With None, the producer's own: CreateTime.

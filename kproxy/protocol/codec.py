@@ -26,6 +26,7 @@ from kio.serial.errors import SerialError
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.element_reader import sliced_reader
+from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import Admitted, admit, skip_tags
 from kproxy.protocol.varint import Malformed
 
@@ -46,7 +47,7 @@ class RequestHeader(NamedTuple):
     body_at: int
 
 
-def decode_header(frame: bytes) -> RequestHeader:
+def decode_header(frame: Frame) -> RequestHeader:
     """Read a request header, version 1 or 2 as the API and version say. Raises Malformed."""
     if len(frame) < _HEADER.size:
         raise Malformed("the request ends inside its header")

@@ -1,8 +1,11 @@
 """Frames: a 4-byte big-endian length, then that many bytes. Bytes in, frames out; no I/O.
 
-The assembler checks the length before it keeps a byte of the body, and keeps only bytes that have
-arrived. A peer that announces much and sends little costs little.
+The assembler checks the length before it keeps a byte of the body. A peer that announces much and
+sends little costs little: memory for a whole frame is taken once a good part of it has arrived.
+From then on the socket can be read into that memory (`room`), and the bytes are not copied again.
 """
+
+import struct
 
 from kproxy.protocol.varint import Malformed
 
@@ -11,6 +14,12 @@ _SMALL_BYTES = (
     4096  # a chunk below is kept in one with its neighbours: alone it costs as much again
 )
 SHORTEST_REQUEST_BYTES = 8  # api key, api version, correlation id
+_LARGE_BYTES = 32 << 10  # a frame that has memory of its own before it is whole
+_ARRIVED = 4  # of a large frame one part in so many
+_LENGTH = struct.Struct(">i")
+
+Frame = bytes | bytearray
+"""Never changed once it is given out."""
 
 
 class FrameAssembler:
@@ -18,50 +27,104 @@ class FrameAssembler:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._chunks: list[bytes | bytearray] = []
-        self._kept_bytes = 0
-        self._wanted_bytes = LENGTH_BYTES
+        self._prefix = b""  # of a length that has come in part
+        self._length = 0  # of the frame under way, or 0
+        self._chunks: list[bytes | bytearray] = []  # of that frame
+        self._chunk_bytes = 0
+        self._large: bytearray | None = None  # that frame, as long as it will be
+        self._filled = 0  # of it
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes kept for a frame that is not complete yet."""
-        return self._kept_bytes
+        """Bytes of memory kept for a frame that is not complete yet."""
+        if self._large is not None:
+            return LENGTH_BYTES + len(self._large)
+        return LENGTH_BYTES + self._chunk_bytes if self._length else len(self._prefix)
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the frames (without their length) that `data` completes. Raises Malformed."""
-        self._kept_bytes += len(data)
-        if self._kept_bytes < self._wanted_bytes:
-            self._keep(data)
+    def room(self) -> memoryview | None:
+        """Where the bytes that come next can be put, or None: give them to `feed`."""
+        return None if self._large is None else memoryview(self._large)[self._filled :]
+
+    def filled(self, count: int) -> list[Frame]:
+        """So many bytes were put into `room`; returns the frame if that completes it."""
+        large = self._large
+        assert large is not None
+        self._filled += count
+        if self._filled < len(large):
             return []
-        if self._chunks:
-            self._chunks.append(data)
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-        frames: list[bytes] = []
-        position, end = 0, len(data)
-        self._wanted_bytes = LENGTH_BYTES
-        while end - position >= LENGTH_BYTES:
-            length = int.from_bytes(data[position : position + LENGTH_BYTES], "big", signed=True)
-            self._check(length)
-            if end - position - LENGTH_BYTES < length:
-                self._wanted_bytes = LENGTH_BYTES + length
+        self._large, self._length = None, 0
+        return [large]
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """Return the frames (without their length) that `data` completes. Raises Malformed."""
+        frames: list[Frame] = []
+        at, end = 0, len(data)
+        while at < end:
+            if self._large is not None:
+                count = min(end - at, len(self._large) - self._filled)
+                self._large[self._filled : self._filled + count] = data[at : at + count]
+                frames += self.filled(count)
+                at += count
+                continue
+            if not self._length:
+                length, at = self._read_length(data, at)
+                if length and length <= end - at:
+                    frames.append(bytes(data[at : at + length]))
+                    at += length
+                    continue
+                if not length:
+                    break
+                self._length = length
+            missing = self._length - self._chunk_bytes
+            if missing > end - at:
+                self._keep(data[at:])
                 break
-            position += LENGTH_BYTES
-            frames.append(data[position : position + length])
-            position += length
-        if position < end:
-            self._chunks.append(data[position:] if position else data)
-        self._kept_bytes = end - position
+            frames.append(b"".join((*self._chunks, data[at : at + missing])))
+            self._forget_chunks()
+            at += missing
         return frames
 
-    def _keep(self, data: bytes) -> None:
+    def _read_length(self, data: bytes | memoryview, at: int) -> tuple[int, int]:
+        """The length of the frame that begins here, 0 where it is cut; and where that goes on."""
+        prefix = self._prefix
+        if not prefix and len(data) - at >= LENGTH_BYTES:
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += LENGTH_BYTES
+        else:
+            missing = LENGTH_BYTES - len(prefix)
+            prefix += data[at : at + missing]
+            at += missing
+            if len(prefix) < LENGTH_BYTES:
+                self._prefix = prefix
+                return 0, len(data)
+            self._prefix = b""
+            (length,) = _LENGTH.unpack(prefix)
+        self._check(length)
+        return length, at
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        """Keep a part of the frame under way; nothing where only its length is there."""
+        if not data:
+            return
+        self._chunk_bytes += len(data)
         chunks = self._chunks
         if len(data) >= _SMALL_BYTES:
-            chunks.append(data)
+            chunks.append(bytes(data))
         elif chunks and isinstance(last := chunks[-1], bytearray):
             last += data
         else:
             chunks.append(bytearray(data))
+        if self._length >= _LARGE_BYTES and self._chunk_bytes * _ARRIVED >= self._length:
+            large = bytearray(self._length)
+            self._filled = self._chunk_bytes
+            large[: self._filled] = b"".join(chunks)
+            self._large = large
+            self._chunks.clear()
+            self._chunk_bytes = 0
+
+    def _forget_chunks(self) -> None:
+        self._chunks.clear()
+        self._chunk_bytes = self._length = 0
 
     def _check(self, length: int) -> None:
         if length < SHORTEST_REQUEST_BYTES:

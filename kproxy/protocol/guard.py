@@ -13,6 +13,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
+from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
 
 
@@ -75,7 +76,7 @@ def admit(schema: Any, data: bytes, position: int, elements_max: int) -> Admitte
     return Admitted(whole, 0, len(whole) - behind, elements)
 
 
-def skip_tags(data: bytes, position: int, end: int, elements_max: int) -> tuple[int, int]:
+def skip_tags(data: Frame, position: int, end: int, elements_max: int) -> tuple[int, int]:
     """Walk over a tagged-field section of which no field is of interest.
 
     Returns (next position, how many elements may follow). Raises Malformed.
@@ -83,7 +84,7 @@ def skip_tags(data: bytes, position: int, end: int, elements_max: int) -> tuple[
     if position < end and data[position] == 0:
         return position + 1, elements_max
     walk = GuardWalk(elements_max)
-    return _tags_walker({})(data, position, end, walk), walk.elements_left
+    return _tags_walker({})(bytes(data), position, end, walk), walk.elements_left
 
 
 @cache

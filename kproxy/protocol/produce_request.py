@@ -7,6 +7,7 @@ each version with kio's reader. Source: Kafka's ProduceRequest.json.
 import struct
 from typing import NamedTuple
 
+from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import TooMany, skip_tags
 from kproxy.protocol.responses import PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
 from kproxy.protocol.varint import Malformed, read_uvarint
@@ -17,10 +18,13 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 
 
 class Topic(NamedTuple):
-    """A topic by its name, or from version 13 by its id; (partition, record batch) pairs."""
+    """A topic by its name, or from version 13 by its id; (partition, record batch) pairs.
+
+    A record batch is a part of the request's frame, not a copy.
+    """
 
     topic: str | bytes
-    partitions: list[tuple[int, bytes | None]]
+    partitions: list[tuple[int, memoryview | None]]
 
 
 class ProduceRequest(NamedTuple):
@@ -31,7 +35,7 @@ class ProduceRequest(NamedTuple):
     topics: list[Topic]
 
 
-def decode_produce(data: bytes, position: int, version: int, elements_max: int) -> ProduceRequest:
+def decode_produce(data: Frame, position: int, version: int, elements_max: int) -> ProduceRequest:
     """Read the body that begins at `position`. Raises Malformed, of which TooMany."""
     try:
         return _decode(data, position, version, elements_max)
@@ -48,17 +52,17 @@ def each_once(request: ProduceRequest) -> ProduceRequest:
             repeated = True
     if not repeated:
         return request
-    last: dict[str | bytes, dict[int, bytes | None]] = {}
+    last: dict[str | bytes, dict[int, memoryview | None]] = {}
     for topic, partitions in topics:
         last.setdefault(topic, {}).update(partitions)
     taken = [Topic(topic, list(partitions.items())) for topic, partitions in last.items()]
     return request._replace(topics=taken)
 
 
-def _decode(data: bytes, at: int, version: int, elements_max: int) -> ProduceRequest:
+def _decode(data: Frame, at: int, version: int, elements_max: int) -> ProduceRequest:
     flexible, by_id = version >= PRODUCE_FLEXIBLE, version >= PRODUCE_TOPIC_IDS
     short, long = (_compact, _compact) if flexible else (_fixed_short, _fixed_long)
-    end = len(data)
+    end, view = len(data), memoryview(data)
     length, at = short(data, at, end)
     transactional_id = None if length < 0 else data[at : at + length].decode()
     at += max(length, 0)
@@ -70,8 +74,8 @@ def _decode(data: bytes, at: int, version: int, elements_max: int) -> ProduceReq
         length, at = (16, at) if by_id else short(data, at, end)
         if not 0 <= length <= end - at:
             raise Malformed(f"a topic's name of {length} bytes")
-        topic = data[at : at + length]
-        partitions: list[tuple[int, bytes | None]] = []
+        topic = bytes(data[at : at + length])
+        partitions: list[tuple[int, memoryview | None]] = []
         parts, at = long(data, at + length, end)
         elements_max = _counted(parts, end - at, elements_max)
         for _ in range(parts):
@@ -79,7 +83,7 @@ def _decode(data: bytes, at: int, version: int, elements_max: int) -> ProduceReq
             length, at = long(data, at + 4, end)
             if length > end - at:
                 raise Malformed(f"records of {length} bytes are longer than the request")
-            partitions.append((index, None if length < 0 else data[at : at + length]))
+            partitions.append((index, None if length < 0 else view[at : at + length]))
             at += max(length, 0)
             if flexible:
                 at, elements_max = skip_tags(data, at, end, elements_max)
@@ -91,18 +95,18 @@ def _decode(data: bytes, at: int, version: int, elements_max: int) -> ProduceReq
     return ProduceRequest(transactional_id, acks, topics)
 
 
-def _compact(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _compact(data: Frame, at: int, end: int) -> tuple[int, int]:
     """A length or count, -1: null; and where it goes on."""
     value, at = read_uvarint(data, at, end)
     return value - 1, at
 
 
-def _fixed_short(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _fixed_short(data: Frame, at: int, end: int) -> tuple[int, int]:
     (length,) = _I16.unpack_from(data, at)
     return _nullable(length), at + 2
 
 
-def _fixed_long(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _fixed_long(data: Frame, at: int, end: int) -> tuple[int, int]:
     (length,) = _I32.unpack_from(data, at)
     return _nullable(length), at + 4
 

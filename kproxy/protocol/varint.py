@@ -6,7 +6,7 @@ class Malformed(ValueError):
 
 
 def _read_base_128(
-    data: bytes | memoryview, position: int, end: int, bytes_max: int
+    data: bytes | bytearray | memoryview, position: int, end: int, bytes_max: int
 ) -> tuple[int, int]:
     value = shift = 0
     for at in range(position, min(end, position + bytes_max)):
@@ -20,7 +20,7 @@ def _read_base_128(
     raise Malformed("the bytes end inside a varint")
 
 
-def read_uvarint(data: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
+def read_uvarint(data: bytes | bytearray | memoryview, position: int, end: int) -> tuple[int, int]:
     """Return (value, next position). Raises Malformed past `end` or above 32 bits."""
     if end - position >= 3:  # most lengths
         first, second, third = data[position : position + 3]
@@ -36,7 +36,7 @@ def read_uvarint(data: bytes | memoryview, position: int, end: int) -> tuple[int
     return value, position
 
 
-def read_varlong(data: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
+def read_varlong(data: bytes | bytearray | memoryview, position: int, end: int) -> tuple[int, int]:
     """Return (zigzag-decoded value, next position), as record fields use it. Raises Malformed."""
     value, position = _read_base_128(data, position, end, 10)
     return (value >> 1) ^ -(value & 1), position

@@ -11,6 +11,7 @@ import anyio
 import structlog
 
 from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
 from kproxy.server.descriptors import unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
@@ -37,7 +38,7 @@ class _Left(Exception):
     """The client has gone: nobody waits for the answer."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Serves one client until it leaves, misbehaves, falls silent or the server stops."""
 
     def __init__(self, worker: Worker, limiter: ConnectionLimiter) -> None:
@@ -56,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._begun = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._admitted = False
+        self._room: memoryview | None = None  # of the frame under way
         self._drained: asyncio.Future[None] | None = None  # while the client does not read
 
     # -- what the transport calls
@@ -72,9 +74,18 @@ class Connection(asyncio.Protocol):
         if not self._admitted:
             self.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the loop puts what comes next, before it asks anybody else."""
+        room = self._room = self._pipeline.room()
+        return self._worker.read_buffer if room is None else room
+
+    def buffer_updated(self, count: int) -> None:
         self._timeouts.active(self._monotonic())
-        self._pipeline.data_received(data)
+        if self._room is None:
+            self._pipeline.data_received(self._worker.read_buffer[:count])
+        else:
+            self._room = None
+            self._pipeline.room_filled(count)
 
     def eof_received(self) -> bool:
         self._pipeline.end_input()
@@ -135,7 +146,7 @@ class Connection(asyncio.Protocol):
 
     # -- what the pipeline has done
 
-    def accept(self, frame: bytes) -> Accepted:
+    def accept(self, frame: Frame) -> Accepted:
         self._counters.requests += 1
         self._counters.request_bytes += len(frame)
         return accept(self._worker, frame, self._host, self._next_request)

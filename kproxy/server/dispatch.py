@@ -43,6 +43,7 @@ from kproxy.protocol.codec import (
     encode,
     response_prefix,
 )
+from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import TooMany
 from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each_once
 from kproxy.protocol.varint import Malformed
@@ -133,7 +134,7 @@ class Accepted:
         *,
         call: produce.ProduceCall | None = None,
         api: Api | None = None,
-        frame: bytes = b"",
+        frame: Frame = b"",
         host: str = "",
         next_request: NextRequestSignal | None = None,
     ) -> None:
@@ -169,7 +170,7 @@ class Accepted:
         return None if body is None else _framed(self.header, body)
 
 
-def accept(worker: Worker, frame: bytes, host: str, next_request: NextRequestSignal) -> Accepted:
+def accept(worker: Worker, frame: Frame, host: str, next_request: NextRequestSignal) -> Accepted:
     """Take in a request of the client at `host` and, if it is a Produce, append it.
 
     A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
@@ -196,7 +197,7 @@ def accept(worker: Worker, frame: bytes, host: str, next_request: NextRequestSig
     return Accepted(header, len(frame), api=api, frame=frame, host=host, next_request=next_request)
 
 
-def _produce(frame: bytes, body_at: int, version: int, elements_max: int) -> ProduceRequest:
+def _produce(frame: Frame, body_at: int, version: int, elements_max: int) -> ProduceRequest:
     """Raises Malformed, of which TooMany."""
     return each_once(decode_produce(frame, body_at, version, elements_max))
 
@@ -233,7 +234,7 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Stre
 
 async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: ResponseBudget) -> Body:
     """What the API makes of a request."""
-    header, frame = accepted.header, accepted.frame
+    header, frame = accepted.header, bytes(accepted.frame)
     check = (frame, header, worker.config.request_elements_max)
     next_request = accepted.next_request or NextRequestSignal()
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:

@@ -24,8 +24,9 @@ States. A connection is OPEN, then DRAINING (no more input is taken, what was ac
 answered), then CLOSED (nothing leaves any more, the socket is closing or gone). A malformed request
 goes from any state to CLOSED: answers that are ready leave first.
 
-Callers. The transport calls `data_received`, `pause_writing`, `resume_writing`, `end_input` and
-`lost`; the log `settle`; the loop `flush`; who answers exclusive requests `answered` and `fail`.
+Callers. The transport calls `data_received` (or fills `room`), `pause_writing`, `resume_writing`,
+`end_input` and `lost`; the log `settle`; the loop `flush`; who answers exclusive requests
+`answered` and `fail`.
 Actions may call back at once: `accept` may settle a request before it returns.
 """
 
@@ -33,11 +34,13 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kproxy.memory_budget import MemoryBudget
-from kproxy.protocol.frames import FrameAssembler
+from kproxy.protocol.frames import Frame, FrameAssembler
 from kproxy.protocol.varint import Malformed
+
+Data = TypeVar("Data")
 
 
 class Phase(Enum):
@@ -84,7 +87,7 @@ class NextRequest(Protocol):
 class Actions(Protocol):
     """What a pipeline has done for it."""
 
-    def accept(self, frame: bytes) -> PipelinedRequest:
+    def accept(self, frame: Frame) -> PipelinedRequest:
         """Take a request in; an overlapping one is under way then. Raises Malformed."""
         ...
 
@@ -128,7 +131,7 @@ class RequestPipeline:
         self._in_flight_max = in_flight_max
         self._assembler = FrameAssembler(frame_bytes_max)
         self._unfinished = 0  # bytes of a frame that is not whole yet
-        self._frames: deque[bytes] = deque()  # whole, not accepted yet
+        self._frames: deque[Frame] = deque()  # whole, not accepted yet
         self._requests: deque[PipelinedRequest] = deque()  # accepted, not answered yet
         self._exclusive = Exclusive.NONE
         self._phase = Phase.OPEN
@@ -150,18 +153,32 @@ class RequestPipeline:
 
     # -- events
 
-    def data_received(self, data: bytes) -> None:
-        memory = self._memory
+    def room(self) -> memoryview | None:
+        """Where the bytes that come next can be put, or None: give them to `data_received`."""
+        return self._assembler.room()
+
+    def room_filled(self, count: int) -> None:
+        """So many bytes came and were put into `room`."""
+        self._received(self._assembler.filled, count)
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Bytes came; what is kept of them is copied."""
+        self._received(self._assembler.feed, data)
+
+    def _received(self, take: Callable[[Data], list[Frame]], what: Data) -> None:
+        assembler, memory = self._assembler, self._memory
         try:
-            frames = self._assembler.feed(data)
-            self._note_unfinished(self._assembler.buffered_bytes)
+            frames = take(what)
+            buffered = assembler.buffered_bytes
+            if buffered != self._unfinished:
+                self._note_unfinished(buffered)
         except Malformed as error:
             self.fail(error)
             return
-        for frame in frames:
-            memory.take(len(frame))
-        self._frames += frames
-        self._take()
+        if frames:
+            memory.take(sum(map(len, frames)))
+            self._frames += frames
+            self._take()
 
     def settle(self, request: PipelinedRequest) -> None:
         """An overlapping request is durable or refused."""
@@ -232,8 +249,6 @@ class RequestPipeline:
     # -- in
 
     def _note_unfinished(self, count: int) -> None:
-        if count == self._unfinished:
-            return
         self._memory.give_back(self._unfinished)
         self._memory.take(count)
         self._unfinished = count

@@ -1,6 +1,7 @@
 """File calls that not every platform has, each with its substitute."""
 
 import os
+from collections.abc import Sequence
 
 _IOV_MAX = 1024
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
@@ -37,7 +38,7 @@ def read_into(fd: int, buffers: list[memoryview], position: int, wait: bool) -> 
         return -1
 
 
-def write_all(fd: int, buffers: list[bytes], position: int) -> int:
+def write_all(fd: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
     """Write all buffers in order; the position behind them. Raises OSError."""
     for start in range(0, len(buffers), _IOV_MAX):
         part = buffers[start : start + _IOV_MAX]

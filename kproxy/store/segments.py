@@ -19,7 +19,7 @@ from kproxy.store import files
 from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
 from kproxy.virtual import envelope as envelopes
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.envelope import Body, Envelope
 from kproxy.virtual.outcome import LogLocation
 
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
@@ -102,12 +102,12 @@ class Segments:
 
     def frame(
         self, first_log_offset: int, batch: list[Envelope], synced: int | None = None
-    ) -> tuple[list[bytes], list[LogLocation], int]:
+    ) -> tuple[list[Body], list[LogLocation], int]:
         """(buffers to write, a place for each envelope, bytes in all) at the current end.
 
         `synced`: the log offset before which all is on disk, where nobody counts envelopes.
         """
-        buffers: list[bytes] = []
+        buffers: list[Body] = []
         places: list[LogLocation] = []
         position, segment = self.end, self.active
         log_offset = first_log_offset
@@ -146,7 +146,7 @@ class Segments:
         self.write(buffers, total, False)
         return places
 
-    def write(self, buffers: list[bytes], total: int, sync: bool) -> None:
+    def write(self, buffers: list[Body], total: int, sync: bool) -> None:
         """Append `buffers`, `total` bytes.
 
         Raises OSError, and then the file is as it was before; or LogFailed.

@@ -146,9 +146,9 @@ class Appender:
 
     def send(self, partition: int, envelope: Envelope) -> None:
         """Put an envelope in line. Raises KafkaError where the line is full."""
-        counter = envelope.counter
+        counter, body = envelope.counter, bytes(envelope.body)
         try:
-            self._sending.put(self._data, partition, record_key(envelope), envelope.body, counter)
+            self._sending.put(self._data, partition, record_key(envelope), body, counter)
         except BufferError:
             raise KafkaError(
                 Code.REQUEST_TIMED_OUT, "too much waits for the cluster already"

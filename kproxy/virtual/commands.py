@@ -40,7 +40,8 @@ def _body(**values: Any) -> bytes:
 
 
 def _values(envelope: Envelope) -> dict[str, Any]:
-    decoded = json.loads(envelope.body.decode())  # of bytes it would ask for the encoding first
+    text = bytes(envelope.body).decode()  # of bytes `loads` would ask for the encoding first
+    decoded = json.loads(text)
     assert isinstance(decoded, dict)
     return decoded
 
@@ -312,7 +313,7 @@ class ChangeGroup(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ChangeGroup":
-        values, rows = group_rows.decode_change(envelope.body)
+        values, rows = group_rows.decode_change(bytes(envelope.body))
         return ChangeGroup(
             values["group"],
             values["after"],

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from crc32c import crc32c
 
+from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual.types import QueueId
 
 NO_QUEUE = QueueId(bytes(16))
@@ -18,6 +19,10 @@ HEAD = struct.Struct(">BB16siqqQQ")
 HEAD_BYTES = HEAD.size
 FORM = 2
 _CRC = struct.Struct(">I")
+
+
+Body = bytes | memoryview
+"""A client's batch is a part of the frame that it came in, until it is read from the log again."""
 
 
 class Kind(IntEnum):
@@ -55,7 +60,8 @@ class Envelope:
     """One record of a log. A plain class: one is made per batch on the hot path."""
 
     __slots__ = (
-        "body", "counter", "kind", "number", "partition", "queue_id", "time_ms", "writer",
+        "body", "counter", "header", "kind", "number", "partition", "queue_id", "time_ms",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +72,7 @@ class Envelope:
         *,
         number: int = 0,
         time_ms: int = 0,
-        body: bytes = b"",
+        body: Body = b"",
         writer: int = 0,
         counter: int = 0,
     ) -> None:
@@ -78,6 +84,7 @@ class Envelope:
         self.body = body
         self.writer = writer
         self.counter = counter
+        self.header: BatchHeader | None = None  # of the batch that an APPEND carries, once read
 
     def head(self) -> bytes:
         return HEAD.pack(

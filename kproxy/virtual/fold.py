@@ -110,7 +110,7 @@ class Fold:
         row = self.state.partition(key)
         if row is None:
             return _NO_QUEUE
-        header = read_header(envelope.body)
+        header = envelope.header or read_header(envelope.body)
         if header.producer_id >= 0:
             verdict = producers.judge(self.state, key, row, header)
             if verdict is not None:

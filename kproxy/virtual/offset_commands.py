@@ -79,7 +79,7 @@ class CommitOffsets(NamedTuple):
     @staticmethod
     def decode(envelope: Envelope) -> "CommitOffsets":
         """Raises ValueError for a form of a later kproxy."""
-        return _decode_commit(envelope.body, envelope.time_ms)
+        return _decode_commit(bytes(envelope.body), envelope.time_ms)
 
 
 def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
@@ -141,7 +141,7 @@ class DeleteOffsets(NamedTuple):
     @staticmethod
     def decode(envelope: Envelope) -> "DeleteOffsets":
         """Raises ValueError for a form of a later kproxy."""
-        return _decode_deletion(envelope.body)
+        return _decode_deletion(bytes(envelope.body))
 
 
 def _decode_deletion(body: bytes) -> DeleteOffsets:
@@ -188,7 +188,7 @@ class ExpireOffsets(NamedTuple):
     @staticmethod
     def decode(envelope: Envelope) -> "ExpireOffsets":
         """Raises ValueError for a form of a later kproxy."""
-        return _decode_expiry(envelope.body, envelope.number)
+        return _decode_expiry(bytes(envelope.body), envelope.number)
 
 
 def _decode_expiry(body: bytes, again_ms: int) -> ExpireOffsets:

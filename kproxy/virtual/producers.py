@@ -51,11 +51,33 @@ def judge(
         return None if header.base_sequence == 0 else Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     if header.base_sequence == (newest + 1) & _SEQUENCE_MAX:
         return None
+    return _batch_of(data, header) or Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def repeated(
+    state: State, key: PartitionKey, row: Partition, header: BatchHeader
+) -> BatchMetadata | None:
+    """The batch that this one repeats, as `judge` finds it.
+
+    Batches that come before this one may be on their way still: one that is ahead of all that are
+    remembered repeats none, and that is nearly every one.
+    """
+    data = _find(state, key, row, header.producer_id)
+    if data is None:
+        return None
+    epoch, newest = producer_newest(data)
+    ahead = (header.base_sequence - newest - 1) & _SEQUENCE_MAX
+    if header.producer_epoch != epoch or ahead <= _SEQUENCE_MAX // 2:
+        return None
+    return _batch_of(data, header)
+
+
+def _batch_of(data: bytes, header: BatchHeader) -> BatchMetadata | None:
     last = last_sequence(header)
     for sent in decode_producer(data).batches:
         if sent.last_sequence == last and sent.last_delta == header.last_offset_delta:
             return sent
-    return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    return None
 
 
 def _find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> bytes | None:

@@ -28,6 +28,8 @@ from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.counters import Counters
 
+_READ_BYTES = 256 << 10
+
 Args = TypeVarTuple("Args")
 Encoded = TypeVar("Encoded")
 
@@ -142,6 +144,8 @@ class Worker:
             config.fetch_sessions_max, config.fetch_session_partitions_max, clock=clock
         )
         self.request_memory = MemoryBudget(config.request_bytes_buffered_max)
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        """What the loop reads from sockets into: one for all, as it takes one after the other."""
         self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests
         self.answer_memory = MemoryBudget(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches

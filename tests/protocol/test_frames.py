@@ -1,5 +1,6 @@
 import struct
 import tracemalloc
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,33 @@ def test_any_split_gives_the_same_frames(bodies: list[bytes], data: st.DataObjec
     frames: list[bytes] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         frames += assembler.feed(stream[start:end])
+    assert frames == bodies
+    assert assembler.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_read_into_a_frame_itself(seed: int) -> None:
+    """As a connection does: into the room of a large frame where there is one."""
+    random = Random(seed)
+    sizes = [random.choice((9, 5000, 40_000, 200_000)) for _ in range(4)]
+    bodies = [random.randbytes(size) for size in sizes]
+    stream = memoryview(framed(*bodies))
+    assembler = FrameAssembler(1 << 20)
+    frames: list[bytes | bytearray] = []
+    arrived = 0
+    while stream:
+        room = assembler.room()
+        assert assembler.buffered_bytes <= 4 + max(4 * arrived, 0)
+        count = min(
+            random.choice((90, 5000, 70_000)), len(stream), *([] if room is None else [len(room)])
+        )
+        if room is None:
+            frames += assembler.feed(stream[:count])
+        else:
+            room[:count] = stream[:count]
+            frames += assembler.filled(count)
+        arrived += count
+        stream = stream[count:]
     assert frames == bodies
     assert assembler.buffered_bytes == 0
 

@@ -35,6 +35,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
+def received(one: connection.Connection, data: bytes) -> None:
+    """As if the loop had read this."""
+    one.get_buffer(-1)[: len(data)] = data
+    one.buffer_updated(len(data))
+
+
 async def leaving(
     in_that_turn: Callable[[connection.Connection], None],
     asked: asyncio.Event | None = None,
@@ -82,7 +88,7 @@ async def test_a_request_has_its_turn_in_the_turn_the_client_leaves() -> None:
     """It is not answered: the connection is closed by then."""
     request = encode_request(ApiKey.API_VERSIONS, 0, 1, {})
     with capture_logs() as lines:
-        await leaving(lambda one: one.data_received(request))
+        await leaving(lambda one: received(one, request))
     assert not lines
 
 
@@ -121,6 +127,24 @@ async def test_what_is_done_is_answered_before_a_fault_ends_the_connection(last:
     assert [int.from_bytes(frame[:4], "big") for frame in found] == [0, 1, 2]
 
 
+async def test_large_and_small_requests_in_one_stream() -> None:
+    """Large ones are read into memory of their own, past what is read for all."""
+    worker = memory_worker()
+    values = [b"x" * size for size in (100, 300_000, 9, 40_000, 700_000, 1)]
+    requests = b"".join(
+        encode_request(ApiKey.PRODUCE, 9, number, produce_values("q", batch(value)))
+        for number, value in enumerate(values)
+    )
+    found = FrameAssembler(1 << 20).feed(await said(requests, worker, end=True))
+    assert [int.from_bytes(frame[:4], "big") for frame in found] == list(range(len(values)))
+    queue = worker.catalogue.find("q")
+    assert queue is not None
+    row = worker.shard("q", 0).state.partition((queue.queue_id, 0))
+    assert row is not None
+    assert row.next_offset == len(values)  # each was sound
+    assert worker.request_memory.used == 0
+
+
 async def test_a_client_that_does_not_read_its_last_answers_is_disconnected() -> None:
     limiter, made = Limiter(), []
 
@@ -134,7 +158,7 @@ async def test_a_client_that_does_not_read_its_last_answers_is_disconnected() ->
         await limiter.admitted.wait()
         one = made[0]
         one._transport.write(bytes(60_000))
-        one.data_received(bytes(4))  # no request
+        received(one, bytes(4))  # no request
         one._monotonic = lambda: time.monotonic() + 1000
         one.expire()
         await asyncio.wait_for(limiter.tasks[0], 5)
