@@ -20,6 +20,7 @@ _log = structlog.get_logger()
 
 FRAME_BYTES = 128  # about what an envelope takes besides its body
 _LOOK_S = 0.01  # how old an answer about free disk may be; what is written here is counted
+_MAINTAIN_S = 0.5
 FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
 _ALWAYS, _MODEST, ALL = (
@@ -33,7 +34,7 @@ class DiskSpace:
     def __init__(self, directory: Path, free_bytes_min: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._directory = directory
         self._monotonic = clock.monotonic
-        self._looked_at = float("-inf")
+        self._looked_at = self._maintained_at = float("-inf")
         self._free_bytes = 0  # as of then, less what was written since
         self._free_bytes_min = free_bytes_min
         self._reserve = directory / "RESERVE"
@@ -47,10 +48,10 @@ class DiskSpace:
 
     def allowed_kinds(self, wanted_bytes: int) -> frozenset[Kind]:
         """The kinds of envelope that may be written now, where `wanted_bytes` are to be."""
-        now = self._monotonic()
-        if now - self._looked_at > _LOOK_S:
-            self._looked_at, self._free_bytes = now, self.free_bytes()
-        free = self._free_bytes = self._free_bytes - wanted_bytes
+        now, free = self._monotonic(), self._free_bytes - wanted_bytes
+        if now - self._looked_at > _LOOK_S or free < self._free_bytes_min:
+            self._looked_at, free = now, self.free_bytes() - wanted_bytes
+        self._free_bytes = free
         refusing = free < self._free_bytes_min
         if refusing != self._refusing:
             self._refusing = refusing
@@ -67,7 +68,10 @@ class DiskSpace:
 
     def maintain_reserve(self) -> None:
         """Called every so often: give the reserve up where others filled the disk, or take it."""
-        free = self.free_bytes()
+        now = self._monotonic()
+        if now - self._maintained_at < _MAINTAIN_S:
+            return  # for another shard on this disk
+        self._maintained_at, free = now, self.free_bytes()
         if free < self._reserve_bytes:
             self._release()
         elif not self._held and free > self._free_bytes_min + 2 * self._reserve_bytes:

@@ -57,10 +57,14 @@ class DueIndexScanner:
         """
         self._hear()
         self._before = bounds = self._bounds
-        keys = self._keys(bounds.low, end) if bounds.low < end else []
+        keys = self._keys(bounds.low, bounds.high) if bounds.low < end else []
+        found, keys = keys, [key for key in keys if key < end]
         whole = len(keys) == self._slice
-        if bounds.low < end:
-            self._bounds = bounds._replace(low=keys[-1] + b"\0" if whole else end)
+        if whole:
+            self._bounds = bounds._replace(low=keys[-1] + b"\0")
+        elif bounds.low < end:  # nothing lies before the next one, and until then nobody looks
+            following = found[len(keys)] if len(keys) < len(found) else max(end, bounds.high)
+            self._bounds = bounds._replace(low=following)
         if not keys:
             keys = self._filed_late(late)
         self._more = whole or late < self._bounds.high

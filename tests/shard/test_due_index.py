@@ -96,7 +96,7 @@ async def test_what_was_deleted_is_not_stepped_over_again() -> None:
     index.starts.clear()
     index.now = 1011
     assert await looks.passes() == []
-    assert index.starts == [key(1010)]
+    assert not [start for start in index.starts if start < key(1010)]
 
 
 async def test_what_a_clock_that_was_ahead_has_filed_is_given_at_once() -> None:
