@@ -61,6 +61,11 @@ class DictKv:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter([(k, self.rows[k]) for k in sorted(self.rows) if start <= k < end])
 
+    walk = scan
+
+    def let_go(self) -> None:
+        pass
+
     def unflushed_deletions(self) -> int:
         return 0
 

@@ -74,7 +74,7 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
     size = 0
     if followed.offset < high_watermark and (budget.bytes_left > 0 or budget.first):
         limit = min(followed.max_bytes, budget.bytes_left)
-        for last_offset, batch in state.batches(followed.key, followed.offset, high_watermark):
+        for last_offset, batch in state.next_batches(followed.key, followed.offset, high_watermark):
             if size + batch.length > limit and not (budget.first and not batches):
                 break
             batches.append((last_offset - batch.last_delta, batch))
@@ -232,7 +232,12 @@ async def _fill(chunk: bytearray, reads: Sequence[Read]) -> None:
 
 
 def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
-    """Batches that lie one behind the other, with little between them, are read together."""
+    """Batches that lie one behind the other, with little between them, are read together.
+
+    Queues that are written in turn have their batches in turn: in the order of the log many are.
+    """
+    if len(reads) > 1:
+        reads = sorted(reads, key=_where)
     segments, segment, begin, end = reads[0].segments, -1, 0, 0
     buffers: list[memoryview] = []
     for at, _, batch, of in reads:
@@ -249,6 +254,10 @@ def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
         segments, segment, begin, end = of, batch.segment, position, position + length
         buffers = [view[at : at + length]]
     yield _Run(segments, segment, begin, buffers, end - begin)
+
+
+def _where(read: Read) -> tuple[int, int, int]:
+    return id(read.segments), read.batch.segment, read.batch.position
 
 
 def _read_waiting(runs: list[_Run]) -> None:

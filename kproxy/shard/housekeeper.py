@@ -99,6 +99,7 @@ class Housekeeper:
     async def round(self) -> None:
         """One round of all there is to do."""
         self._shard.disk_space.maintain_reserve()
+        self._shard.kv.let_go()
         swept = await self._sweep()
         if self._mostly_dead(self._shard.segments.active):
             await self._shard.log.roll()

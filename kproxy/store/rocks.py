@@ -20,6 +20,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
     WriteOptions,
@@ -106,6 +107,8 @@ class RocksKv:
         self._shut = False
         self._abandoned = False
         self._behind: dict[bytes, bytes | None] = {}
+        self._kept: RdictIter | None = None
+        self._walks = 0
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore  # a property, whatever its stub says
 
@@ -126,6 +129,30 @@ class RocksKv:
             yield key, value
             if self._shut:
                 raise RowsClosed
+
+    def walk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As `scan`, for few rows, and nothing else may walk before it is done.
+
+        Making an iterator costs more than a few steps of it: one is kept until rows change, or
+        until `let_go`.
+        """
+        if self._shut:
+            raise RowsClosed
+        self.push()
+        if self._kept is None:
+            self._kept = self._db.iter(ReadOptions())
+        kept = self._kept
+        self._walks += 1
+        walk = self._walks
+        kept.seek(start)
+        while kept.valid() and (key := kept.key()) < end:
+            yield key, kept.value()
+            assert walk == self._walks, "another walk was begun meanwhile"
+            kept.next()
+
+    def let_go(self) -> None:
+        """Of what the kept iterator holds: memory, and files that were compacted away."""
+        self._kept = None
 
     def write(self, changes: dict[bytes, bytes | None]) -> None:
         """Put changes, or with None delete, all at once.
@@ -158,6 +185,7 @@ class RocksKv:
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(str(error)) from error
         self._behind = {}
+        self._kept = None
 
     def unflushed_bytes(self) -> int:
         return self._number("cur-size-active-mem-table")
@@ -169,6 +197,7 @@ class RocksKv:
     def begin_flush(self) -> None:
         """Begin to put on disk what was written so far, and nothing that is written from now on."""
         self.push()
+        self.let_go()
         self._errors = self._number("background-errors")
         try:
             self._db.flush(False)
@@ -197,6 +226,7 @@ class RocksKv:
     def shut(self) -> None:
         """Let nobody read or write from now on: it is about to be closed, on another thread."""
         self._shut = True
+        self.let_go()
 
     def last_write(self, changes: dict[bytes, bytes | None]) -> None:
         """Of who closes it."""
@@ -214,6 +244,7 @@ class RocksKv:
 
     def close(self) -> None:
         """Raises RowsFailed: they are not all on disk, and the log has the rest."""
+        self.let_go()
         if self._abandoned:
             return
         try:

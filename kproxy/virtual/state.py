@@ -27,6 +27,10 @@ class Kv(Protocol):
         """Pairs with start <= key < end, in key order, as they stood when the scan began."""
         ...
 
+    def walk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As `scan`, where few are wanted; one at a time."""
+        ...
+
     def write(self, changes: dict[bytes, bytes | None]) -> None:
         """Put all, or with None delete, at once."""
         ...
@@ -200,6 +204,12 @@ class State:
         """(last offset, batch) from the one that holds `offset` on, last offset below `end`."""
         start = rows.batch_key(*key, offset)
         for found, value in self.kv.scan(start, rows.batch_key(*key, end)):
+            yield rows.batch_key_offset(found), rows.decode_batch(value)
+
+    def next_batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
+        """As `batches`, for who takes few, and reads of one partition at a time."""
+        start = rows.batch_key(*key, offset)
+        for found, value in self.kv.walk(start, rows.batch_key(*key, end)):
             yield rows.batch_key_offset(found), rows.decode_batch(value)
 
     def first_batch(

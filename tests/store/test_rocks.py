@@ -12,7 +12,8 @@ from tests.harness import eventually
 
 KEYS = st.sampled_from([b"%c%d" % (kind, n) for kind in b"abc" for n in range(6)])
 CHANGES = st.dictionaries(KEYS, st.one_of(st.none(), st.binary(max_size=3)), max_size=8)
-STEPS = st.lists(st.one_of(CHANGES, KEYS, st.sampled_from(["scan", "push", "flush"])), max_size=30)
+STEP = st.one_of(CHANGES, KEYS, st.sampled_from(["scan", "walk", "push", "flush"]))
+STEPS = st.lists(STEP, max_size=30)
 
 
 def scanned(kv: RocksKv) -> dict[bytes, bytes]:
@@ -46,6 +47,10 @@ def as_a_dict(kv: RocksKv, steps: list[object]) -> None:
             assert kv.get(step) == model.get(step)
         elif step == "scan":
             assert scanned(kv) == model
+        elif step == "walk":
+            for start, end in ((b"a", b"z"), (b"b", b"c"), (b"a3", b"b3")):
+                wanted = {key: value for key, value in model.items() if start <= key < end}
+                assert dict(kv.walk(start, end)) == wanted
         else:
             kv.push()
             if step == "flush":
@@ -82,4 +87,16 @@ def test_deleted_rows_are_soon_not_stepped_over_any_more(tmp_path: Path) -> None
         lambda: kv._number("estimate-num-keys") == kv._number("num-entries-active-mem-table")
     )
     eventually(lambda: not kv._number("live-sst-files-size"))
+    kv.close()
+
+
+def test_a_walk_within_another_is_refused(tmp_path: Path) -> None:
+    """They would share one iterator."""
+    kv = RocksKv(tmp_path / "rows", 1 << 20)
+    kv.write({b"%d" % number: b"" for number in range(9)})
+    first = kv.walk(b"0", b"9")
+    next(first)
+    assert next(kv.walk(b"5", b"9"))[0] == b"5"
+    with pytest.raises(AssertionError, match="another walk"):
+        next(first)
     kv.close()
