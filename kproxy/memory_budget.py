@@ -92,6 +92,14 @@ class ResponseBudget(Pace):
         """Whether to free what it was made of would hold the loop."""
         return self._held > _FREED_AT_ONCE_BYTES
 
+    def add(self, size: int) -> bool:
+        """Count one more part, about so many bytes; whether `step` is due now.
+
+        For parts of some microseconds: to await costs as much as they do.
+        """
+        self._made += size
+        return self._made >= _NOTED_BYTES or self.due
+
     async def step(self, size: int = 0) -> None:
         """One more part was made, about so many bytes. Raises Malformed: they are too many."""
         self._made += size

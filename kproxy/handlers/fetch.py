@@ -168,7 +168,8 @@ async def _pieces(
                 texts = []
             texts.append(tail)
             if many:
-                await budget.step(_PART_BYTES)
+                if budget.add(_PART_BYTES):
+                    await budget.step()
                 if len(texts) > _TEXTS_MAX:
                     texts = [b"".join(texts)]
         texts.append(tail)

@@ -6,7 +6,7 @@ There is no tiered storage: timestamps -5 and -6 are answered as Kafka does with
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from threading import Event
 from typing import Any
@@ -38,12 +38,13 @@ _LISTED_BYTES = 200
 
 async def handle(worker: Worker, request: Request) -> bytes:
     """A ListOffsetsResponse body; a partition's error is in its part."""
-    step = request.budget.step
+    budget = request.budget
     asked: Counter[tuple[str, int]] = Counter()
     for topic in request.body.topics:
         for part in topic.partitions:
             asked[topic.name, part.partition_index] += 1
-            await step()
+            if budget.due:
+                await budget.rest()
     topics = []
     for topic in request.body.topics:
         parts = []
@@ -52,8 +53,10 @@ async def handle(worker: Worker, request: Request) -> bytes:
             if times > 1:  # as Kafka: none of them holds, and it is answered once
                 parts.append(Listed(part.partition_index, Code.INVALID_REQUEST))
             elif times:
-                parts.append(await _one(worker, request, topic.name, part))
-            await step(_LISTED_BYTES)
+                found = _one(worker, request, topic.name, part)
+                parts.append(found if isinstance(found, Listed) else await found)
+            if budget.add(_LISTED_BYTES):
+                await budget.step()
         if parts:
             topics.append((topic.name, parts))
     return await worker.encoded(request.budget, list_offsets_body, request.version, topics)
@@ -73,7 +76,8 @@ def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, P
     return shard, key, row
 
 
-async def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed:
+def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed | Awaitable[Listed]:
+    """The answer for a partition; one that takes a search is to be awaited."""
     index: int = part.partition_index
     try:
         shard, key, row = _find(worker, name, index)
@@ -83,19 +87,25 @@ async def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed
     wanted: int = part.timestamp
     if wanted < 0 and request.version < _SINCE_VERSION.get(wanted, request.version + 1):
         return Listed(index, Code.UNSUPPORTED_VERSION)
-    pace, time_ms = request.budget, -1
     if wanted == LATEST:
         offset = row.next_offset
     elif wanted in (EARLIEST, EARLIEST_LOCAL):
         offset = row.log_start
     elif wanted in _TIERED:
         offset = -1
-    elif wanted == MAX_TIMESTAMP:
-        time_ms, offset = await _Search(worker, pace, shard, key, row).latest_time()
     else:
-        time_ms, offset = await _Search(worker, pace, shard, key, row).by_time(wanted)
-    epoch = LEADER_EPOCH if offset >= 0 else -1
-    return Listed(index, Code.NONE, time_ms, offset, epoch)
+        return _searched(_Search(worker, request.budget, shard, key, row), index, wanted)
+    return _listed(index, -1, offset)
+
+
+async def _searched(search: "_Search", index: int, wanted: int) -> Listed:
+    if wanted == MAX_TIMESTAMP:
+        return _listed(index, *await search.latest_time())
+    return _listed(index, *await search.by_time(wanted))
+
+
+def _listed(index: int, time_ms: int, offset: int) -> Listed:
+    return Listed(index, Code.NONE, time_ms, offset, LEADER_EPOCH if offset >= 0 else -1)
 
 
 class _Search:

@@ -271,7 +271,8 @@ async def _committed(
                 row = state.committed(group_id, (queue.queue_id, index))
             code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
             parts.append(_offset(index, row, code))
-            await budget.step(_PART_BYTES)
+            if budget.add(_PART_BYTES):
+                await budget.step()
         answer.append(_labelled(topic, by_id, parts))
     return answer
 

@@ -25,6 +25,8 @@ Key = TypeVar("Key", bound=Hashable)
 _COUNTED_AT_ONCE = 500
 FREED_AT_ONCE = 20_000
 """Small objects that are freed in some milliseconds; of more, `Pace.let_go`."""
+_LET_GO_AT_ONCE = 200
+_LEAVES = frozenset((int, str, bytes, bool, float, type(None)))
 _Line = deque[asyncio.Future[None]]
 _line: RunVar[_Line] = RunVar("kproxy_turns")
 
@@ -70,19 +72,28 @@ class Pace:
         Of what is among it only values are looked at: containers, and dataclasses' fields.
         """
         while held:
-            value = held.pop()
-            if isinstance(value, tuple | list):
-                held.extend(value)
-            elif isinstance(value, dict):
-                held.extend(value.values())
-            else:
-                for name in _parts(value.__class__):
-                    part = getattr(value, name)
-                    if isinstance(part, tuple | list | dict):
-                        held.append(part)
+            _take_apart(held)
             if self.due:
-                del value
                 await self.rest()
+
+
+def _take_apart(held: list[Any]) -> None:
+    """Put what the last of them hold in their place."""
+    some = held[-_LET_GO_AT_ONCE:]
+    del held[-_LET_GO_AT_ONCE:]
+    for value in some:
+        kind = value.__class__
+        if kind in _LEAVES:
+            continue
+        if issubclass(kind, tuple | list):
+            held.extend(value)
+        elif issubclass(kind, dict):
+            held.extend(value.values())
+        else:
+            for name in _parts(kind):
+                part = getattr(value, name)
+                if isinstance(part, tuple | list | dict):
+                    held.append(part)
 
 
 @cache
