@@ -115,10 +115,11 @@ class FrameAssembler:
         else:
             chunks.append(bytearray(data))
         if self._length >= _LARGE_BYTES and self._chunk_bytes * _ARRIVED >= self._length:
-            large = bytearray(self._length)
-            self._filled = self._chunk_bytes
-            large[: self._filled] = b"".join(chunks)
-            self._large = large
+            large, at = bytearray(self._length), 0
+            for chunk in chunks:
+                large[at : at + len(chunk)] = chunk
+                at += len(chunk)
+            self._large, self._filled = large, at
             self._chunks.clear()
             self._chunk_bytes = 0
 

@@ -194,6 +194,8 @@ def accept(worker: Worker, frame: Frame, host: str, next_request: NextRequestSig
             if not produce.is_long(body):
                 call = produce.append(worker, header.api_version, body)
                 return Accepted(header, len(frame), call=call)
+    else:
+        frame = bytes(frame)  # as kio reads it; what it came in is let go
     return Accepted(header, len(frame), api=api, frame=frame, host=host, next_request=next_request)
 
 
@@ -234,9 +236,10 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Stre
 
 async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: ResponseBudget) -> Body:
     """What the API makes of a request."""
-    header, frame = accepted.header, bytes(accepted.frame)
-    check = (frame, header, worker.config.request_elements_max)
+    header, frame = accepted.header, accepted.frame
     next_request = accepted.next_request or NextRequestSignal()
+    if api.key != _PRODUCE:
+        check = (bytes(frame), header, worker.config.request_elements_max)
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
         request = Request(
