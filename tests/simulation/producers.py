@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual.producer_rows import BatchMetadata
-from kproxy.virtual.producers import judge
+from kproxy.virtual.producers import repeated
 from kproxy.virtual.types import PartitionKey
 from tests.wire import batch
 
@@ -49,8 +48,8 @@ class Producer:
         row = shard.state.partition(self._key)
         if row is None:
             return None
-        found = judge(shard.state, self._key, row, read_header(self._pending))
-        return found.base_offset if isinstance(found, BatchMetadata) else None
+        found = repeated(shard.state, self._key, row, read_header(self._pending))
+        return None if found is None else found.base_offset
 
     def acknowledged(self) -> None:
         assert self._pending is not None
