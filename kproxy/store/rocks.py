@@ -133,8 +133,8 @@ class RocksKv:
     def walk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As `scan`, for few rows, and nothing else may walk before it is done.
 
-        Making an iterator costs more than a few steps of it: one is kept until rows change, or
-        until `let_go`.
+        A new iterator costs more than a few steps of it: one is kept until rows change, or until
+        `let_go`.
         """
         if self._shut:
             raise RowsClosed

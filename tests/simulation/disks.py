@@ -40,6 +40,11 @@ class SimKv:
         found = keys[bisect_left(keys, start) : bisect_left(keys, end)]
         return iter([(key, rows[key]) for key in found])
 
+    walk = scan
+
+    def let_go(self) -> None:
+        pass
+
     def write(self, changes: dict[bytes, bytes | None]) -> None:
         self._check()
         for key, value in changes.items():
