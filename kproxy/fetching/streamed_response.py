@@ -13,7 +13,7 @@ from kproxy.fetching.context import FetchPartition
 from kproxy.memory_budget import MemoryBudget
 from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows import Batch
+from kproxy.virtual.rows import StoredBatch
 
 CHUNK_BYTES = 1 << 20  # of an answer, what is read before it is sent; one batch more at most
 _READS_MAX = 1000  # batches in a chunk: some milliseconds of the loop
@@ -27,13 +27,13 @@ LEADER_EPOCH = 0  # constant while embedded: there is never another leader
 
 
 class PartitionRead(NamedTuple):
-    """One partition's part of an answer. `batches`: (base offset, where it lies)."""
+    """One partition's part of an answer."""
 
     followed: FetchPartition
     code: Code
     high_watermark: int
     log_start: int
-    batches: Sequence[tuple[int, Batch]]
+    batches: Sequence[StoredBatch]
     size: int
     segments: Segments | None = None  # that the batches lie in
 
@@ -70,15 +70,16 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
     high_watermark, log_start = row.next_offset, row.log_start
     if not log_start <= followed.offset <= high_watermark:
         return PartitionRead(followed, Code.OFFSET_OUT_OF_RANGE, -1, -1, (), 0)
-    batches: list[tuple[int, Batch]] = []
+    batches: list[StoredBatch] = []
     size = 0
     if followed.offset < high_watermark and (budget.bytes_left > 0 or budget.first):
         limit = min(followed.max_bytes, budget.bytes_left)
-        for last_offset, batch in state.next_batches(followed.key, followed.offset, high_watermark):
-            if size + batch.length > limit and not (budget.first and not batches):
+        for batch in state.stored_batches(followed.key, followed.offset, high_watermark):
+            size += batch[3]
+            if size > limit and (batches or not budget.first):
+                size -= batch[3]
                 break
-            batches.append((last_offset - batch.last_delta, batch))
-            size += batch.length
+            batches.append(batch)
             if len(batches) == _BATCHES_AT_ONCE:
                 break
         if batches:
@@ -94,9 +95,9 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
 
 
 class Stored(NamedTuple):
-    """Batches of one partition, each with its base offset, and where they lie."""
+    """Batches of one partition, and the log that they lie in."""
 
-    batches: Sequence[tuple[int, Batch]]
+    batches: Sequence[StoredBatch]
     segments: Segments
 
 
@@ -110,7 +111,7 @@ class Pins:
     def hold(self, stored: Iterable[Stored]) -> None:
         wanted: dict[Segments, set[int]] = {}
         for batches, segments in stored:
-            wanted.setdefault(segments, set()).update(batch.segment for _, batch in batches)
+            wanted.setdefault(segments, set()).update([batch[1] for batch in batches])
         for segments, numbers in wanted.items():
             held = self._held.setdefault(segments, set())
             self._stack.enter_context(segments.pinned(numbers - held))
@@ -178,13 +179,8 @@ class StreamedResponse:
         return None
 
 
-class Read(NamedTuple):
-    """One stored batch and where in the chunk it belongs."""
-
-    at: int
-    base_offset: int
-    batch: Batch
-    segments: Segments
+Read = tuple[int, int, int, int, int, Segments]
+"""One stored batch: where in the chunk it belongs, and as `StoredBatch`; its log."""
 
 
 class _Run(NamedTuple):
@@ -213,12 +209,12 @@ def _chunks(
             size += len(piece)
             continue
         batches, segments = piece
-        for base_offset, batch in batches:
+        for base_offset, segment, position, length in batches:
             if size >= CHUNK_BYTES or len(reads) == _READS_MAX:
                 yield size, texts, reads
                 size, texts, reads = 0, [], []
-            reads.append(Read(size, base_offset, batch, segments))
-            size += batch.length
+            reads.append((size, base_offset, segment, position, length, segments))
+            size += length
     yield size, texts, reads
 
 
@@ -227,8 +223,8 @@ async def _fill(chunk: bytearray, reads: Sequence[Read]) -> None:
     missing = [run for run in _runs(memoryview(chunk), reads) if not run.read(wait=False)]
     if missing:
         await to_thread.run_sync(_read_waiting, missing)
-    for at, base_offset, batch, _ in reads:
-        place(chunk, at, batch.length, base_offset, LEADER_EPOCH)
+    for at, base_offset, _, _, length, _ in reads:
+        place(chunk, at, length, base_offset, LEADER_EPOCH)
 
 
 def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
@@ -238,11 +234,10 @@ def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
     """
     if len(reads) > 1:
         reads = sorted(reads, key=_where)
-    segments, segment, begin, end = reads[0].segments, -1, 0, 0
+    segments, segment, begin, end = reads[0][5], -1, 0, 0
     buffers: list[memoryview] = []
-    for at, _, batch, of in reads:
-        position, length = batch.position, batch.length
-        if batch.segment == segment and end <= position <= end + _GAP_MAX and of is segments:
+    for at, _, number, position, length, of in reads:
+        if number == segment and end <= position <= end + _GAP_MAX and of is segments:
             if len(buffers) < _BUFFERS_MAX:
                 if position > end:
                     buffers.append(_GAP[: position - end])
@@ -251,13 +246,13 @@ def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
                 continue
         if buffers:
             yield _Run(segments, segment, begin, buffers, end - begin)
-        segments, segment, begin, end = of, batch.segment, position, position + length
+        segments, segment, begin, end = of, number, position, position + length
         buffers = [view[at : at + length]]
     yield _Run(segments, segment, begin, buffers, end - begin)
 
 
 def _where(read: Read) -> tuple[int, int, int]:
-    return id(read.segments), read.batch.segment, read.batch.position
+    return id(read[5]), read[2], read[3]
 
 
 def _read_waiting(runs: list[_Run]) -> None:

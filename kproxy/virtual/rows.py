@@ -374,6 +374,22 @@ class Batch(NamedTuple):
         return _BATCH.pack(*self)
 
 
+StoredBatch = tuple[int, int, int, int]
+"""A batch to be read: base offset, segment, position in its file, length. Plain, for one is made of
+each batch that is fetched."""
+_STORED = struct.Struct(">QIIi")  # a batch's row begins so
+_LAST_OFFSET = struct.Struct(">Q")
+_LAST_OFFSET_AT = _BATCH_KEY.size - _LAST_OFFSET.size
+
+
+def stored_batch(key: bytes, data: bytes) -> StoredBatch:
+    """Of a batch's row. Raises ValueError as `decode_batch` does."""
+    if data[0]:
+        raise later_form("a row of kind b", data[0])
+    segment, position, length, last_delta = _STORED.unpack_from(data)
+    return _LAST_OFFSET.unpack_from(key, _LAST_OFFSET_AT)[0] - last_delta, segment, position, length
+
+
 encode_batch = _BATCH.pack
 """A batch's row from the values of `Batch` in their order: without making one on the hot path."""
 

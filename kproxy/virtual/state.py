@@ -11,7 +11,7 @@ from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPY_BYTES
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES
-from kproxy.virtual.rows import Batch, Committed, Partition, Queue
+from kproxy.virtual.rows import Batch, Committed, Partition, Queue, StoredBatch
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Key = TypeVar("Key")
@@ -206,11 +206,11 @@ class State:
         for found, value in self.kv.scan(start, rows.batch_key(*key, end)):
             yield rows.batch_key_offset(found), rows.decode_batch(value)
 
-    def next_batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """As `batches`, for who takes few, and reads of one partition at a time."""
-        start = rows.batch_key(*key, offset)
-        for found, value in self.kv.walk(start, rows.batch_key(*key, end)):
-            yield rows.batch_key_offset(found), rows.decode_batch(value)
+    def stored_batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[StoredBatch]:
+        """As `batches`, for who reads them: few, and of one partition at a time."""
+        stored = rows.stored_batch
+        for row in self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, end)):
+            yield stored(*row)
 
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]

@@ -11,7 +11,7 @@ from kproxy.fetching import streamed_response
 from kproxy.fetching.streamed_response import Stored, StreamedResponse
 from kproxy.store import files
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows import Batch
+from kproxy.virtual.rows import Batch, StoredBatch
 from tests.fakes import chunks_of
 
 SIZE = 200_000
@@ -34,9 +34,13 @@ def batch(segment: int, position: int, length: int) -> Batch:
     return Batch(segment, position, length, 0, 0, 0, 0, 0)
 
 
+def listed(wanted: list[Batch], base_offset: int = 0) -> list[StoredBatch]:
+    return [(base_offset, one.segment, one.position, one.length) for one in wanted]
+
+
 async def answered(segments: Segments, wanted: list[Batch]) -> bytes:
     """The answer, with what `place` writes (16 bytes of each) left out."""
-    chunks = await chunks_of(StreamedResponse([Stored([(0, one) for one in wanted], segments)]))
+    chunks = await chunks_of(StreamedResponse([Stored(listed(wanted), segments)]))
     return without_heads(b"".join(chunks), wanted)
 
 
@@ -120,7 +124,7 @@ async def test_chunks_are_bounded_and_in_order(
 ) -> None:
     monkeypatch.setattr(streamed_response, "CHUNK_BYTES", 1000)
     wanted = [batch(number % 2, 300 * number, 250) for number in range(60)]
-    stored = [Stored([(7, one) for one in wanted[at : at + 20]], segments) for at in (0, 20, 40)]
+    stored = [Stored(listed(wanted[at : at + 20], 7), segments) for at in (0, 20, 40)]
     pieces = [b"head" * 100, stored[0], b"between", stored[1], stored[2], b"tail"]
     chunks = await chunks_of(StreamedResponse(pieces))
     assert max(map(len, chunks)) < 1000 + 250 + len(b"between")
@@ -141,7 +145,7 @@ async def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
     wanted = [batch(segment, 100, 2000) for segment in range(2)]
 
     async def send() -> bytes:
-        answer = StreamedResponse([Stored([(0, one) for one in wanted], segments)])
+        answer = StreamedResponse([Stored(listed(wanted), segments)])
         with answer.pinned():
             segments.drop(0)
             segments.close()
@@ -166,8 +170,8 @@ def test_pins_hold_what_was_found_until_released(tmp_path: Path) -> None:
         segments.start(segment)
         segments.write([content], 3000, False)
     pins = streamed_response.Pins()
-    pins.hold([Stored([(0, batch(0, 0, 100))], segments)])
-    pins.hold([Stored([(0, batch(0, 100, 100)), (0, batch(1, 0, 100))], segments)])
+    pins.hold([Stored(listed([batch(0, 0, 100)]), segments)])
+    pins.hold([Stored(listed([batch(0, 100, 100), batch(1, 0, 100)]), segments)])
     segments.drop(0)
     segments.drop(1)
     data = bytearray(100)
