@@ -1,34 +1,26 @@
-"""FindCoordinator (10), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
+"""FindCoordinator (10), OffsetCommit (8), OffsetDelete (47).
 
 A commit is judged twice: by the coordinator, which knows of rebalances under way, and by the fold.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from anyio import move_on_after
-
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.handlers.group_coordinators import coordinator_of
-from kproxy.loop.pace import Row, scanned, slices
-from kproxy.memory_budget import ResponseBudget
+from kproxy.loop.pace import slices
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append
-from kproxy.virtual import rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, OffsetCommit
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
 _GROUP = 0
-_COMMIT_BY_ID = _FETCH_BY_ID = 10
+_COMMIT_BY_ID = 10
 _COMMIT_NOT_FOUND = 9  # says that the group is not there
-_FETCH_GROUP_FAULT = 2
-_KNOWN_S = 5.0
 _MEMBER_ID_MAX = 32767  # bytes; what is longer is no member's
 _OFFSETS_AT_ONCE, _METADATA_AT_ONCE = 500, 1 << 19  # in one envelope: it is applied in one turn
 _PART_BYTES = 600  # of an answer: about what a partition takes until it is encoded
@@ -74,7 +66,7 @@ def _no_coordinator(key: str, code: Code, message: str) -> dict[str, Any]:
     }
 
 
-def _queue(worker: Worker, topic: Any, by_id: bool) -> Queue | None:
+def queue_of(worker: Worker, topic: Any, by_id: bool) -> Queue | None:
     if by_id:
         topic_id: UUID | None = topic.topic_id
         return worker.catalogue.find_id(QueueId((topic_id or ZERO_UUID).bytes))
@@ -99,7 +91,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     commits = _Commits(worker, body, absent)
     topics = []
     for topic in body.topics:
-        queue = _queue(worker, topic, by_id)
+        queue = queue_of(worker, topic, by_id)
         deny = queue is not None and settings_of(queue.configs).rewind_denied
         parts = []
         for part in topic.partitions:
@@ -194,120 +186,6 @@ async def _group_fault(worker: Worker, request: Request) -> Code:
         return Code.GROUP_ID_NOT_FOUND if known_code else Code.ILLEGAL_GENERATION
     instance = getattr(body, "group_instance_id", None)
     return group.commit_fault(body.member_id, instance, epoch, request.version)
-
-
-async def fetch(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An OffsetFetchResponse; all of a group's offsets where no topics are named."""
-    body = request.body
-    by_id = request.version >= _FETCH_BY_ID
-    if request.version < 8:
-        answer = await _fetched(worker, request.budget, body, by_id)
-        if answer["error_code"] and request.version < _FETCH_GROUP_FAULT:
-            answer["topics"] = [_faulty(topic, answer["error_code"]) for topic in body.topics]
-        return answer
-    return {"groups": [await _fetched(worker, request.budget, g, by_id) for g in body.groups]}
-
-
-def _faulty(topic: Any, code: Code) -> dict[str, Any]:
-    """The first version says in each partition what is wrong with the group."""
-    parts = [_offset(index, None, code) for index in topic.partition_indexes]
-    return {"name": topic.name, "partitions": parts}
-
-
-async def _known(worker: Worker, group: Any) -> None:
-    """Hear of queues that were deleted and made again: they have nothing of the old ones.
-
-    Where the cluster does not answer, what is known serves: nobody is told of another queue then.
-    """
-    with suppress(KafkaError), move_on_after(_KNOWN_S):
-        await worker.routes.wait_for_catalogue(topic.name for topic in group.topics)
-
-
-async def _fetched(
-    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool
-) -> dict[str, Any]:
-    await budget.step(_PART_BYTES)
-    fault, topics = Code.NONE, []
-    try:
-        fault = await _reader_fault(worker, group)
-        if not fault and group.topics is None:
-            topics = await _all_committed(worker, budget, group.group_id)
-        elif not fault:
-            if not by_id:
-                await _known(worker, group)
-            topics = await _committed(worker, budget, group, by_id)
-    except KafkaError as error:  # another worker has it, now perhaps
-        fault, topics = error.code, []
-    return {"group_id": group.group_id, "topics": topics, "error_code": fault}
-
-
-async def _reader_fault(worker: Worker, asked: Any) -> Code:
-    """A member of a consumer group says at which epoch it asks (KIP-848). Raises KafkaError."""
-    coordinator = coordinator_of(worker, asked.group_id, named=False)
-    member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
-    if member_id is None and epoch < 0:
-        return Code.NONE
-    group = await coordinator.load(asked.group_id)
-    if not isinstance(group, ConsumerGroup):
-        return Code.UNKNOWN_MEMBER_ID if group is None and epoch >= 0 else Code.NONE
-    member = group.members.get(member_id or "")
-    if member is None:
-        return Code.UNKNOWN_MEMBER_ID
-    return Code.NONE if epoch == member.epoch else Code.STALE_MEMBER_EPOCH
-
-
-async def _committed(
-    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool
-) -> list[dict[str, Any]]:
-    group_id: str = group.group_id
-    answer = []
-    for topic in group.topics:
-        queue = _queue(worker, topic, by_id)
-        parts = []
-        for index in topic.partition_indexes:
-            row = None
-            if queue is not None and 0 <= index < queue.partitions:
-                state = worker.coordinated(group_id).state
-                row = state.committed(group_id, (queue.queue_id, index))
-            code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
-            parts.append(_offset(index, row, code))
-            if budget.add(_PART_BYTES):
-                await budget.step()
-        answer.append(_labelled(topic, by_id, parts))
-    return answer
-
-
-def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> dict[str, Any]:
-    return {
-        "partition_index": index,
-        "committed_offset": -1 if row is None else row.offset,
-        "committed_leader_epoch": -1 if row is None else row.leader_epoch,
-        "metadata": "" if row is None else row.metadata,
-        "error_code": code,
-    }
-
-
-async def _all_committed(
-    worker: Worker, budget: ResponseBudget, group: str
-) -> list[dict[str, Any]]:
-    by_queue: dict[QueueId, list[dict[str, Any]]] = {}
-
-    def scan(start: bytes, end: bytes) -> Iterator[Row]:
-        return worker.coordinated(group).state.kv.scan(start, end)
-
-    async for found in scanned(scan, *rows.offset_range(group)):
-        for key, value in found:
-            queue_id, index = rows.partition_of_offset(key)
-            by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
-            await budget.step(_PART_BYTES)
-    answer = []
-    for queue_id, parts in by_queue.items():
-        queue = worker.catalogue.find_id(queue_id)
-        if queue is not None:  # offsets of a deleted queue are invisible until they are swept
-            label = {"name": queue.name, "topic_id": UUID(bytes=bytes(queue_id))}
-            answer.append(label | {"partitions": parts})
-        await budget.step()
-    return answer
 
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -1,12 +1,12 @@
 """Encodes large responses in one pass.
 
-These are Produce, Fetch, Metadata, ListOffsets and DescribeTopicPartitions.
+These are Produce, Fetch, Metadata, ListOffsets, OffsetFetch and DescribeTopicPartitions.
 
 kio's writer costs 9 to 25 µs a topic (measured). Tests compare each version with kio's writer.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -27,6 +27,9 @@ PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS = 9, 13
 FETCH_FLEXIBLE, FETCH_TOPIC_IDS = 12, 13
 METADATA_FLEXIBLE = 9
 LIST_OFFSETS_FLEXIBLE = 6
+FETCHED_OFFSET_BY_ID = 10
+_OFFSET_FETCH_EPOCHS, _OFFSET_FETCH_FLEXIBLE, _OFFSET_FETCH_GROUPS = 5, 6, 8
+_OFFSET, _OFFSET_AND_EPOCH = struct.Struct(">iq"), struct.Struct(">iqi")
 UNKNOWN_OPERATIONS = -0x80000000
 
 
@@ -154,6 +157,65 @@ def list_offsets_body(version: int, topics: Sequence[tuple[str, Sequence[Listed]
         add(tail)
     add(tail)
     return b"".join(parts)
+
+
+# -- OffsetFetch
+
+
+class FetchedOffset(NamedTuple):
+    partition: int
+    code: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+TopicOffsets = tuple[str | bytes, Sequence[FetchedOffset]]
+"""A topic by its name, or from version 10 by its id."""
+
+
+class GroupOffsets(NamedTuple):
+    group_id: str
+    code: int
+    topics: Sequence[TopicOffsets]
+
+
+def offset_fetch_body(version: int, groups: Sequence[GroupOffsets]) -> bytes:
+    """An OffsetFetchResponse body, versions 1 to 10; before version 8 of one group."""
+    flexible = version >= _OFFSET_FETCH_FLEXIBLE
+    several = version >= _OFFSET_FETCH_GROUPS
+    tail = b"\0" if flexible else b""
+    parts = [b"\0\0\0\0" if version >= 3 else b""]
+    if several:
+        parts.append(count(len(groups), flexible))
+    for group in groups:
+        if several:
+            parts.append(string(group.group_id, flexible))
+        _add_offsets(parts.append, version, group.topics, flexible)
+        if version >= 2:
+            parts.append(_I16.pack(group.code))
+        parts.append(tail)
+    if several:
+        parts.append(tail)
+    return b"".join(parts)
+
+
+def _add_offsets(
+    add: Callable[[bytes], None], version: int, topics: Sequence[TopicOffsets], flexible: bool
+) -> None:
+    tail, none = (b"\0", b"\x01") if flexible else (b"", b"\0\0")
+    head = _OFFSET_AND_EPOCH if version >= _OFFSET_FETCH_EPOCHS else _OFFSET
+    values = 3 if head is _OFFSET_AND_EPOCH else 2
+    add(count(len(topics), flexible))
+    for topic, offsets in topics:
+        add(topic if isinstance(topic, bytes) else string(topic, flexible))
+        add(count(len(offsets), flexible))
+        for partition, code, offset, leader_epoch, metadata in offsets:
+            add(head.pack(*(partition, offset, leader_epoch)[:values]))
+            add(string(metadata, flexible) if metadata else none)
+            add(_I16.pack(code))
+            add(tail)
+        add(tail)
 
 
 # -- Metadata

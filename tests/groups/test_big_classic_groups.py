@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from kproxy.groups import classic_rebalance
-from kproxy.handlers import classic_groups, group_admin, offsets
+from kproxy.handlers import classic_groups, group_admin, offset_fetch, offsets
 from kproxy.loop import pace
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Kind
@@ -189,9 +189,9 @@ async def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
             return int(answer["topics"][0]["partitions"][0]["error_code"])
         if by == "fetch":
             asked = SimpleNamespace(group_id="g", member_id="m1", member_epoch=5, topics=None)
-            answer = await offsets.fetch(worker, request(9, groups=[asked]))
-        else:
-            answer = await group_admin.describe(worker, request(5, groups=["g"]))
+            body = await offset_fetch.handle(worker, request(9, groups=[asked]))
+            return int.from_bytes(body[-4:-2], "big")  # the group's code, and no tags behind it
+        answer = await group_admin.describe(worker, request(5, groups=["g"]))
         return int(answer["groups"][0]["error_code"])
 
     async def test(worker: Worker) -> None:

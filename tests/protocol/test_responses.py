@@ -8,7 +8,14 @@ import pytest
 from kproxy.protocol import responses
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_body, request_schema
-from kproxy.protocol.responses import Broker, Fetched, Listed, Produced
+from kproxy.protocol.responses import (
+    Broker,
+    Fetched,
+    FetchedOffset,
+    GroupOffsets,
+    Listed,
+    Produced,
+)
 from kproxy.server.dispatch import RANGES
 
 ID = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
@@ -155,6 +162,42 @@ def test_list_offsets(version: int) -> None:
         ]
     }
     assert responses.list_offsets_body(version, topics) == encode_body(2, version, expected)
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_offset_fetch(version: int) -> None:
+    topic_id = UUID(int=7)
+    label: str | bytes = topic_id.bytes if version >= 10 else "queue-1"
+    committed = FetchedOffset(0, 0, 1 << 40, 3, "seen"), FetchedOffset(5, 3), FetchedOffset(6, 0, 0)
+    groups = [GroupOffsets("g", 0, [(label, committed), (label, [])]), GroupOffsets("h", 25, [])]
+    if version < 8:
+        del groups[1]
+    expected = [
+        {
+            "group_id": group.group_id,
+            "error_code": group.code,
+            "topics": [
+                {
+                    "name": "queue-1",
+                    "topic_id": topic_id,
+                    "partitions": [
+                        {
+                            "partition_index": part.partition,
+                            "committed_offset": part.offset,
+                            "committed_leader_epoch": part.leader_epoch,
+                            "metadata": part.metadata,
+                            "error_code": part.code,
+                        }
+                        for part in parts
+                    ],
+                }
+                for _, parts in group.topics
+            ],
+        }
+        for group in groups
+    ]
+    body = responses.offset_fetch_body(version, groups)
+    assert body == encode_body(9, version, {"groups": expected} if version >= 8 else expected[0])
 
 
 @pytest.mark.parametrize("more", [None, ("queue-1", 3)])

@@ -1,0 +1,142 @@
+"""OffsetFetch (9), versions 1 to 10."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from anyio import move_on_after
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.consumer_group import ConsumerGroup
+from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.offsets import queue_of
+from kproxy.loop.pace import Row, scanned
+from kproxy.memory_budget import ResponseBudget
+from kproxy.protocol.responses import (
+    FETCHED_OFFSET_BY_ID,
+    FetchedOffset,
+    GroupOffsets,
+    TopicOffsets,
+    offset_fetch_body,
+)
+from kproxy.virtual import rows
+from kproxy.virtual.types import QueueId
+from kproxy.worker.worker import Request, Worker
+
+_GROUPS_SINCE, _GROUP_FAULT_SINCE = 8, 2
+_KNOWN_S = 5.0
+_PART_BYTES = 300  # about what a partition takes until it is encoded
+
+
+async def handle(worker: Worker, request: Request) -> bytes:
+    """An OffsetFetchResponse body; all of a group's offsets where no topics are named."""
+    body, version, budget = request.body, request.version, request.budget
+    by_id = version >= FETCHED_OFFSET_BY_ID
+    asked = body.groups if version >= _GROUPS_SINCE else (body,)
+    groups = [await _fetched(worker, budget, group, by_id) for group in asked]
+    if version < _GROUP_FAULT_SINCE and groups[0].code:
+        groups[0] = groups[0]._replace(topics=_faulty(body, Code(groups[0].code)))
+    encoded = await worker.encoded(budget, offset_fetch_body, version, groups)
+    if budget.large:
+        await budget.let_go(groups)
+    return encoded
+
+
+def _faulty(body: Any, code: Code) -> list[TopicOffsets]:
+    """The first version says in each partition what is wrong with the group."""
+    return [
+        (topic.name, [_offset(index, None, code) for index in topic.partition_indexes])
+        for topic in body.topics
+    ]
+
+
+async def _known(worker: Worker, group: Any) -> None:
+    """Hear of queues that were deleted and made again: they have nothing of the old ones.
+
+    Where the cluster does not answer, what is known serves: nobody is told of another queue then.
+    """
+    with suppress(KafkaError), move_on_after(_KNOWN_S):
+        await worker.routes.wait_for_catalogue(topic.name for topic in group.topics)
+
+
+async def _fetched(worker: Worker, budget: ResponseBudget, group: Any, by_id: bool) -> GroupOffsets:
+    await budget.step(_PART_BYTES)
+    group_id, topics = group.group_id, list[TopicOffsets]()
+    try:
+        fault = await _reader_fault(worker, group)
+        if not fault and group.topics is None:
+            topics = await _all_committed(worker, budget, group_id, by_id)
+        elif not fault:
+            if not by_id:
+                await _known(worker, group)
+            topics = await _committed(worker, budget, group, by_id)
+    except KafkaError as error:  # another worker has it, now perhaps
+        return GroupOffsets(group_id, error.code, [])
+    return GroupOffsets(group_id, fault, topics)
+
+
+async def _reader_fault(worker: Worker, asked: Any) -> Code:
+    """A member of a consumer group says at which epoch it asks (KIP-848). Raises KafkaError."""
+    coordinator = coordinator_of(worker, asked.group_id, named=False)
+    member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
+    if member_id is None and epoch < 0:
+        return Code.NONE
+    group = await coordinator.load(asked.group_id)
+    if not isinstance(group, ConsumerGroup):
+        return Code.UNKNOWN_MEMBER_ID if group is None and epoch >= 0 else Code.NONE
+    member = group.members.get(member_id or "")
+    if member is None:
+        return Code.UNKNOWN_MEMBER_ID
+    return Code.NONE if epoch == member.epoch else Code.STALE_MEMBER_EPOCH
+
+
+async def _committed(
+    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool
+) -> list[TopicOffsets]:
+    group_id: str = group.group_id
+    answer: list[TopicOffsets] = []
+    for topic in group.topics:
+        queue = queue_of(worker, topic, by_id)
+        code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
+        parts: list[FetchedOffset] = []
+        for index in topic.partition_indexes:
+            row = None
+            if queue is not None and 0 <= index < queue.partitions:
+                state = worker.coordinated(group_id).state
+                row = state.committed(group_id, (queue.queue_id, index))
+            parts.append(_offset(index, row, code))
+            if budget.add(_PART_BYTES):
+                await budget.step()
+        label = (bytes(16) if topic.topic_id is None else topic.topic_id.bytes) if by_id else None
+        answer.append((topic.name if label is None else label, parts))
+    return answer
+
+
+def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> FetchedOffset:
+    if row is None:
+        return FetchedOffset(index, code)
+    return FetchedOffset(index, code, row.offset, row.leader_epoch, row.metadata)
+
+
+async def _all_committed(
+    worker: Worker, budget: ResponseBudget, group: str, by_id: bool
+) -> list[TopicOffsets]:
+    by_queue: dict[QueueId, list[FetchedOffset]] = {}
+
+    def scan(start: bytes, end: bytes) -> Iterator[Row]:
+        return worker.coordinated(group).state.kv.scan(start, end)
+
+    async for found in scanned(scan, *rows.offset_range(group)):
+        for key, value in found:
+            queue_id, index = rows.partition_of_offset(key)
+            by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
+            if budget.add(_PART_BYTES):
+                await budget.step()
+    answer: list[TopicOffsets] = []
+    for queue_id, parts in by_queue.items():
+        queue = worker.catalogue.find_id(queue_id)
+        if queue is not None:  # offsets of a deleted queue are invisible until they are swept
+            answer.append((bytes(queue_id) if by_id else queue.name, parts))
+        if budget.due:
+            await budget.rest()
+    return answer
