@@ -17,9 +17,9 @@ from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.appends import TICKET_MAX, Appends
+from kproxy.virtual import producers
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.producers import repeated
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
@@ -108,11 +108,11 @@ class ProduceCall:
             answers.append(Produced(index, error.code))
             return
         key, state = (queue.queue_id, index), shard.state
-        row = state.partition(key) if header.producer_id >= 0 else None
-        if row is not None and (sent := repeated(state, key, row, header)) is not None:
-            # A repetition of what is applied, and so durable: nothing to append.
-            answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
-            return
+        if header.producer_id >= 0 and (row := state.partition(key)) is not None:
+            sent = producers.repeated(producers.find(state, key, row, header.producer_id), header)
+            if sent is not None:  # it is applied, and so durable: nothing to append
+                answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
+                return
         self._waiting.append((answers, len(answers), index))
         answers.append(_NOT_ANSWERED)
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)

@@ -50,10 +50,10 @@ class Ticket:
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when it is done: now, if it is."""
-        if self.done:
-            callback()
-        else:
+        if self._outcomes is None and self.error is None:
             self._then.append(callback)
+        else:
+            callback()
 
     def _tell(self) -> None:
         for callback in self._then:

@@ -149,11 +149,14 @@ class QueueSettings:
 
         As Kafka's checks, not before `check_ms` have passed, however old the records are.
         """
-        again_ms = now_ms + LOOK_AGAIN_MS
+        soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
+        if self.retention_bytes >= 0:
+            return soonest_ms
         if self.retention_ms >= 0 and oldest_ms >= 0:
-            again_ms = min(again_ms, oldest_ms + self.retention_ms + 1)
-        soonest_ms = now_ms + check_ms
-        return soonest_ms if self.retention_bytes >= 0 else max(again_ms, soonest_ms)
+            expired_ms = oldest_ms + self.retention_ms + 1
+            if expired_ms < again_ms:
+                again_ms = expired_ms
+        return again_ms if again_ms > soonest_ms else soonest_ms
 
 
 @lru_cache(_PARSED_MAX)

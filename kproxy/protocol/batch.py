@@ -74,9 +74,12 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
+_new_tuple = tuple.__new__  # `BatchHeader._make` without a call of Python's
+
+
 def read_header(batch: bytes | memoryview, position: int = 0) -> BatchHeader:
     """Read the header of a batch already known to be long enough."""
-    return BatchHeader._make(HEADER.unpack_from(batch, position))
+    return _new_tuple(BatchHeader, HEADER.unpack_from(batch, position))
 
 
 class BadBatch(ValueError):
@@ -107,9 +110,10 @@ def check(records: Records | None, batch_bytes_max: int, api_version: int) -> Ba
         raise BadBatch(Code.INVALID_RECORD, "the record batch is cut short")
     if whole < size:
         raise BadBatch(Code.INVALID_RECORD, "there must be exactly one record batch")
-    if header.codec == CODEC_ZSTD and api_version < 7:
+    codec = header.codec
+    if codec == CODEC_ZSTD and api_version < 7:
         raise BadBatch(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce 7 or later")
-    if header.codec >= len(CODECS):
+    if codec >= len(CODECS):
         raise BadBatch(Code.UNSUPPORTED_COMPRESSION_TYPE, "the compression codec is not known")
     if size > batch_bytes_max:
         raise BadBatch(
@@ -118,7 +122,7 @@ def check(records: Records | None, batch_bytes_max: int, api_version: int) -> Ba
         )
     if crc32c(records[CRC_FROM:]) != header.crc:
         raise BadBatch(Code.CORRUPT_MESSAGE, "the record batch's CRC does not match")
-    _check_counts(header)
+    _check_counts(header, codec)
     return header
 
 
@@ -130,19 +134,16 @@ def _short_batch_code(records: Records) -> Code:
     return Code.INVALID_RECORD
 
 
-def _check_counts(header: BatchHeader) -> None:
-    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+def _check_counts(header: BatchHeader, codec: int) -> None:
+    count = header.record_count
+    if count <= 0 or header.last_offset_delta != count - 1:
         raise BadBatch(
             Code.INVALID_RECORD,
-            f"{header.record_count} records do not fit a last offset delta of"
-            f" {header.last_offset_delta}",
+            f"{count} records do not fit a last offset delta of {header.last_offset_delta}",
         )
     size = header.length + LOG_OVERHEAD_BYTES - HEADER_BYTES
-    room = size * RECORDS_PER_BYTE_MAX if header.codec else size // RECORD_BYTES_MIN
-    if header.record_count > room:
-        raise BadBatch(
-            Code.INVALID_RECORD, f"there is no room for {header.record_count} records in the batch"
-        )
+    if count > (size * RECORDS_PER_BYTE_MAX if codec else size // RECORD_BYTES_MIN):
+        raise BadBatch(Code.INVALID_RECORD, f"there is no room for {count} records in the batch")
     if header.is_control:
         raise BadBatch(Code.INVALID_RECORD, "clients may not write control batches")
     if header.producer_id >= 0 and header.producer_epoch < -1:

@@ -46,6 +46,8 @@ def decode_produce(data: Frame, position: int, version: int, elements_max: int) 
 def each_once(request: ProduceRequest) -> ProduceRequest:
     """Of a partition that is named more than once the last records, as a real Kafka takes them."""
     topics = request.topics
+    if len(topics) == 1 and len(topics[0].partitions) <= 1:
+        return request
     repeated = len(topics) > 1 and len({topic for topic, _ in topics}) < len(topics)
     for _, partitions in topics:
         if len(partitions) > 1 and len(dict(partitions)) < len(partitions):
@@ -97,6 +99,9 @@ def _decode(data: Frame, at: int, version: int, elements_max: int) -> ProduceReq
 
 def _compact(data: Frame, at: int, end: int) -> tuple[int, int]:
     """A length or count, -1: null; and where it goes on."""
+    first = data[at]
+    if first < 0x80:
+        return first - 1, at + 1
     value, at = read_uvarint(data, at, end)
     return value - 1, at
 

@@ -60,6 +60,9 @@ class Produced(NamedTuple):
     message: str | None = None
 
 
+_PRODUCED_FLEXIBLE_TAIL = b"\x01\0\0"  # no single records are blamed, no message, no tags
+
+
 def produce_body(
     version: int, topics: Iterable[tuple[str | bytes, Sequence[Produced]]], topic_count: int
 ) -> bytes:
@@ -75,6 +78,9 @@ def produce_body(
                 add(_PRODUCED_V5.pack(*done[:5]))
             else:
                 add(_PRODUCED.pack(*done[:4]))
+            if flexible and done.message is None:
+                add(_PRODUCED_FLEXIBLE_TAIL)
+                continue
             if version >= 8:
                 add(b"\x01" if flexible else b"\0\0\0\0")  # no single records are blamed
                 add(nullable_string(done.message, flexible))

@@ -194,7 +194,7 @@ class RequestPipeline:
     def answered(self) -> None:
         """The exclusive request's answer has been handed to the transport."""
         self._exclusive = Exclusive.NONE
-        self._forget_first()
+        self._memory.give_back(self._requests.popleft().size)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -340,16 +340,15 @@ class RequestPipeline:
     def _send_settled(self) -> None:
         """Send the answers that are ready, also where the next one ends the connection."""
         requests = self._requests
-        frames = []
+        frames, sizes = [], 0
         try:
             while requests and self._writable and requests[0].settled:
                 frame = requests[0].response()
                 if frame is not None:
                     frames.append(frame)
-                self._forget_first()
+                sizes += requests.popleft().size
         finally:
             if frames:
                 self._actions.send(frames)
-
-    def _forget_first(self) -> None:
-        self._memory.give_back(self._requests.popleft().size)
+            if sizes:
+                self._memory.give_back(sizes)

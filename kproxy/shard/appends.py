@@ -10,6 +10,7 @@ from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 
 TICKET_MAX = 500  # envelopes
+_NO_OUTCOME = Outcome()
 
 
 class Appends:
@@ -21,14 +22,20 @@ class Appends:
         self._count = 0
 
     def add(self, shard: Shard, envelope: Envelope) -> None:
-        envelopes, slots = self._by_shard.setdefault(shard, ([], []))
-        envelopes.append(envelope)
-        slots.append(self._count)
+        mine = self._by_shard.get(shard)
+        if mine is None:
+            self._by_shard[shard] = [envelope], [self._count]
+        else:
+            mine[0].append(envelope)
+            mine[1].append(self._count)
         self._count += 1
 
     def send(self) -> None:
         """Put what was added in line, in tickets that are applied in one turn of the loop each."""
         for shard, (envelopes, slots) in self._by_shard.items():
+            if len(slots) <= TICKET_MAX:
+                self._tickets.append((shard.append(envelopes), slots))
+                continue
             for at in range(0, len(slots), TICKET_MAX):
                 some = slice(at, at + TICKET_MAX)
                 self._tickets.append((shard.append(envelopes[some]), slots[some]))
@@ -59,7 +66,9 @@ class Appends:
 
     def results(self) -> list[Outcome]:
         """One for each envelope; one that could not be appended has the error's code."""
-        results = [Outcome()] * self._count
+        if len(self._tickets) == 1 and (ticket := self._tickets[0][0]).error is None:
+            return ticket.outcomes()
+        results = [_NO_OUTCOME] * self._count
         for ticket, slots in self._tickets:
             try:
                 for slot, outcome in zip(slots, ticket.outcomes(), strict=True):

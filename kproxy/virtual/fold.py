@@ -111,8 +111,10 @@ class Fold:
         if row is None:
             return _NO_QUEUE
         header = envelope.header or read_header(envelope.body)
+        known = None
         if header.producer_id >= 0:
-            verdict = producers.judge(self.state, key, row, header)
+            known = producers.find(self.state, key, row, header.producer_id)
+            verdict = producers.judge(known, header)
             if verdict is not None:
                 if self._shared:
                     self.state.put(rows.no_effect_key(log_offset), b"")
@@ -123,7 +125,7 @@ class Fold:
         if base_offset == row.log_start:
             self.state.file(rows.retention_due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:
-            producers.remember(self.state, key, row, header, base_offset)
+            producers.remember(self.state, key, row, known, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
         row.next_offset = last_offset + 1
         row.size += location.length

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kproxy.virtual.forms import later_form
 
 _PRODUCER = struct.Struct(">qhB")  # id, epoch, form and number of batches
+_ID_AND_EPOCH = struct.Struct(">qh")  # begin it
 _SENT = struct.Struct(">iiqq")
 _LAST_SEQUENCE = struct.Struct(">i")  # begins what is remembered of a batch
 _EPOCH = struct.Struct(">h")
@@ -83,10 +84,15 @@ def producer_cleared(producer_id: int, epoch: int) -> bytes:
     return _PRODUCER.pack(producer_id, epoch, 0)
 
 
-def producer_with(data: bytes | None, producer_id: int, epoch: int, sent: BatchMetadata) -> bytes:
-    """The row of a producer, None where it is new, with one batch more and no more than five."""
+def producer_with(
+    data: bytes | None, producer_id: int, epoch: int, sent: tuple[int, int, int, int]
+) -> bytes:
+    """The row of a producer, None where it is new, with one batch more and no more than five.
+
+    `sent`: what a `BatchMetadata` has.
+    """
     kept = b""
-    if data is not None and producer_newest(data)[0] == epoch:
+    if data is not None and data.startswith(_ID_AND_EPOCH.pack(producer_id, epoch)):
         kept = data[_PRODUCER.size :][(1 - BATCHES_REMEMBERED) * _SENT.size :]
     count = len(kept) // _SENT.size + 1
     return _PRODUCER.pack(producer_id, epoch, count) + kept + _SENT.pack(*sent)

@@ -37,50 +37,8 @@ def last_sequence(header: BatchHeader) -> int:
     return (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MAX
 
 
-def judge(
-    state: State, key: PartitionKey, row: Partition, header: BatchHeader
-) -> Code | BatchMetadata | None:
-    """An error code, the batch that this one repeats, or None where it is next in sequence."""
-    data = _find(state, key, row, header.producer_id)
-    if data is None:
-        return None
-    epoch, newest = producer_newest(data)
-    if header.producer_epoch < epoch:
-        return Code.INVALID_PRODUCER_EPOCH
-    if header.producer_epoch > epoch:
-        return None if header.base_sequence == 0 else Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    if header.base_sequence == (newest + 1) & _SEQUENCE_MAX:
-        return None
-    return _batch_of(data, header) or Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-def repeated(
-    state: State, key: PartitionKey, row: Partition, header: BatchHeader
-) -> BatchMetadata | None:
-    """The batch that this one repeats, as `judge` finds it.
-
-    Batches that come before this one may be on their way still: one that is ahead of all that are
-    remembered repeats none, and that is nearly every one.
-    """
-    data = _find(state, key, row, header.producer_id)
-    if data is None:
-        return None
-    epoch, newest = producer_newest(data)
-    ahead = (header.base_sequence - newest - 1) & _SEQUENCE_MAX
-    if header.producer_epoch != epoch or ahead <= _SEQUENCE_MAX // 2:
-        return None
-    return _batch_of(data, header)
-
-
-def _batch_of(data: bytes, header: BatchHeader) -> BatchMetadata | None:
-    last = last_sequence(header)
-    for sent in decode_producer(data).batches:
-        if sent.last_sequence == last and sent.last_delta == header.last_offset_delta:
-            return sent
-    return None
-
-
-def _find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> bytes | None:
+def find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> bytes | None:
+    """What a partition remembers of a producer."""
     if row.producers:
         start = producer_start(producer_id)
         for data in reversed(row.producers):
@@ -89,12 +47,52 @@ def _find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> 
     return state.get(rows.producer_key(*key, producer_id)) if row.spilled else None
 
 
+def judge(known: bytes | None, header: BatchHeader) -> Code | BatchMetadata | None:
+    """An error code, the batch that this one repeats, or None where it is next in sequence.
+
+    `known`: what is remembered of its producer.
+    """
+    if known is None:
+        return None
+    epoch, newest = producer_newest(known)
+    if header.producer_epoch < epoch:
+        return Code.INVALID_PRODUCER_EPOCH
+    if header.producer_epoch > epoch:
+        return None if header.base_sequence == 0 else Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    if header.base_sequence == (newest + 1) & _SEQUENCE_MAX:
+        return None
+    return _batch_of(known, header) or Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def repeated(known: bytes | None, header: BatchHeader) -> BatchMetadata | None:
+    """The batch that this one repeats, as `judge` finds it.
+
+    Batches that come before this one may be on their way still: one that is ahead of all that are
+    remembered repeats none, and that is nearly every one.
+    """
+    if known is None:
+        return None
+    epoch, newest = producer_newest(known)
+    ahead = (header.base_sequence - newest - 1) & _SEQUENCE_MAX
+    if header.producer_epoch != epoch or ahead <= _SEQUENCE_MAX // 2:
+        return None
+    return _batch_of(known, header)
+
+
+def _batch_of(known: bytes, header: BatchHeader) -> BatchMetadata | None:
+    last = last_sequence(header)
+    for sent in decode_producer(known).batches:
+        if sent.last_sequence == last and sent.last_delta == header.last_offset_delta:
+            return sent
+    return None
+
+
 def remember(
-    state: State, key: PartitionKey, row: Partition, header: BatchHeader, base_offset: int
-) -> None:
+    state: State, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader,
+    base_offset: int,
+) -> None:  # fmt: skip
     """Note an accepted batch; the producer becomes the one used last. `row` is still to be put."""
     producer_id = header.producer_id
-    known = _find(state, key, row, producer_id)
     others = row.producers
     if others and others[-1] is known:
         others = others[:-1]
@@ -103,13 +101,11 @@ def remember(
     elif known is not None:
         state.put(rows.producer_key(*key, producer_id), None)
         row.spilled -= 1
-    sent = BatchMetadata(
-        last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
-    )
     while len(others) >= PRODUCERS_INLINE:  # more than once: the row is of an earlier kproxy
         state.put(rows.producer_key(*key, producer_id_of(others[0])), others[0])
         row.spilled += 1
         others = others[1:]
+    sent = last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
     newest = producer_with(known, producer_id, header.producer_epoch, sent)
     row.producers = (*others, newest)
     if row.spilled >= PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE:

@@ -117,7 +117,7 @@ class ForgetsWhoWaits(RequestPipeline):
 
     def answered(self) -> None:
         self._exclusive = Exclusive.NONE
-        self._forget_first()
+        self._memory.give_back(self._requests.popleft().size)
 
 
 class AnswersWhoDoesNotRead(RequestPipeline):

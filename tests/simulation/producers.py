@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual.producers import repeated
+from kproxy.virtual.producers import find, repeated
 from kproxy.virtual.types import PartitionKey
 from tests.wire import batch
 
@@ -48,7 +48,8 @@ class Producer:
         row = shard.state.partition(self._key)
         if row is None:
             return None
-        found = repeated(shard.state, self._key, row, read_header(self._pending))
+        known = find(shard.state, self._key, row, self._id)
+        found = repeated(known, read_header(self._pending))
         return None if found is None else found.base_offset
 
     def acknowledged(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.producer_rows import BatchMetadata
-from kproxy.virtual.producers import judge, remember, repeated
+from kproxy.virtual.producers import find, judge, remember, repeated
 from kproxy.virtual.rows import Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
@@ -31,12 +31,13 @@ def test_the_handler_finds_every_repetition_that_the_fold_would(seed: int) -> No
             near, count = random.choice(sent[-8:])
         at = epoch - random.randint(0, 1) * (epoch > 0)
         header = read_header(batch(*[b"v"] * count, producer_id=7, epoch=at, sequence=near))
-        verdict = judge(state, KEY, row, header)
+        known = find(state, KEY, row, 7)
+        verdict = judge(known, header)
         repetition = verdict if isinstance(verdict, BatchMetadata) else None
-        assert repeated(state, KEY, row, header) == repetition
+        assert repeated(known, header) == repetition
         found += repetition is not None
         if verdict is None:
-            remember(state, KEY, row, header, offset)
+            remember(state, KEY, row, known, header, offset)
             offset += header.record_count
             sequence = (near + header.record_count) & LAST
             sent.append((near, count))
