@@ -332,8 +332,10 @@ class CatalogueCache:
         ended: bool = True,
     ) -> None:
         """`ended`: the queue that had this name is known to be gone where there is another."""
-        self.changes += 1
         known = self._known(changes, name)
+        if known == queue:
+            return
+        self.changes += 1
         if known is not None:
             changes[name_key(known.queue_id)] = None
             if queue is None or queue.queue_id != known.queue_id:
