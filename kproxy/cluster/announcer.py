@@ -5,10 +5,10 @@ left unannounced, and corrections of wrong announcements. An announcement of an 
 shard holds only as of its log offset.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import anyio
 from anyio.abc import TaskGroup
 
 from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
@@ -71,7 +71,7 @@ class Announcer:
         mark = shard.state.get(key)
         queue = shard.state.queue(name)
 
-        said = shard, shard.claim_offset, anyio.current_time()
+        said = shard, shard.claim_offset, asyncio.get_running_loop().time()
 
         def delivered() -> None:
             if self._unsure.get(name) is said:
@@ -94,7 +94,7 @@ class Announcer:
 
     def say_lost(self) -> None:
         """Say again what has not reached the topic in time."""
-        late = anyio.current_time() - _LOST_S
+        late = asyncio.get_running_loop().time() - _LOST_S
         for name, (shard, claim, since) in list(self._unsure.items()):
             if since < late:
                 del self._unsure[name]

@@ -7,10 +7,11 @@ header: such a tombstone hides the name until the owner corrects it, and deletes
 of commands are published in the same topic; the cache hands them to the `CommandRouter`.
 """
 
-import json
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+
+import orjson
 
 from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import StateLookup, home_of
@@ -68,12 +69,12 @@ def announcement(queue: Queue) -> bytes:
         "created_at": queue.created_at,
         "changed_at": queue.changed_at,
     }
-    return json.dumps(values, separators=(",", ":")).encode()
+    return orjson.dumps(values)
 
 
 def announced(name: str, value: bytes) -> Queue:
     """Raises ValueError, KeyError or TypeError for what no worker wrote."""
-    values = json.loads(value)
+    values = orjson.loads(value)
     return Queue(
         name=name,
         queue_id=QueueId(bytes.fromhex(values["id"])),
@@ -355,4 +356,4 @@ class CatalogueCache:
         for record in records:
             key, value = record.key, record.value
             if value is not None and key.startswith(prefix):
-                yield int.from_bytes(key[len(prefix) :], "big"), json.loads(value)
+                yield int.from_bytes(key[len(prefix) :], "big"), orjson.loads(value)
