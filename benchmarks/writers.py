@@ -2,7 +2,7 @@
 
     python -m benchmarks.writers
 
-prints a table in some ten minutes: records a second, where each record is the first of a new
+prints a table in some five minutes: records a second, where each record is the first of a new
 queue, and where each is one more. A producer remembers every queue that it has written to; what
 that costs it grows with their number, and kproxy cannot take it away. The producers are made one
 after another, and each is closed when it has written to its queues; Java's stay.
