@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, cast, get_args, get_origin
 
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
@@ -84,7 +84,8 @@ def skip_tags(data: Frame, position: int, end: int, elements_max: int) -> tuple[
     if position < end and data[position] == 0:
         return position + 1, elements_max
     walk = GuardWalk(elements_max)
-    return _tags_walker({})(bytes(data), position, end, walk), walk.elements_left
+    whole = cast(bytes, data)  # read where it is: a large frame is not copied for each section
+    return _tags_walker({})(whole, position, end, walk), walk.elements_left
 
 
 @cache

@@ -207,10 +207,15 @@ class State:
             yield rows.batch_key_offset(found), rows.decode_batch(value)
 
     def stored_batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[StoredBatch]:
-        """As `batches`, for who reads them: few, and of one partition at a time."""
-        stored = rows.stored_batch
+        """As `batches`, for who reads them: few, and of one partition at a time.
+
+        Nothing is looked for behind the batch that ends at `end`: there may be no row near.
+        """
+        stored, last = rows.stored_batch, rows.batch_key(*key, end - 1)
         for row in self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, end)):
             yield stored(*row)
+            if row[0] == last:
+                return
 
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kproxy.protocol.frames import FrameAssembler
+from kproxy.protocol.guard import skip_tags
 from kproxy.protocol.varint import Malformed
 
 LIMIT = 1000
@@ -85,3 +86,14 @@ def test_a_frame_in_many_small_pieces_takes_little_more_than_its_bytes() -> None
     tracemalloc.stop()
     assert used < 2 * 400_000
     assert assembler.feed(stream[400_000:]) == [bytes(500_000)]
+
+
+class Uncopied(bytearray):
+    def __bytes__(self) -> bytes:
+        raise AssertionError("the whole frame was copied")
+
+
+def test_tags_in_a_large_frame_do_not_copy_it() -> None:
+    section = bytes((2, 0, 3, 1, 2, 3, 9, 0))  # two fields: 3 bytes with tag 0, none with tag 9
+    frame = Uncopied(bytes(50) + section + bytes(50))
+    assert skip_tags(frame, 50, len(frame), 1000)[0] == 50 + len(section)

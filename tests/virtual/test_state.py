@@ -1,6 +1,9 @@
-"""The rows' cache."""
+"""The rows' cache, and reads of them."""
 
-from kproxy.virtual.rows import Partition
+from collections.abc import Iterator
+
+from kproxy.virtual import rows
+from kproxy.virtual.rows import Batch, Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
@@ -19,3 +22,24 @@ def test_rows_that_wait_for_a_write_do_not_fill_the_cache() -> None:
     state.kv.write(state.drain())
     assert state.changed == 0
     assert all(state.partition((QUEUE, index)) for index in range(5000))
+
+
+class _Stepped(DictKv):
+    """Counts the pairs that its scans were asked for."""
+
+    steps = 0
+
+    def walk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for pair in self.scan(start, end):
+            self.steps += 1
+            yield pair
+        self.steps += 1
+
+
+def test_a_read_of_the_last_batch_looks_at_nothing_behind_it() -> None:
+    kv, key = _Stepped(), (QUEUE, 0)
+    kv.write({rows.batch_key(*key, at): Batch(0, at, 1, 0, at, at, 0, 0).encode() for at in (0, 1)})
+    state = State(kv)
+    assert [offset for offset, *_ in state.stored_batches(key, 1, 2)] == [1]
+    assert kv.steps == 1
+    assert not list(state.stored_batches(key, 2, 2))
