@@ -81,15 +81,21 @@ class Supervisor:
             raise CannotGoOn(f"a worker ended with status {self._refused}; its last line says why")
 
     async def _wait_for_signal(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for _ in signals:
-                self._stop_all()
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
+            async for number in signals:
+                if number == signal.SIGUSR1:
+                    self._send_all(signal.SIGUSR1)
+                else:
+                    self._stop_all()
 
     def _stop_all(self) -> None:
         self._stopping = True
+        self._send_all(signal.SIGTERM)
+
+    def _send_all(self, number: signal.Signals) -> None:
         for process in self._processes.values():
             if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(number)
 
     async def _keep(self, index: int) -> None:
         wait_s = _RESTART_S

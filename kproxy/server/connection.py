@@ -161,6 +161,7 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, frames: list[bytes]) -> None:
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         self._counters.response_bytes += len(data)
+        self._counters.writes += 1
         self._transport.write(data)
         self._timeouts.active(self._monotonic())
 
@@ -225,6 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         """Write, and wait until the transport takes more."""
         self._check_here()
         self._counters.response_bytes += len(data)
+        self._counters.writes += 1
         self._transport.write(data)
         if self._drained is not None:
             await self._drained

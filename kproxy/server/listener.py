@@ -29,7 +29,6 @@ from kproxy.worker.worker import Worker
 _log = structlog.get_logger()
 
 _EXPIRE_PERIOD_S = 1.0
-_REPORT_PERIOD_S = 60.0
 _BACKLOG = 1024
 _TOGETHER_S = 10.0
 _LOOK_S = 0.05
@@ -71,6 +70,7 @@ class Server:
         self._stop = anyio.Event()
         self._fewer = anyio.Event()
         self._tasks: TaskGroup
+        self._worker: Worker | None = None
         self.port = 0
 
     async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -91,6 +91,11 @@ class Server:
     def stop(self) -> None:
         self._stop.set()
 
+    def log_counters(self) -> None:
+        """Say what the worker has counted, once it serves."""
+        if self._worker is not None:
+            _log.info("counters", **self._worker.counters.values())
+
     async def _listen(self) -> Listener[SocketStream]:
         host, port = self._config.listen_address
         try:
@@ -110,7 +115,6 @@ class Server:
             async with site(config, (host, port or bound)) as worker:
                 async with anyio.create_task_group() as limiter:
                     limiter.start_soon(self._expire_connections)
-                    limiter.start_soon(self._report_counters, worker)
                     self.port = bound
                     await self._serve_clients(listener, worker, task_status)
                     limiter.cancel_scope.cancel()
@@ -125,6 +129,7 @@ class Server:
         async with anyio.create_task_group() as connections:
             self._tasks = connections
             accepting = await self._accept(listener, worker)
+            self._worker = worker
             _log.info(
                 "ready", listen=f"{config.listen_address[0]}:{self.port}",
                 advertise=f"{me.host}:{me.port}", data_dir=str(config.data_dir), sync=config.sync,
@@ -182,11 +187,6 @@ class Server:
         if not self._by_ip[connection.ip]:
             del self._by_ip[connection.ip]
 
-    async def _report_counters(self, worker: Worker) -> None:
-        while True:
-            await pulse(_REPORT_PERIOD_S)
-            _log.debug("counters", **worker.counters.values())
-
     async def _expire_connections(self) -> None:
         while True:
             await pulse(_EXPIRE_PERIOD_S)
@@ -221,16 +221,22 @@ def _stop_at_eof(stop: Callable[[], None]) -> None:
 async def serve(
     config: Config, supervised: bool = False, together: Iterable[tuple[str, int]] = ()
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or the supervisor's end. Raises CannotStart."""
+    """Serve until SIGTERM or SIGINT, or the supervisor's end; SIGUSR1 has the counters logged.
+
+    Raises CannotStart.
+    """
     server = Server(config, together)
     if supervised:
         _stop_at_eof(server.stop)
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_signal() -> None:
-                async for _ in signals:
-                    server.stop()
+                async for number in signals:
+                    if number == signal.SIGUSR1:
+                        server.log_counters()
+                    else:
+                        server.stop()
 
             tasks.start_soon(wait_for_signal)
             await server.run()

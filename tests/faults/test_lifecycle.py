@@ -145,6 +145,14 @@ def test_a_stop_answers_what_is_in_flight(data_dir: Path, number: signal.Signals
         assert wire.fetch("q", 0).high_watermark == 51
 
 
+def test_a_signal_has_the_counters_logged(data_dir: Path) -> None:
+    with served(data_dir) as server, Wire(server.host, server.port) as wire:
+        wire.produce("q", batch(b"first"))
+        server.process.send_signal(signal.SIGUSR1)
+        assert eventually(lambda: server.event("counters"), 10)["requests"] >= 1
+        wire.produce("q", batch(b"it goes on"))
+
+
 def test_stop_under_load_loses_nothing_acknowledged(data_dir: Path) -> None:
     server = Served(data_dir).wait_ready()
     acknowledged = 0

@@ -210,6 +210,11 @@ def test_workers_under_a_supervisor(kafka: Kafka, tmp_path: Path) -> None:
         parent.stderr.close()
         parent = supervised(kafka, tmp_path, port)
         eventually(lambda: answers(port) and answers(port + 1), 30)
+        parent.send_signal(signal.SIGUSR1)
+        assert parent.stderr
+        counted = (line for line in parent.stderr if "counters" in line)
+        assert next(counted)
+        assert next(counted)  # of each worker
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(30) == 0
     finally:

@@ -12,7 +12,7 @@ def test_each_counter_is_given_by_its_name() -> None:
     counters = Counters()
     counters.requests += 2
     assert counters.values() == {
-        "connections": 0, "requests": 2, "request_bytes": 0, "response_bytes": 0,
+        "connections": 0, "requests": 2, "request_bytes": 0, "response_bytes": 0, "writes": 0,
     }  # fmt: skip
 
 
@@ -21,7 +21,9 @@ async def test_requests_and_answers_are_counted() -> None:
     produce = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(b"v")))
     versions = encode_request(ApiKey.API_VERSIONS, 0, 2, {})
     answers = await said(produce + versions, worker, end=True)
-    assert worker.counters.values() == {
+    counted = worker.counters.values()
+    assert 1 <= counted.pop("writes") <= 2  # the answers came in one turn, or in two
+    assert counted == {
         "connections": 1,
         "requests": 2,
         "request_bytes": len(produce + versions) - 8,
