@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import million, report, works
+from benchmarks import idle, million, report, works
 from benchmarks.figures import Samples, samples
 from benchmarks.servers import all_servers
 
@@ -22,7 +22,7 @@ _WORKS = {
     "librdkafka": works.wide_librdkafka,
     "follow": works.follow,
 }
-_MILLION = "million"
+_ALONE = {"idle": idle.idle, "million": million.million}  # on servers of their own
 _DISK_BYTES = 20_000_000_000
 
 
@@ -30,7 +30,7 @@ _DISK_BYTES = 20_000_000_000
 @click.option("--quick", is_flag=True, help="one small run of each: under five minutes.")
 @click.option("--runs", type=click.IntRange(1), help="of each work; medians are of these.")
 @click.option(
-    "--work", "chosen", multiple=True, type=click.Choice([*_WORKS, _MILLION]),
+    "--work", "chosen", multiple=True, type=click.Choice([*_WORKS, *_ALONE]),
     help="only these; what the others gave here before is kept.",
 )  # fmt: skip
 @click.option(
@@ -53,7 +53,7 @@ def main(quick: bool, runs: int | None, chosen: tuple[str, ...], results: Path) 
                 f"{free / 1e9:.0f} GB free in {directory.parent}, {_DISK_BYTES / 1e9:.0f} are"
                 " needed: name a larger one with TMPDIR"
             )
-        for measured in _measure(directory, sizes, chosen or (*_WORKS, _MILLION)):
+        for measured in _measure(directory, sizes, chosen or (*_WORKS, *_ALONE)):
             found.update(measured)
             report.write(results, found, sizes)
     finally:
@@ -71,11 +71,12 @@ def _measure(directory: Path, sizes: works.Sizes, chosen: tuple[str, ...]) -> It
                     with _timed(name):
                         work(servers, sizes, found)
                     yield found
-    if _MILLION in chosen:
-        found = samples()
-        with _timed(_MILLION):
-            million.million(directory, sizes, found)
-        yield found
+    for name, alone in _ALONE.items():
+        if name in chosen:
+            found = samples()
+            with _timed(name):
+                alone(directory / name, sizes, found)
+            yield found
 
 
 class _timed:  # noqa: N801

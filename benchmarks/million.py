@@ -26,7 +26,7 @@ _QUIET = 0.05  # of a core
 
 
 def million(directory: Path, sizes: Sizes, found: Samples) -> None:
-    """On servers of its own, as all that others hold would be in their memory."""
+    """On servers of its own: all that others hold would be in their memory."""
     _measure(EMBEDDED, lambda: embedded(directory / "own", "never"), sizes, found)
     shutil.rmtree(directory / "own")
     with kafka(directory / "broker") as broker:

@@ -1,5 +1,6 @@
 """The servers that are compared, all up at the same time while one of them has the load."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from tests.harness import Served, served
+from tests.harness import Served, eventually, served
 from tests.real_kafka import Kafka
 from tests.workers import Workers
 
@@ -29,11 +30,23 @@ class Server:
     address: str
     process: psutil.Process
     served: Served | None = None  # where it is kproxy
+    broker: psutil.Process | None = None  # the Kafka behind it
 
     def cpu(self) -> float:
         """Seconds of CPU so far, of the process that clients are connected to."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
+        return _cpu(self.process)
+
+    def broker_cpu(self) -> float:
+        """Seconds of CPU so far, of the Kafka behind it."""
+        return _cpu(self.broker) if self.broker else 0.0
+
+    def counters(self) -> dict[str, int]:
+        """What kproxy has counted since its start."""
+        assert self.served
+        seen = len(self.events("counters"))
+        self.process.send_signal(signal.SIGUSR1)
+        eventually(lambda: len(self.events("counters")) > seen)
+        return self.events("counters")[-1]
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """What kproxy logged of that."""
@@ -43,6 +56,11 @@ class Server:
     def rss_mb(self) -> float:
         """Resident memory in MB (10**6 bytes)."""
         return float(self.process.memory_info().rss / 1e6)
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 _READY_S = 600  # a million queues rebuilt
@@ -61,12 +79,13 @@ def kafka(directory: Path) -> Iterator[Kafka]:
 
 
 @contextmanager
-def on_kafka(broker: Kafka, directory: Path, prefix: str) -> Iterator[Server]:
+def on_kafka(broker: Kafka, directory: Path, prefix: str, shards: int = 8) -> Iterator[Server]:
     """One worker on that broker."""
-    worker = Workers(broker, directory, *_AS_SHIPPED, count=1, shards=8, prefix=prefix)
+    worker = Workers(broker, directory, *_AS_SHIPPED, count=1, shards=shards, prefix=prefix)
     with worker.running(_READY_S):
-        (process,) = worker.workers
-        yield Server(ON_KAFKA, worker.address, psutil.Process(process.process.pid), process)
+        (served_,) = worker.workers
+        process, behind = (psutil.Process(p.pid) for p in (served_.process, broker.process))
+        yield Server(ON_KAFKA, worker.address, process, served_, behind)
 
 
 @contextmanager

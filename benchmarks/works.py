@@ -34,17 +34,18 @@ class Sizes:
     follow_s: int
     million: int
     hot_rounds: int
+    idle_s: int
 
 
 FULL = Sizes(
     runs=5, produce=2_000_000, consume=5_000_000, latency=5_000, queues=100_000,
     queues_librdkafka=100_000, records_each=10, follow=10_000, follow_s=20, million=1_000_000,
-    hot_rounds=40,
+    hot_rounds=40, idle_s=20,
 )  # fmt: skip
 QUICK = Sizes(
     runs=1, produce=300_000, consume=300_000, latency=1_000, queues=10_000,
     queues_librdkafka=4_000, records_each=5, follow=2_000, follow_s=5, million=10_000,
-    hot_rounds=10,
+    hot_rounds=10, idle_s=3,
 )  # fmt: skip
 
 
@@ -59,28 +60,51 @@ def _name() -> str:
     return f"bench-{next(_names)}-"
 
 
+class Used:
+    """Seconds of CPU that a load costs a server, and the Kafka behind it."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._before = server.cpu(), server.broker_cpu()
+
+    def note(self, found: Samples, key: str, client: float, units: float) -> None:
+        """A sample of each since the last one, for so many units of work; with the client's."""
+        server = self._server
+        now = server.cpu(), server.broker_cpu()
+        own, broker = (after - before for after, before in zip(now, self._before, strict=True))
+        self._before = now
+        found[f"cpu_{key}"][server.name].append(own / units)
+        found[f"client_{key}"][server.name].append(client / units)
+        if server.broker:
+            found[f"broker_{key}"][server.name].append(broker / units)
+
+
 def produce(servers: dict[str, Server], sizes: Sizes, found: Samples, size: int) -> None:
     """Kafka's own tool into one new topic: how fast, and what CPU the server had."""
     key = f"{size >> 10}k"
     for name in (*ALL, KAFKA):  # not counted: what Java compiles while it runs for the first time
-        _produce(servers[name], sizes.produce, size)
+        queue = _new(servers[name])
+        loads.produce(servers[name].address, queue, sizes.produce, size)
+        loads.drop(servers[name].address, queue)
     for name in _turns(sizes.runs, ALL):
-        rate, cpu, client_cpu = _produce(servers[name], sizes.produce, size)
-        gb = sizes.produce * loads.RECORD_BYTES / 1e9
+        server = servers[name]
+        counted = server.counters() if server.served else {}
+        queue, used = _new(server), Used(server)
+        rate, client_cpu = loads.produce(server.address, queue, sizes.produce, size)
+        used.note(found, key, client_cpu, sizes.produce * loads.RECORD_BYTES / 1e9)
+        loads.drop(server.address, queue)
         found[f"produce_{key}"][name].append(rate)
-        found[f"cpu_{key}"][name].append(cpu / gb)
-        found[f"client_{key}"][name].append(client_cpu / gb)
+        if counted:
+            now = server.counters()
+            requests, writes = (now[what] - counted[what] for what in ("requests", "writes"))
+            found[f"turn_{key}"][name].append(requests / writes)
 
 
-def _produce(server: Server, records: int, size: int) -> tuple[float, float, float]:
-    """Records per second; seconds of CPU of the server, and of the client."""
+def _new(server: Server) -> str:
+    """A new topic's name."""
     queue = _name()
     loads.make_queue(server.address, queue)
-    before = server.cpu()
-    rate, client_cpu = loads.produce(server.address, queue, records, size)
-    cpu = server.cpu() - before
-    loads.drop(server.address, queue)
-    return rate, cpu, client_cpu
+    return queue
 
 
 def produce_16k(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
@@ -125,27 +149,23 @@ def wide(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
         more = sizes.records_each - len(_ROUNDS)
         told = loads.wide(server.address, prefix, count, len(_ROUNDS), QUEUES_A_PRODUCER, more)
         _rounds(server, told, count, found, "")
-        records, before = count * sizes.records_each, server.cpu()
+        records, used = count * sizes.records_each, Used(server)
         (read,) = loads.java("back", server.address, prefix, count, records)
         if read["records"] != records:
             raise RuntimeError(f"{read['records']} of {records} records were read")
         found["back"][name].append(records / read["seconds"])
-        found["cpu_back"][name].append((server.cpu() - before) / records * 1e6)
-        found["client_back"][name].append(read["cpu"] / records * 1e6)
+        used.note(found, "back", read["cpu"], records / 1e6)
 
 
 def _rounds(
     server: Server, told: Iterator[loads.Round], count: int, found: Samples, client: str
 ) -> None:
-    before = server.cpu()
+    used = Used(server)
     for name, round_ in zip_longest(_ROUNDS, told):
-        now = server.cpu()
-        used, before = now - before, now
         if name is not None:
             key = name + client
             found[key][server.name].append(count / round_.seconds)
-            found[f"cpu_{key}"][server.name].append(used / count * 1e6)
-            found[f"client_{key}"][server.name].append(round_.cpu / count * 1e6)
+            used.note(found, key, round_.cpu, count / 1e6)
 
 
 def wide_librdkafka(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:

@@ -25,12 +25,16 @@ def test_table_and_picture(tmp_path: Path) -> None:
     ):
         found[key] = {KAFKA: kafka, ON_KAFKA: worker, EMBEDDED: [2 * v for v in kafka]}
     found["again"] = {ON_KAFKA: [50_000.0], EMBEDDED: [123_456.0]}
+    found["cpu_again"] = {ON_KAFKA: [60.0], EMBEDDED: [31.0]}
+    found["client_again"] = {ON_KAFKA: [30.0], EMBEDDED: [25.0]}
+    found["broker_again"] = {ON_KAFKA: [10.0]}
     report.write(tmp_path, found, QUICK)
     text = (tmp_path / "table.md").read_text()
     rows = text.splitlines()
     assert "200,000 (100,000–300,000) | 200,000 = 0.9 (0.8–1) × ✓ | 400,000 = 2 × ✓" in rows[2]
     assert "1.1 (1–1.2) | 1.7 = Kafka +0.6 ✗ | 2.2 = Kafka +1.1 ✗" in rows[3]
-    assert "|  | 50,000 ✗ | 123,000 ✓ |" in rows[4]
+    assert "|  | 50,000, of at most 50,000 | 123,000 ✓ |" in rows[4]
+    assert "|  | 60 ✓ | 31 ✗ |" in rows[5]
     assert report.told(report.read(tmp_path)) == text
     assert report.earlier(tmp_path, QUICK) == found
     assert not report.earlier(tmp_path, FULL)  # other sizes are not to be mixed in
