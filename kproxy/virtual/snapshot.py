@@ -238,10 +238,13 @@ class Reindex:
         last_offset = base_offset + header.last_offset_delta
         size += location.length
         through_ms = max(through_ms, header.max_timestamp)
-        batch = Batch(
-            *location, header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms
-        )
-        self._note(key, last_offset, batch)  # nothing else lies there: a copy comes behind it
+        # Nothing else lies there: a copy comes behind it. A Batch is not made of it on the way.
+        row = rows.encode_batch(
+            *location, header.last_offset_delta, log_offset, size, header.max_timestamp,
+            through_ms, False,
+        )  # fmt: skip
+        self._state.count_live(location)
+        self._state.put(rows.batch_key(*key, last_offset), row)
         counted = _COUNTER.pack(log_offset + 1, last_offset + 1, size, through_ms, end_offset)
         self._state.put(counter_key, counted)
 
@@ -263,12 +266,9 @@ class Reindex:
         before = self._state.batch_at(key, last_offset)
         if before is not None:
             self._state.count_dead(before)
-        self._note(key, last_offset, batch)
-        self._look_soon(key)
-
-    def _note(self, key: PartitionKey, last_offset: int, batch: Batch) -> None:
         self._state.count_live(batch)
         self._state.put(rows.batch_key(*key, last_offset), batch.encode())
+        self._look_soon(key)
 
     def finish(self) -> Iterator[None]:
         """All of the log below X was seen and written; each step has changes to be written.
