@@ -149,8 +149,8 @@ def told(results: Results) -> str:
     return (
         f"{table(results.samples)}\n\nMedians of {results.sizes.runs} alternating runs,"
         f" in brackets between what the runs lay; {here['cores']}, {here['memory']}; {versions}."
-        ' "Of at most": the CPU that the client, and the Kafka behind kproxy, took themselves leaves'
-        " a server that takes none no more than that.\n"
+        ' "Of at most": so much would a server reach that took no CPU itself; the client, and the'
+        " Kafka behind kproxy, take the rest.\n"
     )
 
 
@@ -176,9 +176,9 @@ def read(directory: Path) -> Results:
 def earlier(directory: Path, sizes: Sizes) -> Samples:
     """What was written there before, by this machine, with these versions and sizes."""
     if (directory / "figures.json").exists():
-        results = read(directory)
-        if (results.machine, results.sizes) == (machine(), sizes):
-            return results.samples
+        values = json.loads((directory / "figures.json").read_text())
+        if (values["machine"], values["sizes"]) == (machine(), vars(sizes)):
+            return read(directory).samples
     return samples()
 
 
