@@ -11,7 +11,8 @@ from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
-from kproxy.metadata.queue_settings import BROKER, LIST, TOPIC
+from kproxy.metadata.setting import BROKER, LIST, TOPIC, parts
+from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands import ConfigureQueue
 from kproxy.virtual.rows import Queue
@@ -103,19 +104,22 @@ async def _incremental(queue: Queue, changes: Any, pace: Pace) -> _Change:
             given[name] = _of_list(queue, name, change.value, operation)
         else:
             raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
-    return queue_settings.check(given), dropped, False
+    kept = queue_settings.check(given)
+    left = {name: value for name, value in queue.configs.items() if name not in dropped}
+    queue_settings.refuse_conflicts(left | kept)
+    return kept, dropped, False
 
 
 def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     """A list setting with a part added or taken away. Raises KafkaError."""
-    setting = queue_settings.SETTINGS.get(name)
+    setting = SETTINGS.get(name)
     if setting is not None and setting.kind != LIST:
         raise KafkaError(Code.INVALID_CONFIG, f"{name} is not a list: set it as a whole")
-    now = [] if setting is None else queue_settings.effective(name, queue.configs).split(",")
-    parts = [part.strip() for part in value.split(",")]
+    now = [] if setting is None else parts(queue_settings.effective(name, queue.configs))
+    named = parts(value)
     if operation == _APPEND:
-        return ",".join([*now, *(part for part in parts if part not in now)])
-    return ",".join(part for part in now if part not in parts)
+        return ",".join([*now, *(part for part in named if part not in now)])
+    return ",".join(part for part in now if part not in named)
 
 
 async def _whole(queue: Queue, changes: Any, pace: Pace) -> _Change:
@@ -125,4 +129,5 @@ async def _whole(queue: Queue, changes: Any, pace: Pace) -> _Change:
         if pace.due:
             await pace.rest()
     given = queue_settings.check(queue_settings.given(changes))
+    queue_settings.refuse_conflicts(given)
     return given, [], True

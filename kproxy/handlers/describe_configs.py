@@ -1,120 +1,109 @@
-"""DescribeConfigs (key 32), versions 1 to 4: of queues, and of this worker as a broker.
+"""DescribeConfigs (key 32), versions 1 to 4: of queues, of groups, and of this worker as a broker.
 
-A broker's configs are those that tools and Connect look at, under Kafka's names, read-only.
+Rules and codes follow Kafka's `ConfigHelper`. A setting's synonyms are where its value comes from:
+what the topic says, then what the broker says for all topics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kproxy.errors import Code
-from kproxy.metadata import queue_settings
+from kproxy.errors import Code, KafkaError
+from kproxy.handlers import server_settings
+from kproxy.handlers.server_settings import Told
 from kproxy.metadata.catalogue import absent
-from kproxy.metadata.queue_settings import BOOLEAN, BROKER, INT, LONG, STRING, TOPIC
+from kproxy.metadata.setting import BROKER, GROUP, TOPIC, Setting
+from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.virtual.rows import Queue
 from kproxy.worker.worker import Request, Worker
 
 _RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are encoded
 _SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT = 1, 4, 5
+_ABSENT = "there is no such topic"
+_Synonym = tuple[str, str, int]  # name, value, source
 
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeConfigsResponse."""
-    results = []
-    for resource in request.body.resources:
-        result = _resource(worker, request.body, resource)
+    body, results = request.body, []
+    for resource in body.resources:
+        result: dict[str, Any] = {
+            "error_code": Code.NONE,
+            "error_message": None,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+            "configs": (),
+        }
+        try:
+            wanted = resource.configuration_keys
+            names = None if wanted is None else set(wanted)
+            entries = _entries(worker, body, resource)
+            result["configs"] = [e for e in entries if names is None or e["name"] in names]
+        except KafkaError as error:
+            result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
         await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
     return {"results": results}
 
 
-def _resource(worker: Worker, body: Any, resource: Any) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "error_code": Code.NONE,
-        "error_message": None,
-        "resource_type": resource.resource_type,
-        "resource_name": resource.resource_name,
-        "configs": (),
-    }
-    if resource.resource_type == TOPIC:
-        queue = worker.catalogue.find(resource.resource_name)
+def _entries(worker: Worker, body: Any, resource: Any) -> Iterator[dict[str, Any]]:
+    """Raises KafkaError."""
+    kind, name, me = resource.resource_type, resource.resource_name, worker.cluster.me.node_id
+    if kind == TOPIC:
+        queue = worker.catalogue.find(name)
         if queue is None:
-            code, fault = absent(resource.resource_name)
-            return result | {"error_code": code, "error_message": fault}
-        entries = [
-            _entry(
-                body,
-                setting.name,
-                worker.setting(queue, setting.name),
-                setting.kind,
-                source=_SOURCE_TOPIC if setting.name in queue.configs else _SOURCE_DEFAULT,
-                default=setting.default,
-                documentation=setting.documentation,
-            )
-            for setting in queue_settings.SETTINGS.values()
-        ]
-    elif resource.resource_type == BROKER:
-        if resource.resource_name not in ("", str(worker.cluster.me.node_id)):
-            message = f"this is broker {worker.cluster.me.node_id}"
-            return result | {"error_code": Code.INVALID_REQUEST, "error_message": message}
-        entries = [
-            _entry(
-                body, name, value, kind, source=_SOURCE_STATIC_BROKER, default=value,
-                documentation="", read_only=True,
-            )
-            for name, value, kind in _broker(worker)
-        ]  # fmt: skip
-    else:
-        message = "only topics and brokers have configs here"
-        return result | {"error_code": Code.INVALID_REQUEST, "error_message": message}
-    wanted = resource.configuration_keys
-    names = None if wanted is None else set(wanted)
-    kept = [entry for entry in entries if names is None or entry["name"] in names]
-    return result | {"configs": kept}
+            code, fault = absent(name)
+            raise KafkaError(code, fault or _ABSENT)
+        return (_of_queue(worker, body, queue, setting) for setting in SETTINGS.values())
+    if kind == GROUP:
+        return (_of_server(body, told) for told in server_settings.of_group(worker.config))
+    if kind != BROKER:
+        raise KafkaError(Code.INVALID_REQUEST, "topics, groups and brokers have settings here")
+    if name not in ("", str(me)):
+        raise KafkaError(Code.INVALID_REQUEST, f"this is broker {me}")
+    return (_of_server(body, told) for told in server_settings.of_broker(worker.config, me))
 
 
-def _broker(worker: Worker) -> list[tuple[str, str, int]]:
-    config = worker.config
-    return [
-        ("auto.create.topics.enable", str(config.auto_create).lower(), BOOLEAN),
-        ("compression.type", "producer", STRING),
-        ("connections.max.idle.ms", str(config.connection_idle_ms_max), LONG),
-        ("default.replication.factor", "1", INT),
-        ("delete.topic.enable", "true", BOOLEAN),
-        ("fetch.max.bytes", str(int(config.fetch_bytes_max)), INT),
-        ("listeners", f"PLAINTEXT://{config.listen}", STRING),
-        ("log.cleanup.policy", "delete", STRING),
-        ("log.message.timestamp.type", "CreateTime", STRING),
-        ("message.max.bytes", str(int(config.batch_bytes_max)), INT),
-        ("min.insync.replicas", "1", INT),
-        ("node.id", str(worker.cluster.me.node_id), INT),
-        ("num.partitions", str(config.partitions_default), INT),
-        ("offset.metadata.max.bytes", str(config.offset_metadata_bytes_max), INT),
-        ("socket.request.max.bytes", str(int(config.frame_bytes_max)), INT),
-    ]
+def _of_queue(worker: Worker, body: Any, queue: Queue, setting: Setting) -> dict[str, Any]:
+    synonyms = []
+    if setting.name in queue.configs:
+        synonyms.append((setting.name, queue.configs[setting.name], _SOURCE_TOPIC))
+    value = queue.configs.get(setting.name, worker.default(setting))
+    source = _SOURCE_TOPIC if synonyms else _SOURCE_DEFAULT
+    if setting.broker_name is not None:
+        synonyms.append((setting.broker_name, worker.default(setting), _SOURCE_DEFAULT))
+    return _entry(body, setting.name, setting.kind, value, source, synonyms, setting.documentation)
+
+
+def _of_server(body: Any, told: Told) -> dict[str, Any]:
+    source = _SOURCE_DEFAULT if told.value == told.default else _SOURCE_STATIC_BROKER
+    synonyms = [(told.name, told.value, source)]
+    if source != _SOURCE_DEFAULT:
+        synonyms.append((told.name, told.default, _SOURCE_DEFAULT))
+    documentation = told.documentation
+    return _entry(
+        body, told.name, told.kind, told.value, source, synonyms, documentation, read_only=True
+    )
 
 
 def _entry(
     body: Any,
     name: str,
-    value: str,
     kind: int,
-    *,
+    value: str,
     source: int,
-    default: str,
+    synonyms: list[_Synonym],
     documentation: str,
+    *,
     read_only: bool = False,
 ) -> dict[str, Any]:
-    synonyms = []
-    if body.include_synonyms:
-        synonyms = [{"name": name, "value": value, "source": source}]
-        if source == _SOURCE_TOPIC:
-            synonyms.append({"name": name, "value": default, "source": _SOURCE_DEFAULT})
+    told = synonyms if body.include_synonyms else ()
     return {
         "name": name,
         "value": value,
         "read_only": read_only,
         "config_source": source,
         "is_sensitive": False,
-        "synonyms": synonyms,
+        "synonyms": [dict(zip(("name", "value", "source"), one, strict=True)) for one in told],
         "config_type": kind,
         "documentation": documentation if getattr(body, "include_documentation", False) else None,
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.memory_budget import ResponseBudget
-from kproxy.metadata.queue_settings import BROKER, TOPIC
+from kproxy.metadata.setting import BROKER, TOPIC
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.producers import remembered

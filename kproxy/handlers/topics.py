@@ -10,6 +10,7 @@ from uuid import UUID
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import slices
 from kproxy.metadata import queue_settings
+from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append_all, outcomes_of
 from kproxy.shard.shard import Shard
@@ -107,7 +108,9 @@ def _checked(worker: Worker, topic: Any) -> tuple[int, dict[str, str]]:
             Code.INVALID_PARTITIONS,
             f"a queue may have 1 to {worker.config.partitions_max} partitions, not {partitions}",
         )
-    return partitions, queue_settings.check(queue_settings.given(topic.configs))
+    kept = queue_settings.check(queue_settings.given(topic.configs))
+    queue_settings.refuse_conflicts(kept)
+    return partitions, kept
 
 
 def _assigned(topic: Any, nodes: set[int]) -> int:
@@ -141,22 +144,16 @@ def _created(
         "configs": [
             {
                 "name": setting.name,
-                "value": kept.get(setting.name) or _default(worker, setting),
+                "value": kept.get(setting.name, worker.default(setting)),
                 "read_only": False,
                 "config_source": (
                     _CONFIG_SOURCE_TOPIC if setting.name in kept else _CONFIG_SOURCE_DEFAULT
                 ),
                 "is_sensitive": False,
             }
-            for setting in queue_settings.SETTINGS.values()
+            for setting in SETTINGS.values()
         ],
     }
-
-
-def _default(worker: Worker, setting: queue_settings.Setting) -> str:
-    if setting.name == "max.message.bytes":
-        return str(int(worker.config.batch_bytes_max))
-    return setting.default
 
 
 def _not_created(name: str, error: KafkaError) -> dict[str, Any]:

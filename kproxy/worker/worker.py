@@ -18,13 +18,13 @@ from kproxy.memory_budget import MemoryBudget, ResponseBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.levels import Level, Newest, Upgrades
-from kproxy.metadata.queue_settings import QueueSettings, effective, settings_of
+from kproxy.metadata.queue_settings import QueueSettings
+from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.counters import Counters
 
@@ -223,8 +223,8 @@ class Worker:
         size = settings.max_message_bytes
         return self.config.batch_bytes_max if size is None else size
 
-    def setting(self, queue: Queue, name: str) -> str:
-        """A queue's effective setting: its own, else the worker's default."""
-        if name == "max.message.bytes":
-            return str(self.max_batch_bytes(settings_of(queue.configs)))
-        return effective(name, queue.configs)
+    def default(self, setting: Setting) -> str:
+        """What queues have that do not set it."""
+        if setting.name == "max.message.bytes":
+            return str(int(self.config.batch_bytes_max))
+        return setting.default

@@ -1,0 +1,134 @@
+"""What a worker says of itself under the names of Kafka's broker settings, and of groups'.
+
+All are read-only: an operator gives them at the start. Tools and frameworks look at them: Connect
+and Streams at the default replication factor, UIs at what may be deleted or created.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kproxy.config import Config, load
+from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG
+from kproxy.metadata.topic_settings import SETTINGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A setting as DescribeConfigs tells it."""
+
+    name: str
+    kind: int
+    value: str
+    default: str
+    documentation: str
+
+
+Value = Callable[[Config], Any]
+_Row = tuple[str, int, Value, str]
+
+
+def _fixed(value: Any) -> Value:
+    return lambda config: value
+
+
+_BROKER: tuple[_Row, ...] = (
+    ("auto.create.topics.enable", BOOLEAN, lambda c: c.auto_create,
+     "Whether a topic is made at its first record or look-up."),
+    ("auto.leader.rebalance.enable", BOOLEAN, _fixed(False), "Workers share shards by themselves."),
+    ("connections.max.idle.ms", LONG, lambda c: c.connection_idle_ms_max,
+     "Silence after which a connection is closed; milliseconds."),
+    ("default.replication.factor", INT, _fixed(1), "A queue has one replica: its log has more."),
+    ("delete.topic.enable", BOOLEAN, _fixed(True), "Topics can be deleted."),
+    ("fetch.max.bytes", INT, lambda c: c.fetch_bytes_max, "The most a fetch returns; bytes."),
+    ("group.consumer.assignment.interval.ms", INT,
+     lambda c: c.group_consumer_assignment_interval_ms,
+     "The least time between two assignments of a consumer group; milliseconds."),
+    ("group.consumer.heartbeat.interval.ms", INT, lambda c: c.group_consumer_heartbeat_ms,
+     "Time between heartbeats of a consumer group's members; milliseconds."),
+    ("group.consumer.max.size", INT, lambda c: c.group_members_max, "Members of a consumer group."),
+    ("group.consumer.session.timeout.ms", INT, lambda c: c.group_consumer_session_ms,
+     "Session of a consumer group's members; milliseconds."),
+    ("group.initial.rebalance.delay.ms", INT, lambda c: c.group_initial_rebalance_delay_ms,
+     "Wait for more members before a new group's first rebalance; milliseconds."),
+    ("group.max.session.timeout.ms", INT, lambda c: c.group_session_ms_max,
+     "The longest session of a classic group's members; milliseconds."),
+    ("group.max.size", INT, lambda c: c.group_members_max, "Members of a classic group."),
+    ("group.min.session.timeout.ms", INT, lambda c: c.group_session_ms_min,
+     "The shortest session of a classic group's members; milliseconds."),
+    ("listeners", LIST, lambda c: f"PLAINTEXT://{c.listen}", "Where clients connect."),
+    ("log.dirs", LIST, lambda c: c.data_dir, "The data directory."),
+    ("log.retention.check.interval.ms", LONG, lambda c: c.retention_check_ms,
+     "Time between two looks at a queue's retention; milliseconds."),
+    ("max.connections", INT, lambda c: c.connections_max, "Connections open at a time."),
+    ("max.connections.per.ip", INT, lambda c: c.connections_per_ip_max,
+     "Connections from one address."),
+    ("message.max.bytes", INT, lambda c: c.batch_bytes_max,
+     "The largest record batch of topics that do not say otherwise; bytes."),
+    ("num.partitions", INT, lambda c: c.partitions_default,
+     "Partitions of topics that do not say otherwise."),
+    ("offset.metadata.max.bytes", INT, lambda c: c.offset_metadata_bytes_max,
+     "The largest metadata of a committed offset; bytes."),
+    ("offsets.retention.check.interval.ms", LONG, lambda c: c.offsets_check_ms,
+     "Time between looks for offsets that nobody uses; milliseconds."),
+    ("offsets.retention.minutes", INT, lambda c: c.offsets_retention_minutes,
+     "How long offsets that nobody uses are kept; minutes."),
+    ("process.roles", LIST, _fixed("broker,controller"), "A worker is both to its clients."),
+    ("socket.request.max.bytes", INT, lambda c: c.frame_bytes_max, "The largest request; bytes."),
+)  # fmt: skip
+_GROUP: tuple[_Row, ...] = (
+    ("consumer.assignment.interval.ms", INT, lambda c: c.group_consumer_assignment_interval_ms,
+     "The least time between two assignments; milliseconds."),
+    ("consumer.heartbeat.interval.ms", INT, lambda c: c.group_consumer_heartbeat_ms,
+     "Time between a member's heartbeats; milliseconds."),
+    ("consumer.session.timeout.ms", INT, lambda c: c.group_consumer_session_ms,
+     "Session of a member; milliseconds."),
+)  # fmt: skip
+_DEFAULTS = load({}, None, {})
+
+
+def of_broker(config: Config, node_id: int) -> Iterator[Told]:
+    """A worker's settings, in the order of names."""
+    yield from sorted((*_told(_BROKER, config), *_of_topics(config, node_id)), key=_name)
+
+
+def of_group(config: Config) -> Iterator[Told]:
+    """A group's settings, whatever its name."""
+    return _told(_GROUP, config)
+
+
+def _name(told: Told) -> str:
+    return told.name
+
+
+def _told(settings: tuple[_Row, ...], config: Config) -> Iterator[Told]:
+    for name, kind, value, documentation in settings:
+        yield Told(
+            name=name, kind=kind, value=_text(value(config)), default=_text(value(_DEFAULTS)),
+            documentation=documentation,
+        )  # fmt: skip
+
+
+def _of_topics(config: Config, node_id: int) -> Iterator[Told]:
+    """What topics have that do not say otherwise, and who this is."""
+    told = {name for name, *_ in _BROKER}
+    for setting in SETTINGS.values():
+        if setting.broker_name is not None and setting.broker_name not in told:
+            yield Told(
+                name=setting.broker_name, kind=setting.kind, value=setting.default,
+                default=setting.default, documentation=setting.documentation,
+            )  # fmt: skip
+    retention = SETTINGS["retention.ms"]
+    yield Told(
+        name="log.retention.ms", kind=LONG, value=retention.default, default=retention.default,
+        documentation=retention.documentation,
+    )  # fmt: skip
+    node = str(node_id)
+    yield Told(name="broker.id", kind=INT, value=node, default="-1", documentation="This worker.")
+    yield Told(name="node.id", kind=INT, value=node, default=node, documentation="This worker.")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value) if isinstance(value, int) else value)

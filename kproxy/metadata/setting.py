@@ -1,0 +1,106 @@
+"""A setting: its name, type, default and range, checked as Kafka's `ConfigDef` checks it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # DescribeConfigs' ConfigType
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  # ConfigResource's types
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+_INT_MIN, _LONG_MIN = -(2**31), -(2**63)
+
+Read = Callable[[str], str]
+"""A value as it is kept and shown. Raises ValueError, saying what it must be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting of a topic, a group or a broker."""
+
+    name: str
+    kind: int
+    default: str
+    read: Read
+    documentation: str
+    broker_name: str | None = None  # the broker's setting that the default comes from, in Kafka
+    has_effect: bool = True
+
+
+_WHOLE = re.compile(r"[+-]?\d{1,20}")
+# As Java's Double.parseDouble, without its hexadecimal form.
+_DECIMAL = re.compile(r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?[fFdD]?)")
+_SIGHT = 32  # a longer number is none
+_SPACE = "".join(map(chr, range(33)))  # what Java's trim takes away
+
+
+def _whole(value: str, least: int, most: int) -> int:
+    value = value.strip(_SPACE)
+    if len(value) > _SIGHT or not _WHOLE.fullmatch(value) or not least <= int(value) <= most:
+        raise ValueError("it must be a whole number")
+    return int(value)
+
+
+def whole(kind: int, least: int | None = None, most: int | None = None) -> Read:
+    """A whole number of type INT or LONG."""
+    low, high = (_INT_MIN, INT_MAX) if kind == INT else (_LONG_MIN, LONG_MAX)
+    low, high = low if least is None else least, high if most is None else most
+
+    def read(value: str) -> str:
+        try:
+            return str(_whole(value, low, high))
+        except ValueError:
+            raise ValueError(f"it must be a whole number from {low} to {high}") from None
+
+    return read
+
+
+def decimal(least: float, most: float) -> Read:
+    """A number with a fraction."""
+
+    def read(value: str) -> str:
+        value = value.strip(_SPACE)
+        if len(value) <= _SIGHT and _DECIMAL.fullmatch(value):
+            number = float(value.rstrip("fFdD") if value[-1:] in "fFdD" else value)
+            if least <= number <= most:
+                return str(number)
+        raise ValueError(f"it must be a number from {least:g} to {most:g}")
+
+    return read
+
+
+def boolean(value: str) -> str:
+    """true or false."""
+    value = value.strip(_SPACE).lower()
+    if value not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return value
+
+
+def one_of(*allowed: str) -> Read:
+    """One of some words."""
+
+    def read(value: str) -> str:
+        value = value.strip(_SPACE)
+        if value not in allowed:
+            raise ValueError(f"it must be {' or '.join(allowed)}")
+        return value
+
+    return read
+
+
+def parts(value: str) -> list[str]:
+    """The parts of a list, as Kafka cuts it."""
+    value = value.strip(_SPACE)
+    return [part.strip(_SPACE) for part in value.split(",")] if value else []
+
+
+def list_of(*allowed: str) -> Read:
+    """A list of some words."""
+
+    def read(value: str) -> str:
+        found = parts(value)
+        if not all(part in allowed for part in found):
+            raise ValueError(f"it must be a list of: {', '.join(allowed)}")
+        return ",".join(found)
+
+    return read

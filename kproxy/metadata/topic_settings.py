@@ -1,0 +1,189 @@
+"""The settings of a topic: all of Kafka 4.3's (`TopicConfig`, `LogConfig`), and kproxy's own.
+
+Some say how Kafka cuts a partition's log into files and copies it between brokers. Queues have no
+such files or copies: these settings are checked, kept and shown, and have no effect.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kproxy.metadata.setting import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    LONG_MAX,
+    STRING,
+    Read,
+    Setting,
+    boolean,
+    decimal,
+    list_of,
+    one_of,
+    parts,
+    whole,
+)
+
+TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
+_DAY_MS, _WEEK_MS = 24 * 3600 * 1000, 7 * 24 * 3600 * 1000
+_GIB = 1 << 30
+
+
+def _gzip_level(value: str) -> str:
+    level = whole(INT)(value)
+    if level != "-1" and not 1 <= int(level) <= 9:
+        raise ValueError("it must be a whole number from 1 to 9, or -1")
+    return level
+
+
+def _throttled(value: str) -> str:
+    """`*`, or partition:broker pairs."""
+    found = parts(value)
+    pairs = (part.split(":") for part in found)
+    if found != ["*"] and not all(
+        len(pair) == 2 and all(word.isdecimal() for word in pair) for pair in pairs
+    ):
+        raise ValueError("it must be * or a list of partition:broker")
+    return ",".join(found)
+
+
+def _number(
+    name: str, kind: int, default: int, least: int | None, documentation: str,
+    broker_name: str | None = None, *, most: int | None = None,
+) -> Setting:  # fmt: skip
+    return Setting(
+        name=name, kind=kind, default=str(default), read=whole(kind, least, most),
+        documentation=documentation, broker_name=broker_name,
+    )  # fmt: skip
+
+
+def _words(
+    name: str, kind: int, default: str, read: Read, documentation: str,
+    broker_name: str | None = None,
+) -> Setting:  # fmt: skip
+    return Setting(
+        name=name, kind=kind, default=default, read=read, documentation=documentation,
+        broker_name=broker_name,
+    )  # fmt: skip
+
+
+def _not_remote(value: str) -> str:
+    if boolean(value) == "true":
+        raise ValueError("queues have no remote storage")
+    return "false"
+
+
+_EFFECTIVE = (
+    _words("cleanup.policy", LIST, "delete", list_of("delete"),
+           "What happens to old records: delete removes those that retention lets go.",
+           "log.cleanup.policy"),
+    _words("compression.type", STRING, "producer", one_of("producer"),
+           "How batches are compressed: producer keeps them as they come.", "compression.type"),
+    _words("compression.gzip.level", INT, "-1", _gzip_level,
+           "How hard gzip tries; -1: its own default.", "compression.gzip.level"),
+    _number("compression.lz4.level", INT, 9, 1, "How hard lz4 tries.", "compression.lz4.level",
+            most=17),
+    _number("compression.zstd.level", INT, 3, -131072, "How hard zstd tries.",
+            "compression.zstd.level", most=22),
+    _number("delete.retention.ms", LONG, _DAY_MS, 0,
+            "How long a record without a value stays, at least, once compaction has met it;"
+            " milliseconds.", "log.cleaner.delete.retention.ms"),
+    _words("kproxy.commit.rewind", STRING, "allow", one_of("allow", "deny"),
+           "Whether a group may commit an offset below the one it has committed."),
+    _number("max.compaction.lag.ms", LONG, LONG_MAX, 1,
+            "How long a record may stay out of compaction, at most; milliseconds.",
+            "log.cleaner.max.compaction.lag.ms"),
+    _number("max.message.bytes", INT, 1048588, 0,
+            "The largest record batch that is taken, as it is stored; bytes.", "message.max.bytes"),
+    _number("message.timestamp.after.max.ms", LONG, 3_600_000, 0,
+            "How far a producer's timestamp may lie in the future; milliseconds.",
+            "log.message.timestamp.after.max.ms"),
+    _number("message.timestamp.before.max.ms", LONG, LONG_MAX, 0,
+            "How far a producer's timestamp may lie in the past; milliseconds.",
+            "log.message.timestamp.before.max.ms"),
+    _words("message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
+           "Whether a record's timestamp is the producer's or the server's.",
+           "log.message.timestamp.type"),
+    _words("min.cleanable.dirty.ratio", DOUBLE, "0.5", decimal(0, 1),
+           "The part of a partition that is new since its last compaction, at which the next"
+           " begins.", "log.cleaner.min.cleanable.ratio"),
+    _number("min.compaction.lag.ms", LONG, 0, 0,
+            "How long a record stays out of compaction, at least; milliseconds.",
+            "log.cleaner.min.compaction.lag.ms"),
+    _number("retention.bytes", LONG, -1, None,
+            "How large a partition may grow before its oldest records go; -1: any size.",
+            "log.retention.bytes"),
+    _number("retention.ms", LONG, TWO_WEEKS_MS, -1,
+            "How long records are kept; milliseconds, -1: for ever."),
+)  # fmt: skip
+_FILES = (
+    _number("file.delete.delay.ms", LONG, 60_000, 0, "When a deleted file leaves the disk.",
+            "log.segment.delete.delay.ms"),
+    _number("flush.messages", LONG, LONG_MAX, 1, "Records between two flushes.",
+            "log.flush.interval.messages"),
+    _number("flush.ms", LONG, LONG_MAX, 0, "Milliseconds between two flushes."),
+    _number("index.interval.bytes", INT, 4096, 0, "Bytes between two entries of an index.",
+            "log.index.interval.bytes"),
+    _words("preallocate", BOOLEAN, "false", boolean, "Whether files are made at full size.",
+           "log.preallocate"),
+    _number("segment.bytes", INT, _GIB, 1 << 20, "The size of a file.", "log.segment.bytes"),
+    _number("segment.index.bytes", INT, 10 << 20, 4, "The size of an index.",
+            "log.index.size.max.bytes"),
+    _number("segment.jitter.ms", LONG, 0, 0, "How much earlier a file may be closed."),
+    _number("segment.ms", LONG, _WEEK_MS, 1, "When a file is closed."),
+)  # fmt: skip
+_REPLICAS = (
+    _words("follower.replication.throttled.replicas", LIST, "", _throttled,
+           "Replicas that are throttled where they follow."),
+    _words("leader.replication.throttled.replicas", LIST, "", _throttled,
+           "Replicas that are throttled where they lead."),
+    _number("min.insync.replicas", INT, 1, 1, "Replicas that must have a record.",
+            "min.insync.replicas"),
+    _words("unclean.leader.election.enable", BOOLEAN, "false", boolean,
+           "Whether a replica that lacks records may lead.", "unclean.leader.election.enable"),
+)  # fmt: skip
+_REMOTE = (
+    _number("local.retention.bytes", LONG, -2, -2, "How much of what is remote stays here.",
+            "log.local.retention.bytes"),
+    _number("local.retention.ms", LONG, -2, -2, "How long it stays here.",
+            "log.local.retention.ms"),
+    _words("remote.log.copy.disable", BOOLEAN, "false", boolean, "Whether nothing more is copied."),
+    _words("remote.log.delete.on.disable", BOOLEAN, "false", boolean,
+           "Whether the remote copy goes with the setting."),
+    _words("remote.storage.enable", BOOLEAN, "false", _not_remote,
+           "Whether records are stored remotely."),
+)  # fmt: skip
+_WITHOUT_EFFECT = (
+    (_FILES, "all queues of a shard share its files"),
+    (_REPLICAS, "the cluster's own topics have replicas, queues have none"),
+    (_REMOTE, "queues have no remote storage"),
+)
+
+
+def _all() -> dict[str, Setting]:
+    found = list(_EFFECTIVE)
+    for settings, why in _WITHOUT_EFFECT:
+        found += [
+            replace(
+                setting, has_effect=False,
+                documentation=f"{setting.documentation} Kept, and without effect: {why}.",
+            )
+            for setting in settings
+        ]  # fmt: skip
+    return {setting.name: setting for setting in sorted(found, key=lambda setting: setting.name)}
+
+
+SETTINGS = _all()
+"""By name, in the order of names."""
+
+
+def conflict(values: Mapping[str, str]) -> str | None:
+    """What is wrong with settings together, of which each by itself is sound."""
+    least, most = (values.get(name, SETTINGS[name].default) for name in _LAGS)
+    if int(least) > int(most):
+        return f"min.compaction.lag.ms={least} is above max.compaction.lag.ms={most}"
+    return None
+
+
+_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")

@@ -1,0 +1,99 @@
+"""Each setting of a topic with each of many values: taken, refused and shown as by Kafka 4.3.1.
+
+Different on purpose: records are kept for two weeks by default, not one; `min.insync.replicas` is
+not shown as a broker's dynamic setting.
+"""
+
+from typing import Any
+
+from kproxy.protocol.api_keys import ApiKey
+from tests.harness import Served
+from tests.kafka.alike import made
+from tests.real_kafka import Kafka
+from tests.wire import Wire
+
+TOPIC = 2
+DIFFERENT = {"retention.ms", "min.insync.replicas"}
+OURS = "kproxy."
+VALUES = (
+    "", " ", "0", "1", " 7 ", "+3", "-1", "-2", "-3", "17", "18", "0.5", "1.5", "1e-1", "NaN",
+    "0x1p-1", "1_0", "99999", "1048576", "2147483647", "2147483648", "9223372036854775807",
+    "9223372036854775808", "-131072", "-131073", "true", "FALSE", "yes", "delete", "compact",
+    "delete,compact", " compact , delete ", "delete,delete", "Delete", "delete,", "producer",
+    "uncompressed", "gzip", "zstd", "lz4", "snappy", "none", "CreateTime", "LogAppendTime", "*",
+    "0:1", "0:1,1:2", "0:1:2", "a:b", "0:",
+)  # fmt: skip
+NOT_YET = {("cleanup.policy", value) for value in VALUES if "compact" in value} | {
+    ("compression.type", value) for value in ("uncompressed", "gzip", "zstd", "lz4", "snappy")
+}
+
+
+def settings(wire: Wire, queue: str) -> list[Any]:
+    values = {
+        "resources": [
+            {"resource_type": TOPIC, "resource_name": queue, "configuration_keys": None}
+        ],
+        "include_synonyms": True, "include_documentation": True,
+    }  # fmt: skip
+    found = wire.call(ApiKey.DESCRIBE_CONFIGS, 4, values).results[0].configs
+    return [config for config in found if not config.name.startswith(OURS)]
+
+
+def tried(wire: Wire, prefix: str, names: list[str]) -> dict[tuple[str, str], Any]:
+    """For each setting and value: the error code, or the value as it is shown."""
+    found: dict[tuple[str, str], Any] = {}
+    for name in names:
+        topics = [
+            {
+                "name": f"{prefix}{number}", "num_partitions": 1, "replication_factor": 1,
+                "assignments": (), "configs": [{"name": name, "value": value}],
+            }
+            for number, value in enumerate(VALUES)
+        ]  # fmt: skip
+        values = {"topics": topics, "timeout": 5000, "validate_only": True}
+        for value, topic in zip(
+            VALUES, wire.call(ApiKey.CREATE_TOPICS, 7, values).topics, strict=True
+        ):
+            shown = [
+                (config.value, config.config_source, config.read_only)
+                for config in topic.configs or ()
+                if config.name == name
+            ]
+            found[name, value] = topic.error_code or shown
+    return found
+
+
+def test_each_value(kafka: Kafka, server: Served) -> None:
+    answers = []
+    for target in (kafka, server):
+        with Wire(target.host, target.port) as wire:
+            made(wire, f"known-{server.port}")
+            names = sorted(config.name for config in settings(wire, f"known-{server.port}"))
+            answers.append((names, tried(wire, f"tried-{server.port}-", [*names, "no.such"])))
+    (their_names, theirs), (our_names, ours) = answers
+    assert our_names == their_names
+    assert len(their_names) == 33
+    different = {
+        case: (answer, ours[case])
+        for case, answer in theirs.items()
+        if answer != ours[case] and case not in NOT_YET
+    }
+    assert not different
+
+
+def test_what_is_told_of_each(kafka: Kafka, server: Served) -> None:
+    told = []
+    queue = f"told-{server.port}"
+    for target in (kafka, server):
+        with Wire(target.host, target.port) as wire:
+            made(wire, queue, segment_bytes="2000000", flush_ms="77")
+            told.append(
+                {
+                    c.name: (
+                        c.value, c.config_type, c.config_source, c.read_only, c.is_sensitive,
+                        [(s.name, s.value, s.source) for s in c.synonyms], bool(c.documentation),
+                    )
+                    for c in settings(wire, queue) if c.name not in DIFFERENT
+                }
+            )  # fmt: skip
+    assert told[1] == told[0]
