@@ -194,6 +194,9 @@ class Config(BaseModel):
     retention_check_ms: Annotated[int, Field(gt=0, le=86_400_000)] = Field(
         300_000, description="least time between two looks at a queue's retention, a day at most"
     )
+    compaction_check_ms: PositiveInt = Field(
+        15_000, description="time between looks for queues to compact"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe event that is logged"
     )

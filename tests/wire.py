@@ -19,11 +19,25 @@ def varlong(value: int) -> bytes:
     return uvarint((value << 1) ^ (value >> 63))
 
 
-def record(delta: int, value: bytes, key: bytes | None = None, time_delta: int = 0) -> bytes:
+def record(
+    delta: int, value: bytes | None, key: bytes | None = None, time_delta: int = 0
+) -> bytes:
     body = b"\0" + varlong(time_delta) + varlong(delta)
-    body += varlong(-1) if key is None else varlong(len(key)) + key
-    body += varlong(len(value)) + value + varlong(0)
+    for field in (key, value):
+        body += varlong(-1) if field is None else varlong(len(field)) + field
+    body += varlong(0)
     return varlong(len(body)) + body
+
+
+def keyed(
+    *records: tuple[bytes | None, bytes | None], time_ms: int = 0, codec: int = 0, **more: Any
+) -> bytes:
+    """A batch of records with these keys and values, packed by a codec of CODECS."""
+    data = b"".join(record(i, value, key) for i, (key, value) in enumerate(records))
+    return batch(
+        *[b""] * len(records), times=(time_ms or TODAY_MS,) * len(records), attributes=codec,
+        packed=pack(data, codec), **more,
+    )  # fmt: skip
 
 
 def batch(

@@ -377,6 +377,7 @@ def _services(node: ClusterNode) -> ShardServices:
         disk_space=node.disk_space,
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
+        compacting=anyio.CapacityLimiter(1),
         lookup=node.cache,
         clock=node.clock,
         level=node.level,

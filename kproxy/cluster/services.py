@@ -28,6 +28,7 @@ class ShardServices:
     """Tell the map who serves a shard: (shard, claim's log offset)."""
     disk_space: DiskSpace
     opening: anyio.Semaphore  # how many local copies are opened at a time
+    compacting: anyio.CapacityLimiter  # how many partitions are compacted at a time
     progress: Progress
     lookup: Lookup
     clock: Clock

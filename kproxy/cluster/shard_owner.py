@@ -34,6 +34,7 @@ from kproxy.log.base import Deliver
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.loop.garbage import left_behind
+from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
@@ -251,7 +252,8 @@ class ShardOwner:
         housekeeper = Housekeeper(shard, config, shards=self._shards, clock=clock)
         publisher = Publisher(shard, services.upstream, services.link, config, clock)
         retention = Retention(shard, config, services.lookup, clock.now_ms)
-        for background in (housekeeper, publisher, retention):
+        compactor = Compactor(shard, config, services.lookup, clock.now_ms, services.compacting)
+        for background in (housekeeper, publisher, retention, compactor):
             tasks.start_soon(background.run)
 
     async def _claim_and_serve(self, shard: Shard) -> None:

@@ -16,7 +16,8 @@ from anyio import to_thread
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import LEADER_EPOCH
 from kproxy.loop.pace import Pace
-from kproxy.protocol.records import memory_of, record_times
+from kproxy.protocol.codecs import memory_of
+from kproxy.protocol.records import record_times
 from kproxy.protocol.responses import Listed, list_offsets_body
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
@@ -148,8 +149,9 @@ class _Search:
         best: tuple[int, Batch] | None = None
         if row.max_time_offset >= row.log_start:
             batch = self._shard.state.batch_at(self._key, row.max_time_offset)
-            best = None if batch is None else (row.max_time_offset, batch)
-        else:  # the record with the largest was trimmed: look at the index of what is left
+            if batch is not None and batch.max_time_ms == row.max_time_ms:
+                best = row.max_time_offset, batch
+        if best is None:  # that record was trimmed, or compacted away: look at what is left
             offset = row.log_start
             while part := self._slice(offset):
                 for last_offset, batch in part:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from anyio import Event
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.inspection import Inspected, inspect
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import BadBatch, BatchHeader, Records, check, stamped
 from kproxy.protocol.produce_request import ProduceRequest, Topic
@@ -29,6 +30,10 @@ _NOT_ANSWERED = Produced(-1, Code.KAFKA_STORAGE_ERROR)
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
 
+class NotInspected(Exception):
+    """A batch is for a queue whose settings ask for a look at its records."""
+
+
 def is_long(request: ProduceRequest) -> bool:
     """Whether to take a request in slices (`handle`): it then overlaps with no other."""
     topics = request.topics
@@ -42,7 +47,15 @@ def is_long(request: ProduceRequest) -> bool:
 class ProduceCall:
     """One Produce request on its way: what was refused at once, and what waits for the log."""
 
-    def __init__(self, worker: Worker, version: int, request: ProduceRequest) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        version: int,
+        request: ProduceRequest,
+        inspected: Inspected | None = None,
+    ) -> None:
+        """`inspected`: what was found inside of batches, None where nobody has looked yet."""
+        self._inspected = inspected
         self._worker = worker
         self._version = version
         self._check_ms = worker.config.retention_check_ms
@@ -96,11 +109,14 @@ class ProduceCall:
     ) -> None:
         try:
             settings = settings_of(queue.configs)
+            if settings.inspects:
+                records = self._looked_into(queue, index, records)
             header = check(records, self._worker.max_batch_bytes(settings), self._version)
             assert records is not None
             batch = self._stamped(settings, header, records)
         except BadBatch as error:
-            answers.append(Produced(index, error.code, message=str(error)))
+            message = str(error)
+            answers.append(Produced(index, error.code, message=message, blamed=error.blamed))
             return
         try:
             shard = self._worker.shard(queue.name, index)
@@ -120,6 +136,17 @@ class ProduceCall:
         if batch is records:
             envelope.header = header
         self._appends.add(shard, envelope)
+        if settings.compacted:
+            shard.note_uncompacted(key)
+
+    def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Records | None:
+        """Raises BadBatch; NotInspected."""
+        if self._inspected is None:
+            raise NotInspected
+        found = self._inspected.get((queue.queue_id, index), records)
+        if isinstance(found, BadBatch):
+            raise found
+        return found
 
     def _stamped(self, settings: QueueSettings, header: BatchHeader, records: Records) -> Records:
         if header.is_transactional or self._transactional:
@@ -169,22 +196,29 @@ class ProduceCall:
             )
 
 
-def append(worker: Worker, version: int, request: ProduceRequest) -> ProduceCall:
-    """Append what a short Produce carries, all of it in this turn of the loop."""
+def append(worker: Worker, version: int, request: ProduceRequest) -> ProduceCall | None:
+    """Append what a short Produce carries, all of it in this turn of the loop.
+
+    None: nothing was appended, as somebody is to look into it first (`handle`).
+    """
     call = ProduceCall(worker, version, request)
-    for topic in request.topics:
-        call.take(topic)
+    try:
+        for topic in request.topics:
+            call.take(topic)
+    except NotInspected:
+        return None
     call.send()
     return call
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
-    """The response body of a Produce of many batches; empty where acks=0 asks for none.
+    """The response body of a Produce of many batches, or of such as are to be looked into.
 
-    Raises Malformed where acks=0 hides a failure. One of a few, each named very often, is short.
+    Empty where acks=0 asks for none. Raises Malformed where acks=0 hides a failure. One of a few,
+    each named very often, is short.
     """
     budget, body = request.budget, request.body
-    call = ProduceCall(worker, request.version, body)
+    call = ProduceCall(worker, request.version, body, await inspect(worker, request, body))
     taken = 0
     for topic in body.topics:
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):

@@ -9,9 +9,11 @@ level as a feature (KIP-584): `kafka-features.sh` shows and upgrades it.
 from typing import Protocol
 
 OLDEST = 1
-NEWEST = 2
+NEWEST = 3
 CALLS_FROM = 2
 """All workers call the owner of a log that they append to (`upstream.link`)."""
+COMPACTION_FROM = 3
+"""Queues may be compacted."""
 FEATURE = "kproxy.level"
 
 

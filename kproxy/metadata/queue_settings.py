@@ -11,9 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
+from kproxy.metadata.setting import LONG_MAX, parts
 from kproxy.metadata.topic_settings import SETTINGS, conflict
+from kproxy.protocol.batch import CODECS
 
 _PARSED_MAX = 1000
+_CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed": 0}
 
 
 def given(named: Iterable[Any]) -> dict[str, str | None]:
@@ -74,6 +77,16 @@ class QueueSettings:
     timestamp_before_max_ms: int
     log_append_time: bool
     rewind_denied: bool
+    compacted: bool
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
+    dirty_ratio: float
+    codec: int | None
+    """What batches are packed with, an index into CODECS; None: as they come."""
+    compression_level: int | None
+    inspects: bool
+    """Whether the records of a batch are looked at before it is taken."""
 
     def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
         """When retention checks a partition next whose records begin at `oldest_ms`.
@@ -94,14 +107,28 @@ class QueueSettings:
 def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     values = dict(configs)
     size = values.get("max.message.bytes")
+    policies = parts(effective("cleanup.policy", values))
+    deleted = "delete" in policies
+    before_ms = int(effective("message.timestamp.before.max.ms", values))
+    packed = effective("compression.type", values)
+    codec = None if packed == "producer" else _CODECS[packed]
+    level = SETTINGS.get(f"compression.{packed}.level")
     return QueueSettings(
-        retention_ms=int(effective("retention.ms", values)),
-        retention_bytes=int(effective("retention.bytes", values)),
+        retention_ms=int(effective("retention.ms", values)) if deleted else -1,
+        retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
         max_message_bytes=int(size) if size else None,
         timestamp_after_max_ms=int(effective("message.timestamp.after.max.ms", values)),
-        timestamp_before_max_ms=int(effective("message.timestamp.before.max.ms", values)),
+        timestamp_before_max_ms=before_ms,
         log_append_time=effective("message.timestamp.type", values) == "LogAppendTime",
         rewind_denied=effective("kproxy.commit.rewind", values) == "deny",
+        compacted="compact" in policies,
+        min_compaction_lag_ms=int(effective("min.compaction.lag.ms", values)),
+        max_compaction_lag_ms=int(effective("max.compaction.lag.ms", values)),
+        delete_retention_ms=int(effective("delete.retention.ms", values)),
+        dirty_ratio=float(effective("min.cleanable.dirty.ratio", values)),
+        codec=codec,
+        compression_level=None if level is None else int(effective(level.name, values)),
+        inspects="compact" in policies or codec is not None or before_ms < LONG_MAX,
     )
 
 

@@ -75,10 +75,12 @@ def _not_remote(value: str) -> str:
 
 
 _EFFECTIVE = (
-    _words("cleanup.policy", LIST, "delete", list_of("delete"),
-           "What happens to old records: delete removes those that retention lets go.",
+    _words("cleanup.policy", LIST, "delete", list_of("compact", "delete"),
+           "What happens to old records: delete removes those that retention lets go, compact"
+           " keeps the last one of each key.",
            "log.cleanup.policy"),
-    _words("compression.type", STRING, "producer", one_of("producer"),
+    _words("compression.type", STRING, "producer",
+           one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
            "How batches are compressed: producer keeps them as they come.", "compression.type"),
     _words("compression.gzip.level", INT, "-1", _gzip_level,
            "How hard gzip tries; -1: its own default.", "compression.gzip.level"),

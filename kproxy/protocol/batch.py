@@ -23,7 +23,7 @@ MAGIC = 2
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CODEC_ZSTD = 4
 
-_CODEC_MASK = 0x07
+CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -59,7 +59,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> int:
         """Index into CODECS; 5 to 7 are not defined."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def is_log_append_time(self) -> bool:
@@ -85,9 +85,13 @@ def read_header(batch: bytes | memoryview, position: int = 0) -> BatchHeader:
 class BadBatch(ValueError):
     """A batch that Kafka refuses, with its error code."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(
+        self, code: Code, message: str, blamed: list[tuple[int, str]] | None = None
+    ) -> None:
+        """`blamed`: single records, by their number in the batch, and what is wrong with them."""
         super().__init__(message)
         self.code = code
+        self.blamed = blamed or ()
 
 
 def check(records: Records | None, batch_bytes_max: int, api_version: int) -> BatchHeader:

@@ -1,26 +1,30 @@
-"""Reads records inside a batch, for look-ups by time; never on the produce or fetch path.
+"""Reads records inside a batch: for look-ups by time, for compaction, and to check them.
 
-It decompresses a piece at a time, so the content of a small batch that claims much is never in
-memory as a whole, and refuses a batch that decompresses to more than the limit. gzip is the
-standard library's; lz4, zstandard and cramjam (snappy) are the usual bindings.
+Never on the produce or fetch path of queues that do not ask for it.
 """
 
-import zlib
+import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
-import cramjam
-import lz4.frame  # type: ignore[import-untyped]  # it ships no types
-import zstandard
+from crc32c import crc32c
 
-from kproxy.protocol.batch import CODECS, HEADER_BYTES, read_header
+from kproxy.protocol.batch import (
+    CODEC_MASK,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    BatchHeader,
+    read_header,
+)
+from kproxy.protocol.codecs import pack, unpack
 from kproxy.protocol.varint import Malformed, read_varlong
 
-UNPACKED_BYTES_MAX = 256 << 20
-PIECE_BYTES = 256 << 10
-SNAPPY_RATIO_MAX = 22  # its longest copy is 64 bytes, told in three
 _HEAD_BYTES = 31  # a record's length, attributes, time and offset deltas at most
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+_TOO_LONG = "a record is longer than its batch"
 
 
 def record_times(batch: bytes) -> Iterator[tuple[int, int]]:
@@ -47,70 +51,102 @@ def record_times(batch: bytes) -> Iterator[tuple[int, int]]:
         position = after
 
 
-def memory_of(batch_bytes: int) -> int:
-    """What it takes at most to go through a batch of so many bytes: of snappy, a whole block."""
-    unpacked = min(UNPACKED_BYTES_MAX, SNAPPY_RATIO_MAX * batch_bytes)
-    return 2 * batch_bytes + max(unpacked, 3 * PIECE_BYTES)
+class KeyedRecord(NamedTuple):
+    """A record as compaction needs it."""
+
+    offset_delta: int
+    time_ms: int
+    key: bytes | None
+    has_value: bool
+    data: bytes  # all of it, as it lies in the unpacked batch
 
 
-def unpack(data: bytes, codec: int) -> Iterator[bytes]:
-    """A batch's records in pieces, none of them empty. Raises Malformed, also if they are many."""
-    total = 0
-    try:
-        for piece in _pieces(data, codec):
-            total += len(piece)
-            if total >= UNPACKED_BYTES_MAX:
-                raise Malformed(f"the records unpack to {UNPACKED_BYTES_MAX} bytes or more")
-            if piece:
-                yield piece
-    except Malformed:
-        raise
-    except Exception as error:  # each binding has exceptions of its own
-        raise Malformed(f"the {CODECS[codec]} records do not decompress: {error}") from error
+INSPECTED_BYTES_MAX, INSPECTED_RECORDS_MAX = 32 << 20, 200_000
+"""A batch that is looked into as a whole unpacks to no more, and has no more records."""
 
 
-def _pieces(data: bytes, codec: int) -> Iterator[bytes]:
-    match CODECS[codec]:
-        case "none":
-            yield data
-        case "gzip":
-            gzip = zlib.decompressobj(wbits=31)
-            while data and not gzip.eof:
-                yield gzip.decompress(data, PIECE_BYTES)
-                data = gzip.unconsumed_tail
-            yield gzip.flush()
-        case "snappy":
-            yield from _snappy_blocks(data)
-        case "lz4":
-            frame = lz4.frame.LZ4FrameDecompressor()
-            piece = frame.decompress(data, PIECE_BYTES)
-            while piece:
-                yield piece
-                piece = b"" if frame.eof else frame.decompress(b"", PIECE_BYTES)
-        case _:
-            with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-                while piece := reader.read(PIECE_BYTES):
-                    yield piece
+def unpacked(batch: bytes | memoryview) -> bytes:
+    """The records of a batch that is looked into as a whole.
+
+    Raises Malformed, of which TooLarge: they are more than is looked at.
+    """
+    header, most = read_header(batch), max(INSPECTED_BYTES_MAX, len(batch))
+    if header.record_count > INSPECTED_RECORDS_MAX:
+        raise TooLarge(f"the batch has more than {INSPECTED_RECORDS_MAX} records")
+    parts, size = [], 0
+    for piece in unpack(bytes(batch[HEADER_BYTES:]), header.codec):
+        size += len(piece)
+        if size > most:
+            raise TooLarge(f"the records unpack to more than {most} bytes")
+        parts.append(piece)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _snappy_blocks(data: bytes) -> Iterator[bytes]:
-    """Raw snappy, or the framing of xerial's library that Java clients write."""
-    if not data.startswith(_XERIAL_MAGIC):
-        yield _snappy_block(data)
-        return
-    position = _XERIAL_HEADER_BYTES
-    while position + 4 <= len(data):
-        size = int.from_bytes(data[position : position + 4], "big")
-        position += 4
-        if size > len(data) - position:
-            raise Malformed("a snappy block is longer than its batch")
-        yield _snappy_block(data[position : position + size])
-        position += size
+class TooLarge(Malformed):
+    """A batch that holds more than is looked at."""
 
 
-def _snappy_block(data: bytes) -> bytes:
-    """What it says of its own length is allocated: no more than it can hold."""
-    length = cramjam.snappy.decompress_raw_len(data)
-    if length > min(UNPACKED_BYTES_MAX, SNAPPY_RATIO_MAX * len(data)):
-        raise Malformed(f"{len(data)} bytes of snappy cannot unpack to {length}")
-    return bytes(cramjam.snappy.decompress_raw(data))
+def keyed_records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
+    """All records of a batch, from what it unpacks to.
+
+    Raises Malformed: they do not fit the header, or each other.
+    """
+    stamp = header.max_timestamp if header.is_log_append_time else None
+    position, last = 0, -1
+    for _ in range(header.record_count):
+        record, position = _keyed(data, position, header.base_timestamp, stamp)
+        if not last < record.offset_delta <= header.last_offset_delta:
+            raise Malformed("a record lies outside its batch")
+        last = record.offset_delta
+        yield record
+    if position != len(data):
+        raise Malformed("there is more in the batch than its records")
+
+
+def _keyed(
+    data: bytes, position: int, base_timestamp: int, stamp: int | None
+) -> tuple[KeyedRecord, int]:
+    """The record at a position, and the position behind it. Raises Malformed."""
+    end = len(data)
+    length, at = read_varlong(data, position, end)
+    after = at + length
+    if length < 3 or after > end:
+        raise Malformed(_TOO_LONG)
+    time_delta, at = read_varlong(data, at + 1, after)
+    offset_delta, at = read_varlong(data, at, after)
+    key_bytes, at = read_varlong(data, at, after)
+    key = None
+    if key_bytes >= 0:
+        key, at = data[at : at + key_bytes], at + key_bytes
+    if at > after:
+        raise Malformed(_TOO_LONG)
+    value_bytes, at = read_varlong(data, at, after)
+    if at + max(0, value_bytes) > after:
+        raise Malformed(_TOO_LONG)
+    time_ms = base_timestamp + time_delta if stamp is None else stamp
+    return KeyedRecord(offset_delta, time_ms, key, value_bytes >= 0, data[position:after]), after
+
+
+def with_records(header: BatchHeader, records: list[KeyedRecord]) -> bytes:
+    """A batch with some of its records, in their order, at their offsets. At least one is left.
+
+    As Kafka's cleaner writes it: base offset, last offset delta and base timestamp stay.
+    """
+    body = pack(b"".join(record.data for record in records), header.codec)
+    latest = max(record.time_ms for record in records)
+    return _made(header._replace(max_timestamp=latest, record_count=len(records)), body)
+
+
+def repacked(header: BatchHeader, data: bytes, codec: int, level: int | None) -> bytes:
+    """A batch with its records, as they are unpacked, packed by another codec."""
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return _made(header._replace(attributes=attributes), pack(data, codec, level))
+
+
+def _made(header: BatchHeader, body: bytes) -> bytes:
+    """A batch of this header and these records, with its length and its CRC."""
+    made = bytearray(HEADER_BYTES + len(body))
+    HEADER.pack_into(made, 0, *header._replace(length=len(made) - LOG_OVERHEAD_BYTES))
+    made[HEADER_BYTES:] = body
+    _CRC.pack_into(made, _CRC_AT, crc32c(memoryview(made)[CRC_FROM:]))
+    return bytes(made)

@@ -58,6 +58,8 @@ class Produced(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    blamed: Sequence[tuple[int, str]] = ()
+    """Single records, by their number in the batch, and what is wrong with them."""
 
 
 _PRODUCED_FLEXIBLE_TAIL = b"\x01\0\0"  # no single records are blamed, no message, no tags
@@ -82,7 +84,12 @@ def produce_body(
                 add(_PRODUCED_FLEXIBLE_TAIL)
                 continue
             if version >= 8:
-                add(b"\x01" if flexible else b"\0\0\0\0")  # no single records are blamed
+                add(count(len(done.blamed), flexible))
+                for number, fault in done.blamed:
+                    add(_I32.pack(number))
+                    add(nullable_string(fault, flexible))
+                    if flexible:
+                        add(b"\0")
                 add(nullable_string(done.message, flexible))
             if flexible:
                 add(b"\0")

@@ -194,7 +194,8 @@ def accept(worker: Worker, frame: Frame, host: str, next_request: NextRequestSig
         else:
             if not produce.is_long(body):
                 call = produce.append(worker, header.api_version, body)
-                return Accepted(header, len(frame), call=call)
+                if call is not None:
+                    return Accepted(header, len(frame), call=call)
     else:
         frame = bytes(frame)  # as kio reads it; what it came in is let go
     return Accepted(header, len(frame), api=api, frame=frame, host=host, next_request=next_request)

@@ -16,9 +16,10 @@ from kproxy.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.envelope import COPIED, Body, Envelope, Kind
 from kproxy.virtual.fold import copied_location
 from kproxy.virtual.outcome import LogLocation
+from kproxy.virtual.rows import Batch
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
@@ -32,7 +33,7 @@ _LOOK_FRAMES = 16  # between two looks at the clock
 _CURSORS_MAX = 20_000
 _AHEAD_MAX = 64
 _NEVER = 1 << 64
-_COPY, _APPEND = int(Kind.COPY), int(Kind.APPEND)
+_COPIES, _APPEND = (int(Kind.COPY), int(Kind.REPLACE)), int(Kind.APPEND)
 
 
 class _Cursor:
@@ -96,7 +97,7 @@ class Live:
         if row is None:
             return None
         records = envelope.body
-        if envelope.kind == _COPY:
+        if envelope.kind in _COPIES:
             location, records = copied_location(location), records[COPIED.size :]
             last = envelope.number + read_header(records).last_offset_delta
         elif self.may_be(key, log_offset):
@@ -106,8 +107,17 @@ class Live:
         batch = self._state.batch_at(key, last)
         if batch is None or last < row.log_start or (batch.segment, batch.position) != location[:2]:
             return None
-        head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
-        return Envelope(Kind.COPY, *key, number=last - batch.last_delta, body=head + records)
+        return copy_of(key, last, batch, records, batch.generation)
+
+
+def copy_of(key: PartitionKey, last: int, batch: Batch, records: Body, generation: int) -> Envelope:
+    """What writes a batch again, with these bytes, as this generation of it."""
+    head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
+    base_offset, body = last - batch.last_delta, head + records
+    if not generation:
+        return Envelope(Kind.COPY, *key, number=base_offset, body=body)
+    generations = batch.generation << 8 | generation
+    return Envelope(Kind.REPLACE, *key, number=base_offset, time_ms=generations, body=body)
 
 
 class Copier:
@@ -141,7 +151,7 @@ class Copier:
             elif not number % _LOOK_FRAMES and self._monotonic() - began > _TURN_S:
                 await checkpoint()
                 began = self._monotonic()
-            if not (kind == _COPY or (kind == _APPEND and self._live.may_be(key, log_offset))):
+            if not (kind in _COPIES or (kind == _APPEND and self._live.may_be(key, log_offset))):
                 continue
             self._take(key, position)
             if self._pending_bytes >= _COPY_BYTES or len(self._pending) >= _COPY_ENVELOPES:

@@ -147,6 +147,8 @@ class Retention(DueIndexScanner):
         if oldest is None:
             return None
         settings = queue_settings.settings_of(queue.configs)
+        if settings.compacted:
+            self._shard.note_uncompacted(partition)
         return settings.look_at_ms(oldest.max_time_through_ms, now, self._check_ms)
 
     def _kept_from(

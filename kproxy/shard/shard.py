@@ -22,13 +22,14 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
-from kproxy.virtual.types import ShardId
+from kproxy.virtual.types import PartitionKey, ShardId
 
 _log = structlog.get_logger()
 
 _REPLAY_BATCH = 500
 _CHANGED_MAX = 4000  # rows that wait for a write
 _ROWS_CACHED_MIN = 500
+_UNCOMPACTED_MAX = 100_000
 
 
 class Shard:
@@ -65,12 +66,22 @@ class Shard:
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
         self._failed: Exception | None = None
+        self.uncompacted: set[PartitionKey] = set()
+        """Partitions of compacted queues that have something new, as far as it is known."""
         self.claim_offset = 0  # log offset of the claim it is served by
         self.capture: RowCapture | None = None
         self.tasks: TaskGroup | None = None
         """What works on a shard that may be given up runs here, and ends before it is closed."""
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
         """Told of every envelope applied that is not a client's batch."""
+
+    def note_uncompacted(self, key: PartitionKey) -> None:
+        """A partition of a compacted queue may have something to compact.
+
+        Where there are too many to note, it is looked at with its retention: once a day at least.
+        """
+        if len(self.uncompacted) < _UNCOMPACTED_MAX:
+            self.uncompacted.add(key)
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         return self.log.append(envelopes)

@@ -27,6 +27,7 @@ _TRIES_PER_BYTE = 1 / 16
 _KINDS = b"".join(re.escape(bytes([kind])) for kind in Kind)
 _LOW_BYTES = 3  # of a log offset, in which frames of one segment differ
 _KEPT = 3
+_COPIES = (Kind.COPY, Kind.REPLACE)
 _CHUNK_BYTES = 1 << 20
 
 
@@ -67,8 +68,8 @@ class _Tail:
 
     def _spans(self, position: int, length: int, kind: int) -> bool:
         """Whether the record batch inside says the same of a frame's length."""
-        at = position + BODY_AT + _BATCH_LENGTH_AT + (COPIED.size if kind == Kind.COPY else 0)
-        if kind not in (Kind.APPEND, Kind.COPY) or at + _BATCH_LENGTH.size > self._size:
+        at = position + BODY_AT + _BATCH_LENGTH_AT + (COPIED.size if kind in _COPIES else 0)
+        if kind not in (Kind.APPEND, *_COPIES) or at + _BATCH_LENGTH.size > self._size:
             return False
         (inside,) = _BATCH_LENGTH.unpack_from(self._data, at)
         return bool(at + _BATCH_LENGTH.size + inside == position + CRC_FROM + length)

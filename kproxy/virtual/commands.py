@@ -11,6 +11,7 @@ Classes are named tuples: frozen, and three times as fast to make as frozen data
 """
 
 import re
+import struct
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
@@ -21,14 +22,15 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import Compaction
 from kproxy.virtual.traits import TRAITS, DiskUse, by_items, of_kind, one, turn
 from kproxy.virtual.types import QueueId
 
 __all__ = [
     "TRAITS", "AllocateProducerId", "Append", "AssignPartitions", "ChangeGroup",
-    "Claim", "CommitOffsets", "ConfigureQueue", "Copy",
+    "Claim", "CommitOffsets", "Compact", "ConfigureQueue", "Copy",
     "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue", "DropTombstone",
-    "ExpireOffsets", "Foreign", "GrowQueue", "QueueReady", "Trim",
+    "ExpireOffsets", "Foreign", "GrowQueue", "QueueReady", "Replace", "Trim",
 ]  # fmt: skip
 _ROWS = 2  # partitions made in one unit of weight
 _PARTITIONS = re.compile(rb'"partitions": ?(\d{1,9})')
@@ -81,12 +83,78 @@ class Append:
     """
 
 
-@of_kind(Kind.COPY, DiskUse.MODEST, one, publishes=(RowKind.PARTITION,), carries_batch=True)
+@of_kind(
+    Kind.COPY,
+    DiskUse.MODEST,
+    one,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
+    carries_batch=True,
+)
 class Copy:
     """A live batch, written again further on. `envelope.COPIED` is in front of it.
 
     `number`: its base offset.
     """
+
+
+@of_kind(
+    Kind.REPLACE,
+    DiskUse.MODEST,
+    one,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
+    carries_batch=True,
+)
+class Replace:
+    """As COPY, of a batch that compaction has made smaller, or makes smaller with this.
+
+    `time_ms`: the generation that it replaces, and the new one (`generations`). It has no effect
+    where the batch is of another generation: it was made from what is not there any more.
+    """
+
+    @staticmethod
+    def generations(envelope: Envelope) -> tuple[int, int]:
+        """The generation that is replaced, and the new one."""
+        return divmod(envelope.time_ms, 256)
+
+
+_COMPACTED = struct.Struct(">QQQQqQ")
+_REMOVED = struct.Struct(">QB")
+
+
+def _weight_of_compact(envelope: Envelope) -> int:
+    return 1 + len(envelope.body) // _REMOVED.size
+
+
+@of_kind(
+    Kind.COMPACT,
+    DiskUse.ALWAYS,
+    _weight_of_compact,
+    publishes=(RowKind.PARTITION, RowKind.COMPACTION),
+)
+class Compact(NamedTuple):
+    """Batches of which compaction leaves nothing; at the end of a pass, how far it came.
+
+    `removed`: last offsets and generations. `progress`: None while the pass goes on.
+    """
+
+    queue_id: QueueId
+    partition: int
+    removed: list[tuple[int, int]]
+    progress: Compaction | None = None
+
+    def envelope(self) -> Envelope:
+        values = (0, 0, 0, 0, -1, 0) if self.progress is None else tuple(self.progress)
+        body = _COMPACTED.pack(*values) + b"".join(_REMOVED.pack(*one) for one in self.removed)
+        number = 0 if self.progress is None else 1
+        return Envelope(Kind.COMPACT, self.queue_id, self.partition, number=number, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Compact":
+        progress = Compaction._make(_COMPACTED.unpack_from(envelope.body))
+        removed = list(_REMOVED.iter_unpack(envelope.body[_COMPACTED.size :]))
+        return Compact(
+            envelope.queue_id, envelope.partition, removed, progress if envelope.number else None
+        )
 
 
 @of_kind(Kind.TRIM, DiskUse.ALWAYS, one, publishes=(RowKind.PARTITION,))
@@ -182,7 +250,7 @@ class ConfigureQueue(NamedTuple):
     Kind.DELETE,
     DiskUse.ALWAYS,
     turn,
-    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE),
+    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
     answered_across_workers=True,
 )
 class DeleteQueue(NamedTuple):
@@ -202,7 +270,12 @@ class DeleteQueue(NamedTuple):
     Kind.ASSIGN_PARTITIONS,
     DiskUse.ALWAYS,
     _weight_of_assignment,
-    publishes=(RowKind.PARTITION, RowKind.SWEEP_QUEUE, RowKind.ASSIGNMENT),
+    publishes=(
+        RowKind.PARTITION,
+        RowKind.SWEEP_QUEUE,
+        RowKind.ASSIGNMENT,
+        RowKind.COMPACTION,
+    ),
     answered_across_workers=True,
 )
 class AssignPartitions(NamedTuple):

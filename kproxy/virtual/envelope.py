@@ -41,6 +41,8 @@ class Kind(IntEnum):
     DELETE_OFFSETS = 7
     PRODUCER_ID = 8
     COPY = 9
+    REPLACE = 10
+    COMPACT = 11
     CLAIM = 20
     ASSIGN_PARTITIONS = 21
     QUEUE_READY = 22

@@ -29,21 +29,23 @@ from kproxy.virtual import producers, rows
 from kproxy.virtual.commands import (
     AssignPartitions,
     Claim,
+    Compact,
     ConfigureQueue,
     CreateQueue,
     DeleteQueue,
     DropTombstone,
     GrowQueue,
     QueueReady,
+    Replace,
     Trim,
 )
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Queue, Term
+from kproxy.virtual.rows import Batch, Queue, Term
 from kproxy.virtual.state import State
-from kproxy.virtual.types import LogOffset, QueueId, ShardId
+from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 
 
 def copied_header(envelope: Envelope) -> BatchHeader:
@@ -56,6 +58,24 @@ def copied_location(location: LogLocation) -> LogLocation:
     return LogLocation(
         location.segment, location.position + COPIED.size, location.length - COPIED.size
     )
+
+
+def copied_batch(
+    batch: Batch, header: BatchHeader, location: LogLocation, generation: int
+) -> Batch:
+    """The row of a batch that was written again."""
+    return batch._replace(
+        segment=location.segment, position=location.position, length=location.length,
+        max_time_ms=header.max_timestamp, copied=generation + 1,
+    )  # fmt: skip
+
+
+def remove_batch(state: State, key: PartitionKey, last_offset: int, generation: int) -> None:
+    """Take a batch away, if it is there in this generation."""
+    batch = state.batch_at(key, last_offset)
+    if batch is not None and batch.generation == generation:
+        state.count_dead(batch)
+        state.put(rows.batch_key(*key, last_offset), None)
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
@@ -86,6 +106,8 @@ class Fold:
             Kind.DROP_TOMBSTONE: self._drop_tombstone,
             Kind.PRODUCER_ID: self._producer_id,
             Kind.COPY: self._copy,
+            Kind.REPLACE: self._copy,
+            Kind.COMPACT: self._compact,
             Kind.FOREIGN: self._foreign,
             Kind.CLAIM: self._claim,
             Kind.ASSIGN_PARTITIONS: self._assign_partitions,
@@ -150,21 +172,43 @@ class Fold:
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
 
     def _copy(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """A live batch was written again further on, so that the old place can be freed."""
+        """A live batch was written again further on: the old place can be freed.
+
+        Or compaction has made it smaller.
+        """
         key = (envelope.queue_id, envelope.partition)
-        location = copied_location(location)
-        last_offset = envelope.number + copied_header(envelope).last_offset_delta
+        header = copied_header(envelope)
+        last_offset = envelope.number + header.last_offset_delta
         row = self.state.partition(key)
-        batch = self.state.batch_at(key, last_offset)
-        if row is None or batch is None or last_offset < row.log_start:
+        if row is None or last_offset < row.log_start:
             return _NO_QUEUE
+        batch = self.state.batch_at(key, last_offset)
+        replaced, generation = Replace.generations(envelope)
+        if batch is None or batch.generation != replaced:
+            if self._shared:  # a rebuild does not judge it again
+                self.state.put(rows.no_effect_key(log_offset), b"")
+            return _NO_QUEUE
+        moved = copied_batch(batch, header, copied_location(location), generation)
         self.state.count_dead(batch)
-        self.state.count_live(location)
-        segment, position, length = location
-        moved = batch._replace(segment=segment, position=position, length=length, copied=True)
+        self.state.count_live(moved)
         self.state.put(rows.batch_key(*key, last_offset), moved.encode())
         self.state.put_partition(key, row)  # what is published with it has changed
         return Outcome(Code.NONE, envelope.number)
+
+    def _compact(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Compaction leaves nothing of some batches; or a pass of it is over."""
+        queue_id, index, removed, progress = Compact.decode(envelope)
+        key = (queue_id, index)
+        row = self.state.partition(key)
+        if row is None:
+            return _NO_QUEUE
+        for last_offset, generation in removed:
+            remove_batch(self.state, key, last_offset, generation)
+        if progress is not None and progress.clean_end >= self.state.compaction(key).clean_end:
+            self.state.put(rows.compaction_key(*key), progress.encode())
+        if removed:
+            self.state.put_partition(key, row)  # what is published with it has changed
+        return Outcome(Code.NONE)
 
     def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, partition, log_start, _ = Trim.decode(envelope)

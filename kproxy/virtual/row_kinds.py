@@ -43,6 +43,7 @@ class RowKind(_Kind):
     PARTITION = b"p", "published"  # a queue partition: its ends, size, and last producers
     PRODUCER = b"k", "published"  # an idempotent producer that is not in its partition's row
     BATCH = b"b"  # where a record batch lies, by its last offset
+    COMPACTION = b"z", "published"  # how far a partition is compacted
     OFFSET = b"o", "published"  # a committed offset, by group
     OFFSET_BY_QUEUE = b"r"  # that a group has committed on a partition
     GROUP = b"g", "published"  # a group: its kind, version, and what its coordinator keeps
@@ -57,7 +58,7 @@ class RowKind(_Kind):
     TERM = b"K", "published"  # the claim that holds, and whose it is
     PENDING_ASSIGNMENT = b"w", "published"  # what a home shard has to tell other shards of a queue
     ASSIGNMENT = b"h", "published"  # what another home shard told of its queue
-    NO_EFFECT = b"v", "published"  # an append that changed nothing, by log offset
+    NO_EFFECT = b"v", "published"  # an append or a copy that changed nothing, by log offset
     ANNOUNCE = b"a"  # a queue to announce
     UNPUBLISHED = b"d"  # a row that changed since the last publication
     REBUILD_COUNTER = b"t"  # how far a rebuild has counted a partition

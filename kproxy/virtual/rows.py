@@ -29,7 +29,8 @@ _ENDS = struct.Struct(">QQ")  # its beginning
 NEXT_OFFSET = slice(8, 16)  # in a `p` row
 _SPILLED = struct.Struct(">H")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
-_BATCH = struct.Struct(">QIIiQQqq?")
+_BATCH = struct.Struct(">QIIiQQqqB")
+_COMPACTION = struct.Struct(">QQQQqQ")
 _OFFSET = struct.Struct(">qiq")
 _DUE = struct.Struct(">cQ16sI")
 _ASSIGNMENT = struct.Struct(">qi")
@@ -47,6 +48,7 @@ _NAME_KIND = RowKind.NAME.letter
 _PARTITION_KIND = RowKind.PARTITION.letter
 _PRODUCER_KIND = RowKind.PRODUCER.letter
 _BATCH_KIND = RowKind.BATCH.letter
+_COMPACTION_KIND = RowKind.COMPACTION.letter
 _OFFSET_KIND = RowKind.OFFSET.letter
 _LIVE_BYTES_KIND = RowKind.LIVE_BYTES.letter
 _RETENTION_DUE_KIND = RowKind.RETENTION_DUE.letter
@@ -89,6 +91,10 @@ def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
     """Batches are filed by their last offset: a seek to an offset finds the batch that holds it."""
     return _BATCH_KEY.pack(_BATCH_KIND, queue_id, index, last_offset)
+
+
+def compaction_key(queue_id: QueueId, index: int) -> bytes:
+    return _PARTITION_KEY.pack(_COMPACTION_KIND, queue_id, index)
 
 
 def partition_of(key: bytes) -> PartitionKey:
@@ -368,10 +374,46 @@ class Batch(NamedTuple):
     size_through: int  # the partition's size with this batch
     max_time_ms: int
     max_time_through_ms: int  # over this batch and all before it
-    copied: bool = False  # it lies further on than where it was appended
+    copied: int = 0  # 1: it lies further on than where it was appended; more: and was compacted
+
+    @property
+    def generation(self) -> int:
+        """How often compaction has made it smaller: 1 to 254, then 1 again; 0: never."""
+        return self.copied - 1 if self.copied else 0
 
     def encode(self) -> bytes:
         return _BATCH.pack(*self)
+
+
+GENERATION_MAX = 254
+
+
+class Compaction(NamedTuple):
+    """How far a partition is compacted.
+
+    A record without a value goes once all older ones of its key were gone for as long as
+    `delete.retention.ms` says: those before `settled_end` are gone for so long.
+    """
+
+    clean_end: int  # no key has two values before this offset
+    size_through: int  # the partition's size there, of all that was ever appended
+    clean_bytes: int  # of what is left before it
+    pending_end: int  # the `clean_end` of a pass
+    pending_ms: int  # and when that was
+    settled_end: int
+
+    def encode(self) -> bytes:
+        return _COMPACTION.pack(*self)
+
+
+NOT_COMPACTED = Compaction(0, 0, 0, 0, -1, 0)
+
+
+def decode_compaction(data: bytes) -> Compaction:
+    """Raises ValueError for a form of a later kproxy."""
+    if data[0]:
+        raise later_form("a row of kind z", data[0])
+    return Compaction._make(_COMPACTION.unpack(data))
 
 
 StoredBatch = tuple[int, int, int, int]

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from kproxy.protocol.batch import read_header
 from kproxy.virtual import group_rows, rows
+from kproxy.virtual.commands import Compact, Replace
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.fold import copied_header, copied_location
+from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
@@ -33,6 +34,7 @@ _FORM = 1
 _OFFSET_END = (1 << 63) - 1
 _ROWS_AT_ONCE = 1000
 _REMEMBERED_MAX = 10_000
+_COPIES = (Kind.COPY, Kind.REPLACE)
 
 
 class Anchor(NamedTuple):
@@ -221,8 +223,12 @@ class Reindex:
         key = (envelope.queue_id, envelope.partition)
         if envelope.kind == Kind.APPEND:
             self._append(key, log_offset, envelope, location)
-        elif envelope.kind == Kind.COPY:
-            self._copy(key, envelope, location)
+        elif envelope.kind in _COPIES:
+            if not self._void(log_offset):
+                self._copy(key, envelope, location)
+        elif envelope.kind == Kind.COMPACT:
+            for last_offset, generation in Compact.decode(envelope).removed:
+                remove_batch(self._state, key, last_offset, generation)
 
     def _append(
         self, key: PartitionKey, log_offset: int, envelope: Envelope, location: LogLocation
@@ -254,6 +260,7 @@ class Reindex:
     def _copy(self, key: PartitionKey, envelope: Envelope, location: LogLocation) -> None:
         header = copied_header(envelope)
         last_offset = envelope.number + header.last_offset_delta
+        _, generation = Replace.generations(envelope)
         row = self._state.partition(key)
         if row is None or not row.log_start <= last_offset < row.next_offset:
             return
@@ -261,7 +268,7 @@ class Reindex:
         batch = Batch(
             *copied_location(location),
             header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms,
-            copied=True,
+            copied=generation + 1,
         )  # fmt: skip
         before = self._state.batch_at(key, last_offset)
         if before is not None:

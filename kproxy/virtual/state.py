@@ -11,7 +11,7 @@ from kproxy.virtual import rows
 from kproxy.virtual.envelope import COPY_BYTES
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES
-from kproxy.virtual.rows import Batch, Committed, Partition, Queue, StoredBatch
+from kproxy.virtual.rows import Batch, Committed, Compaction, Partition, Queue, StoredBatch
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Key = TypeVar("Key")
@@ -132,6 +132,8 @@ class State:
         self._partitions.pop(key, None)
         self.touched.add(key)
         self.put(rows.partition_key(*key), None)
+        if self.get(compaction_key := rows.compaction_key(*key)) is not None:
+            self.put(compaction_key, None)
 
     def queue(self, name: str) -> Queue | None:
         row = self._queues.get(name)
@@ -168,6 +170,10 @@ class State:
     def batch_at(self, key: PartitionKey, last_offset: int) -> Batch | None:
         data = self.get(rows.batch_key(*key, last_offset))
         return None if data is None else rows.decode_batch(data)
+
+    def compaction(self, key: PartitionKey) -> Compaction:
+        data = self.get(rows.compaction_key(*key))
+        return rows.NOT_COMPACTED if data is None else rows.decode_compaction(data)
 
     def committed(self, group: str, key: PartitionKey) -> Committed | None:
         data = self.get(rows.offset_key(group, *key))
@@ -244,6 +250,9 @@ class State:
         found = self.first_batch(key, lambda batch: True)
         if row is None or found is None:
             return 0
+        compaction = self.compaction(key)
+        if found[0] < compaction.clean_end:
+            return compaction.clean_bytes + row.size - compaction.size_through
         return row.size - found[1].size_through + found[1].length
 
     # -- writing

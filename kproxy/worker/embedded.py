@@ -11,6 +11,7 @@ from kproxy.errors import CannotStart
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster_view import DirectoryUpgrades, SingleNode, open_identity
 from kproxy.protocol.responses import Broker
+from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import open_local
@@ -47,7 +48,8 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
                 )
                 housekeeping.start_soon(worker.groups.run)
-                housekeeping.start_soon(Retention(shard, config, lookup, worker.now_ms).run)
+                for kind in (Retention, Compactor):
+                    housekeeping.start_soon(kind(shard, config, lookup, worker.now_ms).run)
                 yield worker
                 housekeeping.cancel_scope.cancel()
             shard.log.close()

@@ -13,6 +13,7 @@ from kproxy.metadata.cluster_map import (
     shard_record,
 )
 from kproxy.metadata.cluster_view import ClusterMapView
+from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.responses import Broker
 from kproxy.virtual.partitioner import shard_of
 
@@ -108,4 +109,4 @@ def test_who_does_not_say_which_level_it_knows_is_of_the_first_release() -> None
     map_.apply(b"shard:0", b'{"node": 1, "claim": 7}')  # it was rolled back: nothing else says so
     assert map_.levels == {1: 1}
     map_.apply(*shard_record(0, Owner(1, 8)))
-    assert map_.levels == {1: 2}
+    assert map_.levels == {1: NEWEST}

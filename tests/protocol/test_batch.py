@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kproxy.errors import Code
-from kproxy.protocol import records as records_module
+from kproxy.protocol import codecs
 from kproxy.protocol.batch import BadBatch, check, place, read_header, stamped
-from kproxy.protocol.records import record_times, unpack
+from kproxy.protocol.codecs import unpack
+from kproxy.protocol.records import record_times
 from kproxy.protocol.varint import Malformed, read_uvarint, read_varlong, uvarint
 from tests.wire import batch, record, varlong
 
@@ -139,7 +140,7 @@ def test_snappy_as_java_frames_it() -> None:
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_bombs_are_refused(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_module, "UNPACKED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(codecs, "UNPACKED_BYTES_MAX", 10_000)
     with pytest.raises(Malformed):
         list(unpack(packed(codec, bytes(1_000_000)), codec))
 
@@ -172,7 +173,7 @@ def test_header_survives() -> None:
 def test_records_are_unpacked_a_piece_at_a_time(
     codec: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records_module, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(codecs, "PIECE_BYTES", piece_bytes)
     times = tuple(range(1000, 1100))
     plain = b"".join(record(i, b"v" * (i * 7 % 200), time_delta=i) for i in range(100))
     data = batch(*[b""] * 100, times=times, attributes=codec, packed=packed(codec, plain))

@@ -104,6 +104,7 @@ class Life:
             config=self.config, upstream=upstream, link=self.link,
             command_router=self.command_router, announce=lambda shard, claim: None,
             disk_space=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
+            compacting=anyio.CapacityLimiter(1),
             progress=Progress(), lookup=self.cache,
             clock=Clock(self.now_ms, virtual_time.monotonic),
             level=Level(),

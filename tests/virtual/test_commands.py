@@ -15,6 +15,7 @@ from kproxy.virtual.commands import (
     ChangeGroup,
     Claim,
     CommitOffsets,
+    Compact,
     ConfigureQueue,
     CreateQueue,
     DeleteGroup,
@@ -30,6 +31,7 @@ from kproxy.virtual.commands import (
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, decode
 from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows import Compaction
 from kproxy.virtual.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
@@ -61,6 +63,11 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (ConfigureQueue(Q, {"a": "1"}, ["b"], False), None, Kind.CONFIGURE, (0, 0, 0),
      b'{"set":{"a":"1"},"drop":["b"],"all":false}'),
     (Trim(Q, 2, 7, 9), None, Kind.TRIM, (2, 7, 9), b""),
+    (Compact(Q, 2, [(5, 1), (9, 0)]), None, Kind.COMPACT, (2, 0, 0),
+     bytes(32) + b"\xff" * 8 + bytes(8) + (5).to_bytes(8, "big") + b"\1"
+     + (9).to_bytes(8, "big") + b"\0"),
+    (Compact(Q, 2, [], Compaction(1, 2, 3, 4, 5, 6)), None, Kind.COMPACT, (2, 1, 0),
+     b"".join(n.to_bytes(8, "big") for n in range(1, 7))),
     (AssignPartitions(Q, "q", 3, 6, 9), None, Kind.ASSIGN_PARTITIONS, (0, 6, 9),
      b'{"name":"q","partitions":3}'),
     (QueueReady(Q, 6), None, Kind.QUEUE_READY, (0, 6, 0), b""),
@@ -114,7 +121,7 @@ def test_bytes_are_those_that_releases_wrote_and_are_read_again(case: Any) -> No
 
 def test_every_kind_has_a_class_traits_a_form_and_a_place_in_the_fold() -> None:
     batches = {kind for kind, traits in TRAITS.items() if traits.carries_batch}
-    assert batches == {Kind.APPEND, Kind.COPY}
+    assert batches == {Kind.APPEND, Kind.COPY, Kind.REPLACE}
     assert set(COMMANDS) == set(TRAITS) == set(Kind) == set(ALL)
     assert set(Kind) == {case[2] for case in WRITTEN} | batches
     assert set(MemoryShard().fold._by_kind) == set(Kind)
@@ -131,10 +138,10 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
     always = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.ALWAYS}
     assert always == {
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
-        "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY",
+        "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
-    assert modest == {"COMMIT", "GROUP", "CONFIGURE", "COPY"}
+    assert modest == {"COMMIT", "GROUP", "CONFIGURE", "COPY", "REPLACE"}
 
 
 def story() -> list[Envelope]:
@@ -145,10 +152,10 @@ def story() -> list[Envelope]:
         body = batch(b"%d" % number, producer_id=producer, epoch=epoch, sequence=sequence)
         return Envelope(Kind.APPEND, Q, 0, body=body)
 
-    def copy() -> Envelope:
+    def copy(kind: Kind = Kind.COPY, generations: int = 0) -> Envelope:
         body = batch(b"0", producer_id=1, epoch=0, sequence=0)
         head = COPIED.pack(1, 61 + len(body), read_header(body).max_timestamp)
-        return Envelope(Kind.COPY, Q, 0, number=0, body=head + body)
+        return Envelope(kind, Q, 0, number=0, time_ms=generations, body=head + body)
 
     def group(after: int, members: int, rows: Any) -> Envelope:
         encoding = ChangeGroup.encode("g", after, "consumer", members, {}, rows, level=2, time_ms=1)
@@ -157,7 +164,9 @@ def story() -> list[Envelope]:
     log = [Claim(7).envelope(), CreateQueue(Q, "q", 3, {}).envelope()]
     log += [append(n, producer=n, sequence=0) for n in range(1, 7)]
     log += [append(1, producer=1, sequence=0)]  # a duplicate
-    log += [copy(), QueueReady(Q, 1).envelope(), GrowQueue(Q, 5).envelope()]
+    log += [copy(), copy(Kind.REPLACE, 0 << 8 | 1), copy(Kind.REPLACE, 0 << 8 | 1), copy()]
+    log += [Compact(Q, 0, [(0, 1)], Compaction(1, 2, 3, 4, 5, 6)).envelope()]
+    log += [QueueReady(Q, 1).envelope(), GrowQueue(Q, 5).envelope()]
     log += [ConfigureQueue(Q, {}, [], True).envelope(), Trim(Q, 0, 2).envelope()]
     ready = len(log)
     log += [QueueReady(Q, ready - 2).envelope(), AllocateProducerId().envelope()]

@@ -1,0 +1,124 @@
+"""Looks at the records of a batch before it is appended, for queues whose settings ask for it.
+
+Those are compacted queues (each record needs a key), queues with a bound on how old a timestamp
+may be, and queues with a compression of their own. Rules, codes and messages follow Kafka's
+`LogValidator`. All others are appended as they came: nobody looks inside.
+"""
+
+from anyio import to_thread
+
+from kproxy.errors import Code
+from kproxy.metadata.queue_settings import QueueSettings, settings_of
+from kproxy.protocol.batch import BadBatch, Records, check, read_header
+from kproxy.protocol.produce_request import ProduceRequest
+from kproxy.protocol.records import INSPECTED_BYTES_MAX, TooLarge, keyed_records, repacked, unpacked
+from kproxy.protocol.varint import Malformed
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.worker.worker import Request, Worker
+
+Inspected = dict[PartitionKey, Records | BadBatch]
+"""What is appended in the place of what came, or why nothing is."""
+
+_AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
+_TOLD_MAX = 3
+_BLAMED_MAX = 1000
+
+
+async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Inspected:
+    """Of all batches of a Produce that are for such queues."""
+    found: Inspected = {}
+    for topic, partitions in body.topics:
+        queue = _queue(worker, topic)
+        settings = None if queue is None else settings_of(queue.configs)
+        if queue is None or settings is None or not settings.inspects:
+            continue
+        for index, records in partitions:
+            key = (queue.queue_id, index)
+            try:
+                header = check(records, worker.max_batch_bytes(settings), request.version)
+                assert records is not None
+                if not header.codec and len(records) <= _AT_ONCE_BYTES and settings.codec is None:
+                    found[key] = _inspected(worker.now_ms(), queue, index, settings, records)
+                else:
+                    found[key] = await _aside(worker, queue, index, settings, records)
+            except BadBatch as error:
+                found[key] = error
+            await request.budget.step()
+    return found
+
+
+def _queue(worker: Worker, topic: str | bytes) -> Queue | None:
+    if isinstance(topic, bytes):
+        return worker.catalogue.find_id(QueueId(topic))
+    return worker.catalogue.find(topic)
+
+
+async def _aside(
+    worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
+) -> Records:
+    """On a thread, of which there are few, and with memory for what it unpacks to."""
+    async with worker.searchers:
+        memory, size = worker.answer_memory, 2 * max(INSPECTED_BYTES_MAX, len(records))
+        await memory.wait_for_room()
+        memory.take(size)
+        try:
+            now_ms = worker.now_ms()
+            return await to_thread.run_sync(_inspected, now_ms, queue, index, settings, records)
+        finally:
+            memory.give_back(size)
+
+
+def _inspected(
+    now_ms: int, queue: Queue, index: int, settings: QueueSettings, records: Records
+) -> Records:
+    """Raises BadBatch."""
+    header = read_header(records)
+    before_ms, after_ms = settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
+    unkeyed: list[tuple[int, str]] = []
+    mistimed: list[tuple[int, str]] = []
+    try:
+        data = unpacked(records)
+        for number, record in enumerate(keyed_records(header, data)):
+            if settings.compacted and record.key is None and len(unkeyed) < _BLAMED_MAX:
+                unkeyed.append(
+                    (number, "Compacted topic cannot accept message without key in topic partition"
+                     f" {queue.name}-{index}.")
+                )  # fmt: skip
+            in_time = -before_ms <= record.time_ms - now_ms <= after_ms
+            if not (in_time or settings.log_append_time) and len(mistimed) < _BLAMED_MAX:
+                mistimed.append((number, _mistimed(number, record.time_ms, now_ms, settings)))
+    except TooLarge as error:
+        raise BadBatch(Code.MESSAGE_TOO_LARGE, str(error)) from error
+    except Malformed as error:
+        raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
+    if unkeyed:
+        raise BadBatch(Code.INVALID_RECORD, _told(unkeyed), unkeyed)
+    if mistimed:
+        raise BadBatch(Code.INVALID_TIMESTAMP, _told(mistimed), mistimed)
+    if settings.codec is None or settings.codec == header.codec:
+        return records
+    packed = repacked(header, data, settings.codec, settings.compression_level)
+    if settings.max_message_bytes is not None and len(packed) > settings.max_message_bytes:
+        raise BadBatch(
+            Code.MESSAGE_TOO_LARGE,
+            f"the record batch has {len(packed)} bytes once it is packed as compression.type says",
+        )
+    return packed
+
+
+def _mistimed(number: int, time_ms: int, now_ms: int, settings: QueueSettings) -> str:
+    least = now_ms - settings.timestamp_before_max_ms
+    most = now_ms + settings.timestamp_after_max_ms
+    return (
+        f"Timestamp {time_ms} of message with offset {number} is out of range. The timestamp"
+        f" should be within [{least}, {most}]"
+    )
+
+
+def _told(blamed: list[tuple[int, str]]) -> str:
+    told = ", ".join(message for _, message in blamed[:_TOLD_MAX])
+    return (
+        f"One or more records have been rejected due to {len(blamed)} record errors in total, and"
+        f" only showing the first three errors at most: [{told}]"
+    )

@@ -1,0 +1,127 @@
+"""Packs and unpacks the records of a batch with Kafka's codecs.
+
+It unpacks a piece at a time, so the content of a small batch that claims much is never in memory
+as a whole, and refuses a batch that unpacks to more than the limit. gzip is the standard
+library's; lz4, zstandard and cramjam (snappy) are the usual bindings.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+import cramjam
+import lz4.frame  # type: ignore[import-untyped]  # it ships no types
+import zstandard
+
+from kproxy.protocol.batch import CODECS
+from kproxy.protocol.varint import Malformed
+
+UNPACKED_BYTES_MAX = 256 << 20
+PIECE_BYTES = 256 << 10
+SNAPPY_RATIO_MAX = 22  # its longest copy is 64 bytes, told in three
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2  # version, least version to read it
+_XERIAL_BLOCK_BYTES = 32 << 10
+LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
+"""Kafka's defaults."""
+
+
+def memory_of(batch_bytes: int) -> int:
+    """What it takes at most to go through a batch of so many bytes: of snappy, a whole block."""
+    unpacked = min(UNPACKED_BYTES_MAX, SNAPPY_RATIO_MAX * batch_bytes)
+    return 2 * batch_bytes + max(unpacked, 3 * PIECE_BYTES)
+
+
+def unpack(data: bytes, codec: int) -> Iterator[bytes]:
+    """A batch's records in pieces, none of them empty. Raises Malformed, also if they are many."""
+    total = 0
+    try:
+        for piece in _pieces(data, codec):
+            total += len(piece)
+            if total >= UNPACKED_BYTES_MAX:
+                raise Malformed(f"the records unpack to {UNPACKED_BYTES_MAX} bytes or more")
+            if piece:
+                yield piece
+    except Malformed:
+        raise
+    except Exception as error:  # each binding has exceptions of its own
+        raise Malformed(f"the {CODECS[codec]} records do not decompress: {error}") from error
+
+
+def _pieces(data: bytes, codec: int) -> Iterator[bytes]:
+    match CODECS[codec]:
+        case "none":
+            yield data
+        case "gzip":
+            gzip = zlib.decompressobj(wbits=31)
+            while data and not gzip.eof:
+                yield gzip.decompress(data, PIECE_BYTES)
+                data = gzip.unconsumed_tail
+            yield gzip.flush()
+        case "snappy":
+            yield from _snappy_blocks(data)
+        case "lz4":
+            frame = lz4.frame.LZ4FrameDecompressor()
+            piece = frame.decompress(data, PIECE_BYTES)
+            while piece:
+                yield piece
+                piece = b"" if frame.eof else frame.decompress(b"", PIECE_BYTES)
+        case _:
+            with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+                while piece := reader.read(PIECE_BYTES):
+                    yield piece
+
+
+def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+    """Raw snappy, or the framing of xerial's library that Java clients write."""
+    if not data.startswith(_XERIAL_MAGIC):
+        yield _snappy_block(data)
+        return
+    position = _XERIAL_HEADER_BYTES
+    while position + 4 <= len(data):
+        size = int.from_bytes(data[position : position + 4], "big")
+        position += 4
+        if size > len(data) - position:
+            raise Malformed("a snappy block is longer than its batch")
+        yield _snappy_block(data[position : position + size])
+        position += size
+
+
+def _snappy_block(data: bytes) -> bytes:
+    """What it says of its own length is allocated: no more than it can hold."""
+    length = cramjam.snappy.decompress_raw_len(data)
+    if length > min(UNPACKED_BYTES_MAX, SNAPPY_RATIO_MAX * len(data)):
+        raise Malformed(f"{len(data)} bytes of snappy cannot unpack to {length}")
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+def pack(data: bytes, codec: int, level: int | None = None) -> bytes:
+    """Records as a batch carries them, by a codec of CODECS; snappy as Java's clients write it."""
+    name = CODECS[codec]
+    if level is None:
+        level = LEVELS.get(name, 0)
+    match name:
+        case "none":
+            return data
+        case "gzip":
+            gzip = zlib.compressobj(level, wbits=31)
+            return gzip.compress(data) + gzip.flush()
+        case "snappy":
+            return _xerial(data)
+        case "lz4":
+            return bytes(
+                lz4.frame.compress(
+                    data, compression_level=level, block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+                    block_linked=False, store_size=False,
+                )
+            )  # fmt: skip
+        case _:
+            return zstandard.ZstdCompressor(level=level).compress(data)
+
+
+def _xerial(data: bytes) -> bytes:
+    packed = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        packed += [len(block).to_bytes(4, "big"), block]
+    return b"".join(packed)

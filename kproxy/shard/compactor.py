@@ -1,0 +1,284 @@
+"""Compaction: of each key the last record stays (`cleanup.policy=compact`).
+
+A pass over a partition has two parts, as Kafka's cleaner has. The first reads what is new since
+the last pass, and notes the last offset of each key, of as many keys as memory is given for. The
+second reads the partition from its start, and drops each record whose key has a later one noted.
+What is dropped is decided here and logged: REPLACE writes a batch again without some records,
+COMPACT names batches of which nothing is left, and at the end how far the pass came. So all
+workers and every rebuild agree. A crash between two of them leaves records that the next pass
+drops.
+
+A key's last record is never dropped, so an older one cannot be seen to come back. A record without
+a value (a tombstone) goes `delete.retention.ms` after a pass that left nothing older of its key.
+
+The partition's last record stays, whatever it is: a reader that waits for the end gets there. What
+cannot be read is left as it is, with all of its partition.
+"""
+
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from itertools import islice
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.errors import KafkaError
+from kproxy.loop.pulse import pulse
+from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.queue_settings import settings_of
+from kproxy.protocol.batch import BatchHeader, read_header
+from kproxy.protocol.records import KeyedRecord, keyed_records, unpacked, with_records
+from kproxy.protocol.varint import Malformed
+from kproxy.shard.compaction_plan import NotDue, Plan, plan
+from kproxy.shard.copier import copy_of
+from kproxy.shard.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.commands import Compact
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.rows import GENERATION_MAX, Batch, Compaction
+from kproxy.virtual.types import PartitionKey
+
+_log = structlog.get_logger()
+
+KEYS_MAX = 100_000
+"""Keys noted in one pass: about 15 MB."""
+_READ_BYTES, _READ_BATCHES = 1 << 20, 200  # at a time
+_APPEND_BYTES, _APPENDS = 1 << 20, 500  # at a time
+_UNREADABLE_MAX = 10_000
+_SHORT_KEY = 16
+_LOOKS_AT_ONCE = 50
+
+_Found = tuple[int, Batch, bytes]
+"""A batch: its last offset, its row, its bytes."""
+
+
+class Unreadable(Exception):
+    """A batch whose records cannot be told."""
+
+
+class _Stopped(Exception):
+    """The log takes no more here, or something else changed the partition."""
+
+
+class Keys:
+    """The last offset of each key that was met; of long keys a digest stands for them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._last: dict[bytes, int] = {}
+
+    @property
+    def full(self) -> bool:
+        return len(self._last) >= self._most
+
+    def note(self, records: list[KeyedRecord], base_offset: int) -> None:
+        last = self._last
+        for record in records:
+            if record.key is not None:
+                last[_id(record.key)] = base_offset + record.offset_delta
+
+    def kept(self, record: KeyedRecord, base_offset: int, plan: Plan) -> bool:
+        """Whether a record stays."""
+        offset = base_offset + record.offset_delta
+        if offset == plan.last_offset:
+            return True
+        if record.key is None:  # from before the queue was compacted: Kafka drops it as well
+            return False
+        if self._last.get(_id(record.key), -1) > offset:
+            return False
+        return record.has_value or offset >= plan.settled_end
+
+
+def _id(key: bytes) -> bytes:
+    if len(key) <= _SHORT_KEY:
+        return b"\0" + key
+    return b"\1" + blake2b(key, digest_size=_SHORT_KEY).digest()
+
+
+def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
+    """Raises Unreadable."""
+    try:
+        return list(keyed_records(header, unpacked(data)))
+    except Malformed as error:
+        raise Unreadable(str(error)) from error
+
+
+class Compactor:
+    """Compacts one shard's partitions, of queues that ask for it; `run` until cancelled."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        config: Config,
+        lookup: Lookup,
+        now_ms: Callable[[], int],
+        limiter: CapacityLimiter | None = None,
+    ) -> None:
+        """`limiter`: how many passes a worker makes at a time, over all of its shards."""
+        self._shard = shard
+        self._lookup = lookup
+        self._now_ms = now_ms
+        self._period_s = config.compaction_check_ms / 1000
+        self._limiter = limiter or CapacityLimiter(1)
+        self._unreadable: set[PartitionKey] = set()
+
+    async def run(self) -> None:
+        while True:
+            await pulse(self._period_s)
+            await self.round()
+
+    async def round(self) -> None:
+        """Look at each partition that may have something to compact."""
+        taken, self._shard.uncompacted = self._shard.uncompacted, set()
+        for number, key in enumerate(taken, 1):
+            if not self._shard.serving:
+                return
+            await self._look(key)
+            if number % _LOOKS_AT_ONCE == 0:
+                await checkpoint()
+
+    async def _look(self, key: PartitionKey) -> None:
+        queue = self._lookup.find_id(key[0])
+        settings = None if queue is None else settings_of(queue.configs)
+        if settings is None or not settings.compacted or key in self._unreadable:
+            return
+        now_ms = self._now_ms()
+        due = plan(self._shard.state, key, settings, now_ms)
+        if isinstance(due, NotDue):
+            if not due.never:
+                self._file(key, due.again_ms)
+            return
+        try:
+            async with self._limiter:
+                await _Pass(self._shard, key, due).run()
+        except Unreadable as error:
+            _log.error("not_compacted", queue=queue and queue.name, partition=key[1],
+                       reason=str(error))  # fmt: skip
+            if len(self._unreadable) < _UNREADABLE_MAX:
+                self._unreadable.add(key)
+        except (_Stopped, KafkaError, EOFError, OSError) as error:
+            _log.warning("compaction_stopped", queue=queue and queue.name, reason=str(error))
+            self._shard.note_uncompacted(key)
+
+    def _file(self, key: PartitionKey, again_ms: int) -> None:
+        """Let retention's look at a partition bring it here then."""
+        filed = self._shard.kv.get(entry_key := rows.retention_entry_key(*key))
+        if filed is not None and int.from_bytes(filed, "big") <= again_ms:
+            return
+        self._shard.commit(
+            {
+                entry_key: again_ms.to_bytes(8, "big"),
+                rows.retention_due_key(again_ms, *key): b"",
+            }
+        )
+
+
+class _Pass:
+    """One pass over a partition."""
+
+    def __init__(self, shard: Shard, key: PartitionKey, plan: Plan) -> None:
+        self._shard = shard
+        self._key = key
+        self._plan = plan
+        self._keys = Keys(KEYS_MAX)
+        self._appends: list[Envelope] = []
+        self._removed: list[tuple[int, int]] = []
+        self._pending_bytes = 0
+        self._left_bytes = 0
+        self._tombstones = False
+
+    async def run(self) -> None:
+        """Raises Unreadable, _Stopped, KafkaError, OSError, EOFError: the next one goes on."""
+        plan = self._plan
+        end, size_through = await self._note_keys()
+        offset = plan.log_start
+        while found := await self._read(offset, end):
+            offset = found[-1][0] + 1
+            for envelope in await to_thread.run_sync(self._rewritten, found):
+                self._appends.append(envelope)
+                self._pending_bytes += len(envelope.body)
+                if self._pending_bytes >= _APPEND_BYTES or len(self._appends) >= _APPENDS:
+                    await self._append()
+            await self._append_removed()
+        progress = Compaction(
+            clean_end=end, size_through=size_through, clean_bytes=self._left_bytes,
+            pending_end=min(plan.pending_end, end),
+            pending_ms=plan.pending_ms if self._tombstones else -1,
+            settled_end=plan.settled_end,
+        )  # fmt: skip
+        self._appends.append(Compact(*self._key, [], progress).envelope())
+        await self._append()
+
+    async def _note_keys(self) -> tuple[int, int]:
+        """Note the keys of what is new; up to where, and the partition's size there."""
+        plan = self._plan
+        offset = max(plan.done.clean_end, plan.log_start)
+        size_through = plan.done.size_through
+        while found := await self._read(offset, plan.end):
+            count = await to_thread.run_sync(self._note, found)
+            offset, size_through = found[count - 1][0] + 1, found[count - 1][1].size_through
+            if self._keys.full:
+                return offset, size_through
+        return plan.end, plan.size_through
+
+    def _note(self, found: list[_Found]) -> int:
+        """How many of these batches were noted. Raises Unreadable."""
+        for number, (last_offset, batch, data) in enumerate(found, 1):
+            self._keys.note(_records(read_header(data), data), last_offset - batch.last_delta)
+            if self._keys.full:
+                return number
+        return len(found)
+
+    def _rewritten(self, found: list[_Found]) -> list[Envelope]:
+        """What writes batches again that lose records. Raises Unreadable."""
+        made = []
+        for last_offset, batch, data in found:
+            base_offset, header = last_offset - batch.last_delta, read_header(data)
+            records = _records(header, data)
+            kept = [r for r in records if self._keys.kept(r, base_offset, self._plan)]
+            self._tombstones |= any(not record.has_value for record in kept)
+            if not kept:
+                self._removed.append((last_offset, batch.generation))
+                continue
+            if len(kept) < len(records):
+                data = with_records(header, kept)
+                generation = batch.generation % GENERATION_MAX + 1
+                made.append(copy_of(self._key, last_offset, batch, data, generation))
+            self._left_bytes += len(data)
+        return made
+
+    async def _append_removed(self) -> None:
+        if self._removed:
+            self._appends.append(Compact(*self._key, self._removed).envelope())
+            self._removed = []
+        if self._appends:
+            await self._append()
+
+    async def _append(self) -> None:
+        """Raises KafkaError: the log takes no more; _Stopped: another one compacts as well."""
+        appends, self._appends, self._pending_bytes = self._appends, [], 0
+        for outcome in await self._shard.append(appends).wait():
+            if outcome.code:
+                raise _Stopped(f"{outcome.code_by_name} for a batch")
+
+    async def _read(self, offset: int, end: int) -> list[_Found]:
+        """The next batches from `offset` on that begin before `end`, with their bytes."""
+        found, size = [], 0
+        for last_offset, batch in islice(
+            self._shard.state.batches(self._key, offset, end), _READ_BATCHES
+        ):
+            found.append((last_offset, batch))
+            size += batch.length
+            if size >= _READ_BYTES:
+                break
+        segments = self._shard.segments
+        with segments.pinned({batch.segment for _, batch in found}):
+            return await to_thread.run_sync(list, self._bytes(found))
+
+    def _bytes(self, found: list[tuple[int, Batch]]) -> Iterator[_Found]:
+        for last_offset, batch in found:
+            data = bytearray(batch.length)
+            self._shard.segments.read_into(memoryview(data), batch.segment, batch.position, True)
+            yield last_offset, batch, bytes(data)
