@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.protocol.codecs import pack
 from kproxy.protocol.varint import uvarint
 
 TODAY_MS = int(time.time()) * 1000  # the same for all: some tests compare batches
@@ -19,9 +20,7 @@ def varlong(value: int) -> bytes:
     return uvarint((value << 1) ^ (value >> 63))
 
 
-def record(
-    delta: int, value: bytes | None, key: bytes | None = None, time_delta: int = 0
-) -> bytes:
+def record(delta: int, value: bytes | None, key: bytes | None = None, time_delta: int = 0) -> bytes:
     body = b"\0" + varlong(time_delta) + varlong(delta)
     for field in (key, value):
         body += varlong(-1) if field is None else varlong(len(field)) + field

@@ -1,0 +1,410 @@
+"""Compaction against a model: whatever happens in between, what Kafka would keep is there.
+
+Random keys, values, tombstones, codecs, times, trims, copies forward, restarts, and passes that end
+half-way. `MISTAKES` are planted to show that the model sees them.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kproxy.metadata.catalogue import StateLookup
+from kproxy.protocol.batch import HEADER_BYTES, check, read_header
+from kproxy.protocol.records import keyed_records, unpacked
+from kproxy.shard import compaction_plan, compactor
+from kproxy.shard.compactor import Compactor
+from kproxy.shard.housekeeper import Housekeeper
+from kproxy.shard.shard import Shard
+from kproxy.virtual import fold
+from kproxy.virtual.commands import ConfigureQueue, CreateQueue, Replace, Trim
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.rows import Batch
+from kproxy.virtual.types import PartitionKey
+from tests.shard.test_shard import QUEUES, config, read, running
+from tests.wire import keyed
+
+QUEUE = QUEUES[0]
+KEY: PartitionKey = (QUEUE, 0)
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+START_MS = 1_000_000
+
+
+class Kept(NamedTuple):
+    """A record as it was acknowledged."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    time_ms: int
+
+
+class Stage:
+    """A partition, its compactor, and what was put into it."""
+
+    def __init__(self, shard: Shard, said: list[Kept], now: int) -> None:
+        self.shard = shard
+        self.said = said
+        self.now = now
+        self.late: list[Envelope] = []
+        self.gone: set[int] = set()
+        self.compactor = Compactor(shard, config(), StateLookup(shard.state), lambda: self.now)
+
+    async def create(self, **settings: str) -> None:
+        configs = COMPACTED | {name.replace("_", "."): value for name, value in settings.items()}
+        await self.send(CreateQueue(QUEUE, "q", 1, configs).envelope())
+
+    async def send(self, envelope: Envelope) -> int:
+        outcome = (await self.shard.append([envelope]).wait())[0]
+        assert not outcome.code
+        return outcome.number
+
+    async def put(self, *pairs: tuple[bytes, bytes | None], codec: int = 0) -> None:
+        body = keyed(*pairs, time_ms=self.now, codec=codec)
+        base = await self.send(Envelope(Kind.APPEND, QUEUE, 0, number=self.now, body=body))
+        self.said += [Kept(base + i, *pair, self.now) for i, pair in enumerate(pairs)]
+
+    async def compact(self) -> None:
+        self.shard.note_uncompacted(KEY)
+        await self.compactor.round()
+
+    def there(self) -> list[Kept]:
+        """What a reader finds now."""
+        found = []
+        row = self.shard.state.partition(KEY)
+        assert row is not None
+        for base, data in read(self.shard, QUEUE).items():
+            header = read_header(data)
+            if header.record_count == header.last_offset_delta + 1:
+                check(data, 1 << 30, 9)
+            for record in keyed_records(header, unpacked(data)):
+                assert record.key is not None
+                value = _value(record.data, record.has_value)
+                kept = Kept(base + record.offset_delta, record.key, value, record.time_ms)
+                if kept.offset >= row.log_start:
+                    found.append(kept)
+        return found
+
+
+def _value(data: bytes, has_value: bool) -> bytes | None:
+    return b"=" + data[:-1].rpartition(b"=")[2] if has_value else None
+
+
+async def test_the_last_record_of_each_key_stays(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        for i in range(30):
+            await stage.put((b"%d" % (i % 3), b"=%d" % i), (b"long" * 9, b"=%d" % i), codec=i % 5)
+        await stage.compact()
+        assert [(r.offset, r.key, r.value) for r in stage.there()] == [
+            (54, b"0", b"=27"), (56, b"1", b"=28"), (58, b"2", b"=29"), (59, b"long" * 9, b"=29"),
+        ]  # fmt: skip
+        before = shard.segments.end
+        await stage.compact()
+        assert shard.segments.end == before  # nothing is new, so nothing is done
+
+
+async def test_a_tombstone_stays_for_its_time_and_then_goes(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(delete_retention_ms="1000")
+        await stage.put((b"a", b"=1"), (b"a", None), (b"b", b"=2"))
+        await stage.compact()
+        assert [r.offset for r in stage.there()] == [1, 2]
+        stage.now += 999
+        await stage.compact()
+        assert [r.offset for r in stage.there()] == [1, 2]
+        stage.now += 1
+        await stage.compact()
+        assert [r.offset for r in stage.there()] == [2]
+
+
+async def test_the_last_record_stays_even_as_a_tombstone(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(delete_retention_ms="0")
+        await stage.put((b"a", b"=1"), (b"a", None))
+        for _ in range(3):
+            stage.now += 10
+            await stage.compact()
+        assert [r.offset for r in stage.there()] == [1]
+
+
+async def test_more_keys_than_memory_is_given_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compactor, "KEYS_MAX", 50)
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        for value in range(2):
+            for i in range(0, 200, 10):
+                await stage.put(*[(b"%d" % (i + j), b"=%d" % value) for j in range(10)])
+        for _ in range(20):
+            await stage.compact()
+        assert [r.offset for r in stage.there()] == list(range(200, 400))
+
+
+async def test_too_young_is_left(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(min_compaction_lag_ms="100")
+        await stage.put((b"a", b"=1"), (b"a", b"=2"))
+        stage.now += 50
+        await stage.put((b"a", b"=3"))
+        await stage.compact()
+        assert len(stage.there()) == 3
+        stage.now += 50
+        await stage.compact()  # the first batch is old enough, what follows it is not
+        assert [r.offset for r in stage.there()] == [1, 2]
+
+
+async def test_not_before_enough_is_new_or_it_is_too_old(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(min_cleanable_dirty_ratio="0.5", max_compaction_lag_ms="1000")
+        await stage.put(*[(b"%d" % i, b"=x") for i in range(20)])
+        await stage.compact()
+        await stage.put((b"1", b"=y"))
+        await stage.compact()
+        assert len(stage.there()) == 21
+        stage.now += 1000
+        await stage.compact()
+        assert len(stage.there()) == 20
+
+
+async def test_an_unreadable_batch_leaves_its_partition_as_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        await stage.put((b"a", b"=1"), (b"a", b"=2"))
+        noise = bytearray(keyed((b"a", b"=3"), time_ms=stage.now))
+        noise[HEADER_BYTES] = 0x7F
+        await stage.send(Envelope(Kind.APPEND, QUEUE, 0, number=1, body=bytes(noise)))
+        before = read(shard, QUEUE)
+        for _ in range(2):
+            await stage.compact()
+        assert read(shard, QUEUE) == before
+        assert KEY in stage.compactor._unreadable
+
+
+async def test_a_late_pass_of_another_worker_brings_nothing_back(tmp_path: Path) -> None:
+    """Its REPLACE was made from what is not there any more."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        await stage.put((b"a", b"=1"), (b"b", b"=1"), (b"c", b"=1"))
+        await stage.put((b"a", b"=2"))
+        sent: list[Envelope] = []
+        append = shard.append
+
+        def noted(envelopes: Any) -> Any:
+            sent.extend(envelopes)
+            return append(envelopes)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shard, "append", noted)
+            await stage.compact()
+        (late,) = [envelope for envelope in sent if envelope.kind == Kind.REPLACE]
+        await stage.put((b"b", b"=2"))
+        await stage.compact()
+        there = stage.there()
+        assert [r.offset for r in there] == [2, 3, 4]
+        outcome = (await shard.append([late]).wait())[0]
+        assert outcome.code
+        assert stage.there() == there
+
+
+# -- the model
+
+
+def faults(stage: Stage, ever: dict[str, int]) -> Iterator[str]:
+    """What is wrong with what is there. `ever`: bounds that held since the beginning."""
+    row = stage.shard.state.partition(KEY)
+    assert row is not None
+    there = stage.there()
+    said = {record.offset: record for record in stage.said}
+    offsets = [record.offset for record in there]
+    if offsets != sorted(set(offsets)):
+        yield f"offsets out of order: {offsets}"
+    for record in there:
+        if said.get(record.offset) != record:
+            yield f"{record} was said as {said.get(record.offset)}"
+    if back := stage.gone.intersection(offsets):
+        yield f"{back} have come back"
+    stage.gone = said.keys() - set(offsets)
+    live = [record for record in stage.said if record.offset >= row.log_start]
+    if live and live[-1].offset not in offsets:
+        yield "the partition's last record is gone"
+    last = {record.key: record for record in live}
+    for key, record in last.items():
+        if record.offset in offsets:
+            continue
+        if record.value is not None:
+            yield f"the last record of {key!r} is gone"
+        elif stage.now - record.time_ms < ever["delete"]:
+            yield f"the tombstone of {key!r} went after {stage.now - record.time_ms} ms"
+        elif any(other.key == key for other in there):
+            yield f"an older value of {key!r} has come back"
+    for record in live:
+        if stage.now - record.time_ms < ever["lag"] and record.offset not in offsets:
+            yield f"{record} went too early"
+
+
+async def act(stage: Stage, dice: random.Random, ever: dict[str, int]) -> None:
+    choice = dice.random()
+    if choice < 0.5:
+        pairs = [
+            (b"k%d" % dice.randrange(6) * dice.choice((1, 9)),
+             None if dice.random() < 0.25 else b"=%d" % dice.randrange(1000))
+            for _ in range(dice.randint(1, 5))
+        ]  # fmt: skip
+        await stage.put(*pairs, codec=dice.randrange(5))
+    elif choice < 0.75:
+        with cut_short(stage, dice.choice((None, None, 0, 1, 2))):
+            await stage.compact()
+    elif choice < 0.78:
+        if stage.late:  # another worker's, that stalled in the middle of a pass
+            await stage.shard.append(stage.late).wait()
+            stage.late = []
+    elif choice < 0.85:
+        stage.now += dice.choice((1, 10, 40, 100))
+    elif choice < 0.9:
+        row = stage.shard.state.partition(KEY)
+        assert row is not None
+        await stage.send(Trim(*KEY, dice.randint(row.log_start, row.next_offset)).envelope())
+    elif choice < 0.95:
+        await stage.shard.log.roll()
+        await Housekeeper(stage.shard, config())._sweep()
+        for segment in stage.shard.segments.ids[:-1]:
+            await compact_segment(stage.shard, segment)
+    else:
+        ever["delete"] = min(ever["delete"], delete := dice.choice((20, 60)))
+        ever["lag"] = min(ever["lag"], lag := dice.choice((0, 10, 30)))
+        values = {"delete.retention.ms": str(delete), "min.compaction.lag.ms": str(lag)}
+        await stage.send(ConfigureQueue(QUEUE, values, [], False).envelope())
+
+
+async def compact_segment(shard: Shard, segment: int) -> None:
+    from kproxy.shard.copier import Copier
+
+    await Copier(shard, segment).run()
+
+
+@contextmanager
+def cut_short(stage: Stage, appends: int | None) -> Iterator[None]:
+    """A pass ends after so many appends, as if the process had; the next one comes late."""
+    left = appends
+    append = stage.shard.append
+
+    def counted(envelopes: Any) -> Any:
+        nonlocal left
+        if left is not None:
+            if not left:
+                stage.late = list(envelopes)
+                raise compactor._Stopped("cut short")
+            left -= 1
+        return append(envelopes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage.shard, "append", counted)
+        yield
+
+
+async def story(directory: Path, seed: int, steps: int = 60) -> list[str]:
+    """Faults found."""
+    dice, said, now = random.Random(seed), [], START_MS
+    ever = {"delete": 60, "lag": 30}
+    made = False
+    for _ in range(2):  # as it is closed, or killed, and opened again
+        async with running(directory, segment_bytes=2000, sync="never") as shard:
+            stage = Stage(shard, said, now)
+            if not made:
+                await stage.create(delete_retention_ms="60", min_compaction_lag_ms="30")
+                await stage.put((b"k0", b"=0"))
+                made = True
+            for _ in range(steps):
+                await act(stage, dice, ever)
+                if found := list(faults(stage, ever)):
+                    return found
+            now = stage.now
+    return []
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_what_kafka_would_keep_is_kept(tmp_path: Path, seed: int) -> None:
+    assert not await story(tmp_path, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1000, 1400))
+async def test_what_kafka_would_keep_is_kept_for_long(tmp_path: Path, seed: int) -> None:
+    assert not await story(tmp_path, seed, steps=200)
+
+
+def _older_stays(self: Any, record: Any, base_offset: int, plan: Any) -> bool:
+    offset = base_offset + record.offset_delta
+    return bool(self._last.get(compactor._id(record.key), -1) >= offset)
+
+
+def _everything_settled(plan: Callable[..., Any]) -> Callable[..., Any]:
+    def planned(*arguments: Any) -> Any:
+        found = plan(*arguments)
+        if isinstance(found, compaction_plan.Plan):
+            return compaction_plan.replace(found, settled_end=found.end)
+        return found
+
+    return planned
+
+
+def _no_lag(state: Any, key: Any, row: Any, settings: Any, now_ms: int) -> tuple[int, int, int]:
+    return row.next_offset, row.size, 1 << 62
+
+
+def _done_at_once(original: Any) -> Any:
+    """A pass says that it is over before it has dropped anything."""
+
+    async def run(self: Any) -> None:
+        progress = compactor.Compaction(
+            clean_end=self._plan.end, size_through=self._plan.size_through, clean_bytes=1,
+            pending_end=self._plan.end, pending_ms=self._plan.pending_ms,
+            settled_end=self._plan.settled_end,
+        )  # fmt: skip
+        await self._shard.append([compactor.Compact(*self._key, [], progress).envelope()]).wait()
+        await original(self)
+
+    return run
+
+
+MISTAKES: dict[str, tuple[Any, str, Any]] = {
+    "the last record of a key goes, older ones stay": (compactor.Keys, "kept", _older_stays),
+    "tombstones go at once": (compactor, "plan", _everything_settled(compactor.plan)),
+    "the lag is not kept": (compaction_plan, "_old_enough", _no_lag),
+    "a pass is done before it is": (compactor._Pass, "run", _done_at_once(compactor._Pass.run)),
+    "a generation is not looked at": (Batch, "generation", 0),
+    "a batch is counted as it was": (fold, "copied_batch", lambda batch, *rest: batch),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_planted_mistake_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    monkeypatch.setattr(*MISTAKES[mistake])
+    for seed in range(60):
+        try:
+            found = await story(tmp_path / str(seed), seed)
+        except Exception:  # that is a way to be seen, too
+            return
+        if found:
+            return
+    pytest.fail("nobody saw it")
+
+
+def test_generations_are_in_the_time_of_an_envelope() -> None:
+    assert Replace.generations(Envelope(Kind.REPLACE, time_ms=3 << 8 | 4)) == (3, 4)
+    assert Replace.generations(Envelope(Kind.COPY)) == (0, 0)
