@@ -15,15 +15,21 @@ from kproxy.config import Config
 from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.metadata.levels import Level
-from kproxy.shard.copier import Live
+from kproxy.protocol.batch import read_header
+from kproxy.protocol.records import keyed_records, unpacked, with_records
+from kproxy.shard.copier import Live, copy_of
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import group_rows, rows, snapshot
+from kproxy.virtual import state as state_module
+from kproxy.virtual.commands import Compact
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES
+from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows import Compaction
 from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
 from kproxy.virtual.state import State
+from kproxy.virtual.traits import TRAITS
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv
@@ -96,7 +102,8 @@ class Simulation:
         self.spread_here: dict[QueueId, str] = {}
         self.sequences: dict[tuple[QueueId, int], int] = {}
         self.to_sweep: set[str] = set()
-        self.rebuilt = self.trimmed = self.copied = 0
+        self.late: list[Envelope] = []
+        self.rebuilt = self.trimmed = self.copied = self.compacted = 0
 
     async def run(self) -> None:
         for _ in range(STEPS):
@@ -111,6 +118,10 @@ class Simulation:
                 self.copy_forward()
             elif dice < 0.20:
                 self.rebuild()
+            elif dice < 0.25:
+                self.compact()
+            elif dice < 0.28 and self.late:  # another worker's, that stalled in the middle
+                self.owner.apply(self.late.pop())
             else:
                 self.owner.apply(self.envelope())
         self.rebuild()
@@ -163,7 +174,7 @@ class Simulation:
             if log_offset >= len(self.owner.log) or self.rng.random() < 0.05:
                 return
             envelope = self.owner.log[log_offset]
-            if envelope.kind in (Kind.APPEND, Kind.COPY) and log_offset >= self.log_start:
+            if TRAITS[Kind(envelope.kind)].carries_batch and log_offset >= self.log_start:
                 key = (envelope.queue_id, envelope.partition)
                 place = place_of(log_offset, envelope)
                 copy = live.copy_of(key, envelope, log_offset, place)
@@ -171,6 +182,44 @@ class Simulation:
                     for _ in range(self.rng.choice((1, 1, 1, 2))):  # a zombie copies it as well
                         self.owner.apply(copy)
                         self.copied += 1
+
+    def compact(self) -> None:
+        """A pass that drops any records, of a partition that there may be."""
+        keys = [rows.partition_of(key) for key, _ in self.owner.kv.scan(*RowKind.PARTITION.range())]
+        if not keys:
+            return
+        key = self.rng.choice(keys)
+        row, removed = self.owner.state.partition(key), []
+        for last_offset, found in list(self.owner.state.batches(key, row.log_start, 1 << 40)):
+            dice = self.rng.random()
+            if dice < 0.25:
+                removed.append((last_offset, found.generation))
+            elif dice < 0.6:
+                header, records = read_header(body := self.bytes_of(found)), []
+                while not records:
+                    every = keyed_records(header, unpacked(body))
+                    records = [record for record in every if self.rng.random() < 0.6]
+                generation = found.generation % rows.GENERATION_MAX + 1
+                made = with_records(header, records)
+                self.send(copy_of(key, last_offset, found, made, generation))
+        self.send(Compact(*key, removed).envelope())
+        done = self.owner.state.compaction(key)
+        progress = Compaction(max(0, done.clean_end + self.rng.randrange(-1, 3)), 1, 2, 3, 4, 5)
+        self.send(Compact(*key, [], progress).envelope())
+        self.compacted += 1
+
+    def send(self, envelope: Envelope) -> None:
+        """Now, or late; or twice."""
+        dice = self.rng.random()
+        if dice > 0.3:
+            self.owner.apply(envelope)
+        if dice < 0.4:
+            self.late.append(envelope)
+
+    def bytes_of(self, found: rows.Batch) -> bytes:
+        if found.copied:
+            return bytes(self.owner.log[found.position - COPIED.size].body[COPIED.size :])
+        return bytes(self.owner.log[found.position].body)
 
     # -- a worker with an empty disk
 
@@ -212,7 +261,7 @@ class Simulation:
         for key, value in state.kv.scan(b"", b"\xff"):
             if key[:1] == b"k" and key[1:17].hex() in self.to_sweep:
                 continue
-            if key[0] in b"qipkohwgu" or (
+            if key[0] in b"qipkohwguz" or (
                 key[:1] == b"v" and key >= rows.no_effect_key(self.log_start)
             ):
                 yield key, value
@@ -310,14 +359,57 @@ class Simulation:
 
 @pytest.mark.parametrize("tens", range(SEEDS // 10))
 async def test_a_rebuilt_shard_is_the_owners(tens: int) -> None:
-    rebuilt = trimmed = copied = 0
+    rebuilt = trimmed = copied = compacted = 0
     for seed in range(tens * 10, tens * 10 + 10):
         simulation = Simulation(seed)
         await simulation.run()
         rebuilt += simulation.rebuilt
         trimmed += simulation.trimmed
         copied += simulation.copied
-    assert min(rebuilt, trimmed, copied) > 2
+        compacted += simulation.compacted
+    assert min(rebuilt, trimmed, copied, compacted) > 2
+
+
+def _no_voids(patch: pytest.MonkeyPatch) -> None:
+    put = State.put
+    patch.setattr(
+        State, "put",
+        lambda self, key, value: None if key[:1] == b"v" else put(self, key, value),
+    )  # fmt: skip
+
+
+def _removals_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(snapshot, "remove_batch", lambda *removed: None)
+
+
+def _removals_are_not_judged(patch: pytest.MonkeyPatch) -> None:
+    def remove(state: State, key: Any, last_offset: int, generation: int) -> None:
+        state.put(rows.batch_key(*key, last_offset), None)
+
+    patch.setattr(snapshot, "remove_batch", remove)
+
+
+def _progress_is_not_published(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state_module, "PUBLISHED_BYTES", PUBLISHED_BYTES - set(b"z"))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _no_voids, _removals_are_forgotten, _removals_are_not_judged,
+        _progress_is_not_published,
+    ],
+)  # fmt: skip
+async def test_a_mistake_about_compaction_is_seen(
+    monkeypatch: pytest.MonkeyPatch, mistake: Any
+) -> None:
+    mistake(monkeypatch)
+    for seed in range(300):
+        try:
+            await Simulation(seed).run()
+        except (AssertionError, snapshot.RowsDisagree):
+            return
+    pytest.fail("nobody saw it")
 
 
 def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
