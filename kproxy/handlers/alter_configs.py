@@ -11,6 +11,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
+from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import BROKER, LIST, TOPIC, parts
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.shard.appends import outcomes_of
@@ -23,7 +24,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 _Change = tuple[dict[str, str], list[str], bool]
 """Settings given, settings dropped, and whether all others are dropped."""
-_Wanted = Callable[[Queue, Any, Pace], Awaitable[_Change]]
+_Wanted = Callable[[Queue, Any, Pace, Level], Awaitable[_Change]]
 """What changes of a queue's settings come to. Raises KafkaError."""
 
 
@@ -54,7 +55,7 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
             queue = _queue(worker, resource)
-            values = await wanted(queue, resource.configs, request.budget)
+            values = await wanted(queue, resource.configs, request.budget, worker.level)
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
             continue
@@ -82,7 +83,7 @@ def _queue(worker: Worker, resource: Any) -> Queue:
     return queue
 
 
-async def _incremental(queue: Queue, changes: Any, pace: Pace) -> _Change:
+async def _incremental(queue: Queue, changes: Any, pace: Pace, level: Level) -> _Change:
     given: dict[str, str] = {}
     dropped: list[str] = []
     for name, times in (await pace.count(change.name for change in changes)).items():
@@ -106,7 +107,7 @@ async def _incremental(queue: Queue, changes: Any, pace: Pace) -> _Change:
             raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
     kept = queue_settings.check(given)
     left = {name: value for name, value in queue.configs.items() if name not in dropped}
-    queue_settings.refuse_conflicts(left | kept)
+    queue_settings.check_together(left | kept, level)
     return kept, dropped, False
 
 
@@ -122,12 +123,12 @@ def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     return ",".join(part for part in now if part not in named)
 
 
-async def _whole(queue: Queue, changes: Any, pace: Pace) -> _Change:
+async def _whole(queue: Queue, changes: Any, pace: Pace, level: Level) -> _Change:
     for change in changes:
         if change.value is None:
             raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
         if pace.due:
             await pace.rest()
     given = queue_settings.check(queue_settings.given(changes))
-    queue_settings.refuse_conflicts(given)
+    queue_settings.check_together(given, level)
     return given, [], True

@@ -109,7 +109,7 @@ def _checked(worker: Worker, topic: Any) -> tuple[int, dict[str, str]]:
             f"a queue may have 1 to {worker.config.partitions_max} partitions, not {partitions}",
         )
     kept = queue_settings.check(queue_settings.given(topic.configs))
-    queue_settings.refuse_conflicts(kept)
+    queue_settings.check_together(kept, worker.level)
     return partitions, kept
 
 

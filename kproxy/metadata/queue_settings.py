@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
+from kproxy.metadata.levels import COMPACTION_FROM, Level
 from kproxy.metadata.setting import LONG_MAX, parts
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
@@ -52,9 +53,14 @@ def check(given: Mapping[str, str | None]) -> dict[str, str]:
     return kept
 
 
-def refuse_conflicts(values: Mapping[str, str]) -> None:
+def check_together(values: Mapping[str, str], level: Level) -> None:
     """All settings of a queue, each sound by itself. Raises KafkaError (INVALID_CONFIG)."""
     fault = conflict(values)
+    if "compact" in values.get("cleanup.policy", "") and not level.reaches(COMPACTION_FROM):
+        fault = (
+            f"cleanup.policy=compact needs level {COMPACTION_FROM}: once every worker runs this"
+            " release, put it in force with `kproxy upgrade --finalize`"
+        )
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
 

@@ -7,6 +7,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
+from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import DOUBLE, INT, LIST, LONG
 from kproxy.metadata.topic_settings import SETTINGS
 
@@ -59,10 +60,16 @@ def test_refused(name: str, given: str) -> None:
 
 def test_lags_that_contradict_each_other() -> None:
     with pytest.raises(KafkaError, match=r"min.compaction.lag.ms=9 is above"):
-        queue_settings.refuse_conflicts(
-            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}
+        queue_settings.check_together(
+            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, Level()
         )
-    queue_settings.refuse_conflicts({"min.compaction.lag.ms": "9"})
+    queue_settings.check_together({"min.compaction.lag.ms": "9"}, Level())
+
+
+def test_compaction_waits_for_its_level() -> None:
+    with pytest.raises(KafkaError, match="kproxy upgrade --finalize"):
+        queue_settings.check_together({"cleanup.policy": "delete,compact"}, Level(2))
+    queue_settings.check_together({"cleanup.policy": "compact"}, Level(3))
 
 
 def test_kinds() -> None:
