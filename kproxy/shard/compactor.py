@@ -31,7 +31,7 @@ from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.protocol.records import KeyedRecord, keyed_records, unpacked, with_records
 from kproxy.protocol.varint import Malformed
-from kproxy.shard.compaction_plan import NotDue, Plan, plan
+from kproxy.shard.compaction_plan import Plan, plan
 from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
@@ -144,15 +144,16 @@ class Compactor:
         settings = None if queue is None else settings_of(queue.configs)
         if settings is None or not settings.compacted or key in self._unreadable:
             return
-        now_ms = self._now_ms()
-        due = plan(self._shard.state, key, settings, now_ms)
-        if isinstance(due, NotDue):
-            if not due.never:
-                self._file(key, due.again_ms)
-            return
+        due = plan(self._shard.state, key, settings, self._now_ms())
         try:
-            async with self._limiter:
-                await _Pass(self._shard, key, due).run()
+            if isinstance(due, Plan):
+                async with self._limiter:
+                    await _Pass(self._shard, key, due).run()
+                due = plan(self._shard.state, key, settings, self._now_ms())
+            if isinstance(due, Plan):  # there were more keys than are noted in one pass
+                self._shard.note_uncompacted(key)
+            elif not due.never:
+                self._file(key, due.again_ms)
         except Unreadable as error:
             _log.error("not_compacted", queue=queue and queue.name, partition=key[1],
                        reason=str(error))  # fmt: skip
@@ -206,7 +207,7 @@ class _Pass:
             clean_end=end, size_through=size_through, clean_bytes=self._left_bytes,
             pending_end=min(plan.pending_end, end),
             pending_ms=plan.pending_ms if self._tombstones else -1,
-            settled_end=plan.settled_end,
+            settled_end=plan.settled_end, log_start=plan.log_start,
         )  # fmt: skip
         self._appends.append(Compact(*self._key, [], progress).envelope())
         await self._append()

@@ -9,6 +9,7 @@ change is late and not lost. Entries that a clock ahead of time filed too late a
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 import structlog
 from anyio.lowlevel import checkpoint
@@ -160,6 +161,9 @@ class Retention(DueIndexScanner):
         """
         settings = queue_settings.settings_of(queue.configs)
         retention_ms, retention_bytes = settings.retention_ms, settings.retention_bytes
+        fits_from = row.log_start
+        if settings.compacted and retention_bytes >= 0:  # sizes through a batch are of all ever
+            fits_from, retention_bytes = self._fits_from(partition, row, retention_bytes), -1
 
         def kept(batch: Batch) -> bool:
             fresh = retention_ms < 0 or not 0 <= batch.max_time_through_ms < now - retention_ms
@@ -171,7 +175,29 @@ class Retention(DueIndexScanner):
         if found is None:
             return row.next_offset, None
         last_offset, batch = found
-        return max(row.log_start, last_offset - batch.last_delta), batch
+        first = last_offset - batch.last_delta
+        if settings.compacted and first > row.log_start:  # what lies before may be gone already
+            before = next(self._shard.state.batches(partition, row.log_start, first), None)
+            first = row.log_start if before is None else first
+        return max(fits_from, first), batch
+
+    def _fits_from(self, partition: PartitionKey, row: Partition, most: int) -> int:
+        """The offset from which a compacted partition has no more bytes than it may, or not yet."""
+        start = row.log_start
+        found = self._shard.state.batches(partition, start, row.next_offset)
+        batches = list(islice(found, _ROWS_AT_ONCE))
+        if len(batches) < _ROWS_AT_ONCE:
+            size = sum(batch.length for _, batch in batches)
+        else:  # after a trim it is not known how many are left before `clean_end`
+            done = self._shard.state.compaction(partition)
+            known = done.log_start == row.log_start
+            size = row.size - done.size_through + (done.clean_bytes if known else 0)
+        for last_offset, batch in batches:
+            size -= batch.length
+            if size < most:
+                break
+            start = last_offset + 1
+        return start
 
 
 _LAST = (b"\xff" * 16, TOMBSTONE_INDEX)

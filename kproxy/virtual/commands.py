@@ -22,7 +22,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
 from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Compaction
+from kproxy.virtual.rows import NOT_COMPACTED, Compaction
 from kproxy.virtual.traits import TRAITS, DiskUse, by_items, of_kind, one, turn
 from kproxy.virtual.types import QueueId
 
@@ -117,7 +117,7 @@ class Replace:
         return divmod(envelope.time_ms, 256)
 
 
-_COMPACTED = struct.Struct(">QQQQqQ")
+_COMPACTED = struct.Struct(">QQQQqQQ")
 _REMOVED = struct.Struct(">QB")
 
 
@@ -143,8 +143,9 @@ class Compact(NamedTuple):
     progress: Compaction | None = None
 
     def envelope(self) -> Envelope:
-        values = (0, 0, 0, 0, -1, 0) if self.progress is None else tuple(self.progress)
-        body = _COMPACTED.pack(*values) + b"".join(_REMOVED.pack(*one) for one in self.removed)
+        body = _COMPACTED.pack(*(self.progress or NOT_COMPACTED)) + b"".join(
+            _REMOVED.pack(*one) for one in self.removed
+        )
         number = 0 if self.progress is None else 1
         return Envelope(Kind.COMPACT, self.queue_id, self.partition, number=number, body=body)
 

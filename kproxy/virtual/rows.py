@@ -30,7 +30,7 @@ NEXT_OFFSET = slice(8, 16)  # in a `p` row
 _SPILLED = struct.Struct(">H")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
 _BATCH = struct.Struct(">QIIiQQqqB")
-_COMPACTION = struct.Struct(">QQQQqQ")
+_COMPACTION = struct.Struct(">QQQQqQQ")
 _OFFSET = struct.Struct(">qiq")
 _DUE = struct.Struct(">cQ16sI")
 _ASSIGNMENT = struct.Struct(">qi")
@@ -397,16 +397,17 @@ class Compaction(NamedTuple):
 
     clean_end: int  # no key has two values before this offset
     size_through: int  # the partition's size there, of all that was ever appended
-    clean_bytes: int  # of what is left before it
+    clean_bytes: int  # of what is left before it, from `log_start` on
     pending_end: int  # the `clean_end` of a pass
     pending_ms: int  # and when that was
     settled_end: int
+    log_start: int  # as the pass found it
 
     def encode(self) -> bytes:
         return _COMPACTION.pack(*self)
 
 
-NOT_COMPACTED = Compaction(0, 0, 0, 0, -1, 0)
+NOT_COMPACTED = Compaction(0, 0, 0, 0, -1, 0, 0)
 
 
 def decode_compaction(data: bytes) -> Compaction:

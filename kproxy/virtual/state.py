@@ -250,9 +250,9 @@ class State:
         found = self.first_batch(key, lambda batch: True)
         if row is None or found is None:
             return 0
-        compaction = self.compaction(key)
-        if found[0] < compaction.clean_end:
-            return compaction.clean_bytes + row.size - compaction.size_through
+        done = self.compaction(key)
+        if row.log_start == done.log_start and found[0] < done.clean_end:
+            return done.clean_bytes + row.size - done.size_through
         return row.size - found[1].size_through + found[1].length
 
     # -- writing

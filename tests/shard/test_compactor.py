@@ -18,6 +18,7 @@ from kproxy.protocol.records import keyed_records, unpacked
 from kproxy.shard import compaction_plan, compactor
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
+from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
 from kproxy.virtual import fold
 from kproxy.virtual.commands import ConfigureQueue, CreateQueue, Replace, Trim
@@ -219,6 +220,27 @@ async def test_a_late_pass_of_another_worker_brings_nothing_back(tmp_path: Path)
         assert stage.there() == there
 
 
+async def test_a_size_is_of_what_is_left(tmp_path: Path) -> None:
+    """`retention.bytes` of a queue that is compacted as well takes nothing that still fits."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(cleanup_policy="compact,delete", retention_ms="-1")
+        for i in range(40):
+            await stage.put((b"%d" % (i % 4), b"=%d" % i))
+        await stage.compact()
+        size = sum(map(len, read(shard, QUEUE).values()))
+        assert shard.state.live_size(KEY) == size
+        looks = Retention(
+            shard, config(retention_check_ms=1), StateLookup(shard.state), lambda: stage.now
+        )
+        for most, left in ((size + 1, 4), (size // 2, 2), (size // 2, 2)):
+            change = {"retention.bytes": str(most)}
+            await stage.send(ConfigureQueue(QUEUE, change, [], False).envelope())
+            while await looks.scan_once():
+                pass
+            assert len(stage.there()) == left
+
+
 # -- the model
 
 
@@ -372,7 +394,7 @@ def _done_at_once(original: Any) -> Any:
         progress = compactor.Compaction(
             clean_end=self._plan.end, size_through=self._plan.size_through, clean_bytes=1,
             pending_end=self._plan.end, pending_ms=self._plan.pending_ms,
-            settled_end=self._plan.settled_end,
+            settled_end=self._plan.settled_end, log_start=self._plan.log_start,
         )  # fmt: skip
         await self._shard.append([compactor.Compact(*self._key, [], progress).envelope()]).wait()
         await original(self)

@@ -204,7 +204,7 @@ class Simulation:
                 self.send(copy_of(key, last_offset, found, made, generation))
         self.send(Compact(*key, removed).envelope())
         done = self.owner.state.compaction(key)
-        progress = Compaction(max(0, done.clean_end + self.rng.randrange(-1, 3)), 1, 2, 3, 4, 5)
+        progress = Compaction(max(0, done.clean_end + self.rng.randrange(-1, 3)), 1, 2, 3, 4, 5, 0)
         self.send(Compact(*key, [], progress).envelope())
         self.compacted += 1
 

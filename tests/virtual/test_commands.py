@@ -64,10 +64,10 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      b'{"set":{"a":"1"},"drop":["b"],"all":false}'),
     (Trim(Q, 2, 7, 9), None, Kind.TRIM, (2, 7, 9), b""),
     (Compact(Q, 2, [(5, 1), (9, 0)]), None, Kind.COMPACT, (2, 0, 0),
-     bytes(32) + b"\xff" * 8 + bytes(8) + (5).to_bytes(8, "big") + b"\1"
+     bytes(32) + b"\xff" * 8 + bytes(16) + (5).to_bytes(8, "big") + b"\1"
      + (9).to_bytes(8, "big") + b"\0"),
-    (Compact(Q, 2, [], Compaction(1, 2, 3, 4, 5, 6)), None, Kind.COMPACT, (2, 1, 0),
-     b"".join(n.to_bytes(8, "big") for n in range(1, 7))),
+    (Compact(Q, 2, [], Compaction(1, 2, 3, 4, 5, 6, 7)), None, Kind.COMPACT, (2, 1, 0),
+     b"".join(n.to_bytes(8, "big") for n in range(1, 8))),
     (AssignPartitions(Q, "q", 3, 6, 9), None, Kind.ASSIGN_PARTITIONS, (0, 6, 9),
      b'{"name":"q","partitions":3}'),
     (QueueReady(Q, 6), None, Kind.QUEUE_READY, (0, 6, 0), b""),
@@ -162,10 +162,10 @@ def story() -> list[Envelope]:
         return at_once(encoding)
 
     log = [Claim(7).envelope(), CreateQueue(Q, "q", 3, {}).envelope()]
-    log += [append(n, producer=n, sequence=0) for n in range(1, 7)]
+    log += [append(n, producer=n, sequence=0) for n in range(1, 8)]
     log += [append(1, producer=1, sequence=0)]  # a duplicate
     log += [copy(), copy(Kind.REPLACE, 0 << 8 | 1), copy(Kind.REPLACE, 0 << 8 | 1), copy()]
-    log += [Compact(Q, 0, [(0, 1)], Compaction(1, 2, 3, 4, 5, 6)).envelope()]
+    log += [Compact(Q, 0, [(0, 1)], Compaction(1, 2, 3, 4, 5, 6, 7)).envelope()]
     log += [QueueReady(Q, 1).envelope(), GrowQueue(Q, 5).envelope()]
     log += [ConfigureQueue(Q, {}, [], True).envelope(), Trim(Q, 0, 2).envelope()]
     ready = len(log)
