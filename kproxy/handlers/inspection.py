@@ -1,4 +1,4 @@
-"""Looks at the records of a batch before it is appended, for queues whose settings ask for it.
+"""Reads the records of a batch before it is appended, for queues whose settings ask for it.
 
 Those are compacted queues (each record needs a key), queues with a bound on how old a timestamp
 may be, and queues with a compression of their own. Rules, codes and messages follow Kafka's
