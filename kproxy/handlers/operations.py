@@ -1,7 +1,6 @@
-"""What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), ElectLeaders (43),
-DescribeQuorum (55).
+"""What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), DescribeQuorum (55).
 
-Of ACLs (29), reassignments (46), quotas (48), SCRAM users (50), transactions (65, 66) and further
+Of ACLs (29), quotas (48), SCRAM users (50), transactions (65, 66) and further
 config resources (74) kproxy has none, and answers so.
 """
 
@@ -46,12 +45,17 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
     disk = shutil.disk_usage(worker.config.data_dir)
     directory = {
         "error_code": Code.NONE,
-        "log_dir": worker.config.data_dir.absolute().name,  # where it lies is nobody's business
+        "log_dir": directory_name(worker),
         "topics": [{"name": name, "partitions": parts} for name, parts in found.items()],
         "total_bytes": disk.total,
         "usable_bytes": disk.free,
     }
     return {"error_code": Code.NONE, "results": [directory]}
+
+
+def directory_name(worker: Worker) -> str:
+    """Where it lies is nobody's business."""
+    return worker.config.data_dir.absolute().name
 
 
 _Found = tuple[str, int, Shard, tuple[Any, int]]
@@ -125,21 +129,6 @@ def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
     }
 
 
-async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An ElectLeadersResponse: who leads is always who is preferred."""
-    results = []
-    for topic in request.body.topic_partitions or ():
-        queue = worker.catalogue.find(topic.topic)
-        parts = []
-        for index in topic.partitions:
-            there = queue is not None and 0 <= index < queue.partitions
-            code = Code.ELECTION_NOT_NEEDED if there else Code.UNKNOWN_TOPIC_OR_PARTITION
-            parts.append({"partition_id": index, "error_code": code, "error_message": None})
-            await request.budget.step(_PART_BYTES)
-        results.append({"topic": topic.topic, "partition_result": parts})
-    return {"error_code": Code.NONE, "replica_election_results": results}
-
-
 async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeQuorumResponse: the controller as a quorum of its own."""
     leader = worker.cluster.controller_id
@@ -184,11 +173,6 @@ async def acls(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeAclsResponse, as a Kafka without an authorizer gives it."""
     message = "No Authorizer is configured."
     return {"error_code": Code.SECURITY_DISABLED, "error_message": message, "resources": ()}
-
-
-async def reassignments(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListPartitionReassignmentsResponse: there never are any."""
-    return {"error_code": Code.NONE, "error_message": None, "topics": ()}
 
 
 async def quotas(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -57,7 +57,7 @@ _BROKER: tuple[_Row, ...] = (
     ("group.min.session.timeout.ms", INT, lambda c: c.group_session_ms_min,
      "The shortest session of a classic group's members; milliseconds."),
     ("listeners", LIST, lambda c: f"PLAINTEXT://{c.listen}", "Where clients connect."),
-    ("log.dirs", LIST, lambda c: c.data_dir, "The data directory."),
+    ("log.dirs", LIST, lambda c: c.data_dir.absolute().name, "The data directory's name."),
     ("log.retention.check.interval.ms", LONG, lambda c: c.retention_check_ms,
      "Time between two looks at a queue's retention; milliseconds."),
     ("max.connections", INT, lambda c: c.connections_max, "Connections open at a time."),

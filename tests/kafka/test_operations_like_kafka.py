@@ -132,6 +132,43 @@ def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
     alike(kafka, server, script, "elections")
 
 
+def test_reassignments(kafka: Kafka, server: Served) -> None:
+    """A move to another broker is refused here; with one broker there is nowhere to move to."""
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        part = wire.metadata(queue).topics[0].partitions[0]
+        here, steps = part.leader_id, []
+        for replicas in (None, (), (here,), (here, here), (77,), (-1,)):
+            for name, index in ((queue, 0), (queue, 9), (f"{queue}-none", 0)):
+                parts = [{"partition_index": index, "replicas": replicas}]
+                values = {"timeout": 5000, "topics": [{"name": name, "partitions": parts}]}
+                answer = wire.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, values)
+                (topic,) = answer.responses
+                steps.append((str(replicas != (here,) and replicas), index, int(answer.error_code),
+                              [int(p.error_code) for p in topic.partitions]))  # fmt: skip
+        return steps
+
+    alike(kafka, server, script, "reassignments")
+
+
+def test_moves_between_directories(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        told = wire.call(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}).results
+        here, steps = told[0].log_dir, []
+        for path in (here, "/no/such/directory"):
+            for name, index in ((queue, 0), (queue, 9), (f"{queue}-none", 0)):
+                topics = [{"name": name, "partitions": (index,)}]
+                values = {"dirs": [{"path": path, "topics": topics}]}
+                answer = wire.call(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, values)
+                (topic,) = answer.results
+                steps.append((path == here, index, [int(p.error_code) for p in topic.partitions]))
+        return steps
+
+    alike(kafka, server, script, "directories")
+
+
 def test_quorum(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         parts = [{"partition_index": 0}]

@@ -1,0 +1,102 @@
+"""Where partitions lie: ElectLeaders (43), AlterPartitionReassignments (45),
+ListPartitionReassignments (46), AlterReplicaLogDirs (34).
+
+A queue's partition has one replica, at the worker that serves its shard. Workers share the shards
+by themselves, so nobody moves one by hand: what asks for what is so is done, all else is refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kproxy.errors import Code, KafkaError
+from kproxy.handlers.operations import directory_name
+from kproxy.worker.worker import Request, Worker
+
+_PART_BYTES = 600  # about what one takes until it is encoded
+
+
+async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An ElectLeadersResponse: who leads is always who is preferred."""
+    results = []
+    for topic in request.body.topic_partitions or ():
+        queue = worker.catalogue.find(topic.topic)
+        parts = []
+        for index in topic.partitions:
+            there = queue is not None and 0 <= index < queue.partitions
+            code = Code.ELECTION_NOT_NEEDED if there else Code.UNKNOWN_TOPIC_OR_PARTITION
+            parts.append({"partition_id": index, "error_code": code, "error_message": None})
+            await request.budget.step(_PART_BYTES)
+        results.append({"topic": topic.topic, "partition_result": parts})
+    return {"error_code": Code.NONE, "replica_election_results": results}
+
+
+async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An AlterPartitionReassignmentsResponse."""
+    nodes = {broker.node_id for broker in worker.cluster.brokers}
+    responses = []
+    for topic in request.body.topics:
+        queue = worker.catalogue.find(topic.name)
+        found = () if queue is None else worker.cluster.leaders(queue.name, queue.partitions)
+        leaders, parts = dict(enumerate(found)), []
+        for part in topic.partitions:
+            answer: dict[str, Any] = {
+                "partition_index": part.partition_index,
+                "error_code": Code.NONE,
+                "error_message": None,
+            }
+            try:
+                _reassign(leaders, part.partition_index, part.replicas, nodes)
+            except KafkaError as error:
+                answer |= {"error_code": error.code, "error_message": error.message}
+            parts.append(answer)
+            await request.budget.step(_PART_BYTES)
+        responses.append({"name": topic.name, "partitions": parts})
+    return {"error_code": Code.NONE, "error_message": None, "responses": responses}
+
+
+def _reassign(
+    leaders: dict[int, int], index: int, replicas: tuple[int, ...] | None, nodes: set[int]
+) -> None:
+    """Raises KafkaError, but where the partition is where it is to be."""
+    if index not in leaders:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    if replicas is None:
+        raise KafkaError(Code.NO_REASSIGNMENT_IN_PROGRESS)
+    if not replicas:
+        raise KafkaError(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
+    if unknown := set(replicas) - nodes:
+        raise KafkaError(Code.INVALID_REPLICA_ASSIGNMENT, f"there is no worker {min(unknown)}")
+    if list(replicas) != [leaders[index]]:
+        raise KafkaError(
+            Code.INVALID_REPLICA_ASSIGNMENT,
+            "workers share the partitions by themselves: none is moved by hand",
+        )
+
+
+async def reassignments(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ListPartitionReassignmentsResponse: there never are any."""
+    return {"error_code": Code.NONE, "error_message": None, "topics": ()}
+
+
+async def move_directories(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An AlterReplicaLogDirsResponse: there is one directory, and all is in it."""
+    here = directory_name(worker)
+    results: dict[str, list[dict[str, Any]]] = {}
+    for directory in request.body.dirs:
+        for topic in directory.topics:
+            parts = results.setdefault(topic.name, [])
+            for index in topic.partitions:
+                code = Code.NONE if directory.path == here else Code.LOG_DIR_NOT_FOUND
+                if code == Code.NONE and not _is_here(worker, topic.name, index):
+                    code = Code.REPLICA_NOT_AVAILABLE
+                parts.append({"partition_index": index, "error_code": code})
+                await request.budget.step(_PART_BYTES)
+    return {"results": [{"topic_name": n, "partitions": p} for n, p in results.items()]}
+
+
+def _is_here(worker: Worker, name: str, index: int) -> bool:
+    try:
+        worker.partition(name, index)
+    except KafkaError:
+        return False
+    return True
