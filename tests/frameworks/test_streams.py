@@ -1,0 +1,188 @@
+"""Kafka Streams: a word count, killed and restored from its compacted changelog."""
+
+import json
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+
+from tests.clients.test_groups import create
+from tests.harness import KAFKA_LIBS, SHORT_LIVED_JAVA, eventually
+from tests.workers import Site
+
+FLAGS = ("--group-initial-rebalance-delay-ms", "200", "--compaction-check-ms", "500")
+WORDS = ("to", "be", "or", "not", "that", "is", "the", "question")
+
+
+class Application:
+    """An instance; `said` has what it told."""
+
+    def __init__(self, site: Site, name: str, directory: Path, *settings: str) -> None:
+        command = [
+            "java", "-Xmx256m", *SHORT_LIVED_JAVA,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{KAFKA_LIBS}/*",
+            str(Path(__file__).with_name("WordCount.java")), site.address, name, f"{name}-in",
+            f"{name}-out", str(directory), *settings,
+        ]  # fmt: skip
+        self.said: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        for pipe, told in ((self.process.stdout, self._told), (self.process.stderr, self._failed)):
+            threading.Thread(target=self._read, args=(pipe, told), daemon=True).start()
+
+    def _read(self, pipe: Any, told: Any) -> None:
+        for line in pipe:
+            told(line)
+
+    def _told(self, line: str) -> None:
+        self.said.append(json.loads(line))
+
+    def _failed(self, line: str) -> None:
+        self.errors.append(line)
+
+    @property
+    def state(self) -> str:
+        faults = [one for one in self.said if "error" in one]
+        assert not faults, (faults, self.errors[-20:])
+        return next((one["state"] for one in reversed(self.said) if "state" in one), "")
+
+    def running(self) -> None:
+        eventually(lambda: self.state == "RUNNING", 90)
+
+    def look_up(self, word: str) -> int:
+        """An interactive query: what this instance's store has."""
+        assert self.process.stdin
+        count = len(self.said)
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+
+        def answer() -> Any:
+            return [one for one in self.said[count:] if one.get("word") == word]
+
+        return int(eventually(answer, 20)[0]["count"])
+
+    def stop(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0, self.errors[-20:]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+
+@contextmanager
+def application(site: Site, name: str, directory: Path, *settings: str) -> Iterator[Application]:
+    running = Application(site, name, directory, *settings)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def write(site: Site, queue: str, first: int, count: int) -> Counter[str]:
+    """Lines of words; how often each was written."""
+    producer = Producer({"bootstrap.servers": site.address, "log_level": 0, "linger.ms": 5})
+    written: Counter[str] = Counter()
+    for number in range(first, first + count):
+        words = [WORDS[(number * step) % len(WORDS)] for step in range(1, 5)]
+        written.update(words)
+        producer.produce(queue, " ".join(words), key=str(number))
+    assert producer.flush(30) == 0
+    return written
+
+
+def lag(site: Site, group: str) -> int:
+    """Records that the application has not committed, of all it reads."""
+    admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    committed = asked[group].result().topic_partitions
+    ends = admin.list_offsets(
+        {TopicPartition(one.topic, one.partition): OffsetSpec.latest() for one in committed}
+    )
+    found = {(p.topic, p.partition): future.result().offset for p, future in ends.items()}
+    if len({one.topic for one in committed}) < 2:
+        return 1 << 30
+    return sum(found[one.topic, one.partition] - one.offset for one in committed)
+
+
+def settings(site: Site, queue: str) -> dict[str, str]:
+    admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, queue)
+    (future,) = admin.describe_configs([resource]).values()
+    return {name: entry.value for name, entry in future.result().items()}
+
+
+def counted(running: Application) -> Counter[str]:
+    return Counter({word: running.look_up(word) for word in WORDS})
+
+
+def test_a_word_count_restored_from_its_changelog(site: Site, tmp_path: Path) -> None:
+    name = f"words-{'embedded' if hasattr(site, 'process') else 'workers'}"
+    create(site, f"{name}-in", partitions=2)
+    create(site, f"{name}-out", partitions=2)
+    written = write(site, f"{name}-in", 0, 500)
+    with application(site, name, tmp_path / "one") as first:
+        first.running()
+        eventually(lambda: counted(first) == written, 60)
+        eventually(lambda: lag(site, name) == 0, 30)
+        first.kill()
+    changelog = f"{name}-counts-changelog"
+    assert settings(site, changelog)["cleanup.policy"] == "compact"
+    assert settings(site, f"{name}-counts-repartition")["cleanup.policy"] == "delete"
+    written += write(site, f"{name}-in", 500, 500)
+    with application(site, name, tmp_path / "two") as second:  # its state directory is new
+        second.running()
+        assert sum(one.get("restored", 0) for one in second.said) > 0
+        eventually(lambda: counted(second) == written, 60)
+        second.stop()
+
+
+@pytest.mark.long
+def test_three_instances_share_the_work(site: Site, tmp_path: Path) -> None:
+    name = f"shared-{'embedded' if hasattr(site, 'process') else 'workers'}"
+    create(site, f"{name}-in", partitions=6)
+    create(site, f"{name}-out", partitions=6)
+    with (
+        application(site, name, tmp_path / "one") as one,
+        application(site, name, tmp_path / "two") as two,
+        application(site, name, tmp_path / "three") as three,
+    ):
+        for running in (one, two, three):
+            running.running()
+        written = write(site, f"{name}-in", 0, 2000)
+
+        def together() -> Counter[str]:
+            found: Counter[str] = Counter()
+            for running in (one, two, three):
+                if running.process.poll() is None:
+                    found.update({w: max(0, c) for w, c in counted(running).items()})
+            return found
+
+        eventually(lambda: together() == written, 90)
+        eventually(lambda: lag(site, name) == 0, 30)
+        two.stop()
+        eventually(lambda: one.state == three.state == "RUNNING", 90)
+        written += write(site, f"{name}-in", 2000, 500)
+        eventually(lambda: together() == written, 90)
+
+
+def test_the_streams_protocol_is_refused_cleanly(site: Site, tmp_path: Path) -> None:
+    """KIP-1071 is not served: an application that asks for it is told so, and ends."""
+    name = f"protocol-{'embedded' if hasattr(site, 'process') else 'workers'}"
+    create(site, f"{name}-in")
+    create(site, f"{name}-out")
+    with application(site, name, tmp_path / "one", "group.protocol=streams") as running:
+        eventually(lambda: any("error" in one for one in running.said), 60)
+        (fault,) = [one["error"] for one in running.said if "error" in one][:1]
+        assert "UnsupportedVersion" in fault or "not supported" in fault, fault
