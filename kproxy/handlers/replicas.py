@@ -86,17 +86,18 @@ async def move_directories(worker: Worker, request: Request) -> Mapping[str, Any
         for topic in directory.topics:
             parts = results.setdefault(topic.name, [])
             for index in topic.partitions:
-                code = Code.NONE if directory.path == here else Code.LOG_DIR_NOT_FOUND
-                if code == Code.NONE and not _is_here(worker, topic.name, index):
-                    code = Code.REPLICA_NOT_AVAILABLE
+                code = Code.LOG_DIR_NOT_FOUND
+                if directory.path == here:
+                    code = _there(worker, topic.name, index)
                 parts.append({"partition_index": index, "error_code": code})
                 await request.budget.step(_PART_BYTES)
     return {"results": [{"topic_name": n, "partitions": p} for n, p in results.items()]}
 
 
-def _is_here(worker: Worker, name: str, index: int) -> bool:
+def _there(worker: Worker, name: str, index: int) -> Code:
     try:
         worker.partition(name, index)
-    except KafkaError:
-        return False
-    return True
+    except KafkaError as error:
+        elsewhere = error.code == Code.NOT_LEADER_OR_FOLLOWER
+        return Code.REPLICA_NOT_AVAILABLE if elsewhere else error.code
+    return Code.NONE

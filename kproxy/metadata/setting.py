@@ -27,8 +27,8 @@ class Setting:
 
 
 _WHOLE = re.compile(r"[+-]?\d{1,20}")
-# As Java's Double.parseDouble, without its hexadecimal form.
-_DECIMAL = re.compile(r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?[fFdD]?)")
+_DECIMAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?)[fFdD]?")
+_HEXADECIMAL = re.compile(r"([+-]?0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d{1,5})[fFdD]?")
 _SIGHT = 32  # a longer number is none
 _SPACE = "".join(map(chr, range(33)))  # what Java's trim takes away
 
@@ -54,16 +54,28 @@ def whole(kind: int, least: int | None = None, most: int | None = None) -> Read:
     return read
 
 
+def _decimal(value: str) -> float:
+    """Raises ValueError, OverflowError."""
+    if len(value) > _SIGHT:
+        raise ValueError
+    if found := _DECIMAL.fullmatch(value):
+        return float(found[1])
+    if found := _HEXADECIMAL.fullmatch(value):
+        return float.fromhex(found[1])
+    raise ValueError
+
+
 def decimal(least: float, most: float) -> Read:
-    """A number with a fraction."""
+    """A number with a fraction, in the forms that Java reads; NaN is none."""
 
     def read(value: str) -> str:
-        value = value.strip(_SPACE)
-        if len(value) <= _SIGHT and _DECIMAL.fullmatch(value):
-            number = float(value.rstrip("fFdD") if value[-1:] in "fFdD" else value)
-            if least <= number <= most:
-                return str(number)
-        raise ValueError(f"it must be a number from {least:g} to {most:g}")
+        try:
+            number = _decimal(value.strip(_SPACE))
+        except (ValueError, OverflowError):
+            number = float("nan")
+        if not least <= number <= most:
+            raise ValueError(f"it must be a number from {least:g} to {most:g}")
+        return str(number)
 
     return read
 

@@ -5,7 +5,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,10 @@ class Application:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,
         )  # fmt: skip
-        for pipe, told in ((self.process.stdout, self._told), (self.process.stderr, self._failed)):
-            threading.Thread(target=self._read, args=(pipe, told), daemon=True).start()
+        readers = ((self.process.stdout, self._told), (self.process.stderr, self._failed))
+        self._readers = [threading.Thread(target=self._read, args=one) for one in readers]
+        for reader in self._readers:
+            reader.start()
 
     def _read(self, pipe: Any, told: Any) -> None:
         for line in pipe:
@@ -79,6 +81,12 @@ class Application:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(30)
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe
+            with suppress(OSError):  # a word that was not read
+                pipe.close()
 
 
 @contextmanager
