@@ -116,7 +116,7 @@ class Poll:
         self._pins.release()
         pace.begin()
         for followed in list(self._context.partitions.values() if full else dirty):
-            if not full and budget.bytes_left <= 0:
+            if not (full or budget.first) and budget.bytes_left <= 0:
                 break
             part = self._read(followed, budget)
             last_sent = followed.last_sent

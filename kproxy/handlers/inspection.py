@@ -29,6 +29,7 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
     """Of all batches of a Produce that are for such queues."""
     found: Inspected = {}
     for topic, partitions in body.topics:
+        await request.budget.step()
         queue = _queue(worker, topic)
         settings = None if queue is None else settings_of(queue.configs)
         if queue is None or settings is None or not settings.inspects:

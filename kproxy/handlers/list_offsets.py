@@ -232,6 +232,7 @@ async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any
     """An OffsetForLeaderEpochResponse: there is one epoch, and it ends at the queue's end."""
     topics = []
     for topic in request.body.topics:
+        await request.budget.step(_PART_BYTES)
         parts = []
         for part in topic.partitions:
             await request.budget.step(_PART_BYTES)

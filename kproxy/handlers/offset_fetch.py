@@ -96,6 +96,7 @@ async def _committed(
     group_id: str = group.group_id
     answer: list[TopicOffsets] = []
     for topic in group.topics:
+        await budget.step(_PART_BYTES)
         queue = queue_of(worker, topic, by_id)
         code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
         parts: list[FetchedOffset] = []

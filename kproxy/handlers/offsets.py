@@ -91,6 +91,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     commits = _Commits(worker, body, absent)
     topics = []
     for topic in body.topics:
+        await request.budget.step(_PART_BYTES)
         queue = queue_of(worker, topic, by_id)
         deny = queue is not None and settings_of(queue.configs).rewind_denied
         parts = []

@@ -93,6 +93,7 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeProducersResponse: the idempotent producers that a partition remembers."""
     topics = []
     for topic in request.body.topics:
+        await request.budget.step(_PART_BYTES)
         parts = []
         for index in topic.partition_indexes:
             part: dict[str, Any] = {"partition_index": index, "error_message": None}

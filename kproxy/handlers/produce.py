@@ -7,6 +7,7 @@ as in Kafka. Left out: transactions.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 from anyio import Event
 
@@ -81,6 +82,8 @@ class ProduceCall:
         if self._acks not in (-1, 0, 1):
             answers += [Produced(index, Code.INVALID_REQUIRED_ACKS) for index, _ in some]
             return
+        if not some:
+            return  # it names no partition: nothing is made for it
         queue: Queue | None
         if isinstance(name, bytes):
             queue = self._worker.catalogue.find_id(QueueId(name))
@@ -123,17 +126,20 @@ class ProduceCall:
         except KafkaError as error:
             answers.append(Produced(index, error.code))
             return
+        restamped = batch is not records
         key, state = (queue.queue_id, index), shard.state
         if header.producer_id >= 0 and (row := state.partition(key)) is not None:
             sent = producers.repeated(producers.find(state, key, row, header.producer_id), header)
             if sent is not None:  # it is applied, and so durable: nothing to append
                 answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
                 return
+        if isinstance(batch, memoryview) and 2 * len(batch) < len(cast(bytes, batch.obj)):
+            batch = bytes(batch)  # it is not to hold all of the frame that it came in
         self._waiting.append((answers, len(answers), index))
         answers.append(_NOT_ANSWERED)
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
         envelope = Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
-        if batch is records:
+        if not restamped:
             envelope.header = header
         self._appends.add(shard, envelope)
         if settings.compacted:

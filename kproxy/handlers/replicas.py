@@ -35,6 +35,7 @@ async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
     nodes = {broker.node_id for broker in worker.cluster.brokers}
     responses = []
     for topic in request.body.topics:
+        await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.name)
         found = () if queue is None else worker.cluster.leaders(queue.name, queue.partitions)
         leaders, parts = dict(enumerate(found)), []
@@ -83,7 +84,9 @@ async def move_directories(worker: Worker, request: Request) -> Mapping[str, Any
     here = directory_name(worker)
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in request.body.dirs:
+        await request.budget.step()
         for topic in directory.topics:
+            await request.budget.step(_PART_BYTES)
             parts = results.setdefault(topic.name, [])
             for index in topic.partitions:
                 code = Code.LOG_DIR_NOT_FOUND

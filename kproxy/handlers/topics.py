@@ -283,6 +283,7 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
     step = request.budget.step
     wanted: dict[str, dict[int, int]] = {}
     for topic in request.body.topics:
+        await step(_TOPIC_BYTES)
         offsets = wanted.setdefault(topic.name, {})
         for part in topic.partitions:
             offsets[part.partition_index] = part.offset  # the last one of a partition, as in Kafka
@@ -290,6 +291,7 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
     topics = []
     trims: list[tuple[dict[str, Any], Shard, Envelope]] = []
     for name, offsets in wanted.items():
+        await step()
         parts = []
         for index, offset in offsets.items():
             result: dict[str, Any] = {"partition_index": index, "low_watermark": -1}

@@ -53,3 +53,4 @@ class LogThread:
             except BaseException as error:
                 call.error = error
             self._loop.call_soon_threadsafe(call.done.set)
+            del call  # what it wrote is not held until the next one comes

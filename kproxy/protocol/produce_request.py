@@ -5,7 +5,7 @@ each version with kio's reader. Source: Kafka's ProduceRequest.json.
 """
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import TooMany, skip_tags
@@ -97,7 +97,7 @@ def _decode(data: Frame, at: int, version: int, elements_max: int) -> ProduceReq
     return ProduceRequest(transactional_id, acks, topics)
 
 
-def _compact(data: Frame, at: int, end: int) -> tuple[int, int]:
+def _compact(data: Any, at: int, end: int) -> tuple[int, int]:
     """A length or count, -1: null; and where it goes on."""
     first = data[at]
     if first < 0x80:

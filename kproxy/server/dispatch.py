@@ -7,6 +7,7 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 from anyio import move_on_after
@@ -45,7 +46,7 @@ from kproxy.protocol.codec import (
     encode,
     response_prefix,
 )
-from kproxy.protocol.frames import Frame
+from kproxy.protocol.frames import Frame, readable
 from kproxy.protocol.guard import TooMany
 from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each_once
 from kproxy.protocol.varint import Malformed
@@ -200,7 +201,7 @@ def accept(worker: Worker, frame: Frame, host: str, next_request: NextRequestSig
                 if call is not None:
                     return Accepted(header, len(frame), call=call)
     else:
-        frame = bytes(frame)  # as kio reads it; what it came in is let go
+        frame = frame if isinstance(frame, mmap) else bytes(frame)
     return Accepted(header, len(frame), api=api, frame=frame, host=host, next_request=next_request)
 
 
@@ -244,7 +245,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
     header, frame = accepted.header, accepted.frame
     next_request = accepted.next_request or NextRequestSignal()
     if api.key != _PRODUCE:
-        check = (bytes(frame), header, worker.config.request_elements_max)
+        check = (readable(frame), header, worker.config.request_elements_max)
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
         request = Request(

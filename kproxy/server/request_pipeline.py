@@ -249,8 +249,10 @@ class RequestPipeline:
     # -- in
 
     def _note_unfinished(self, count: int) -> None:
-        self._memory.give_back(self._unfinished)
-        self._memory.take(count)
+        if count > self._unfinished:
+            self._memory.take(count - self._unfinished)
+        else:  # nothing is given back that is taken again: who waits would be told of room
+            self._memory.give_back(self._unfinished - count)
         self._unfinished = count
         if count and self._memory.exhausted:
             raise Malformed("request memory is used up (request_bytes_buffered_max)")

@@ -147,6 +147,7 @@ class Appender:
     def send(self, partition: int, envelope: Envelope) -> None:
         """Put an envelope in line. Raises KafkaError where the line is full."""
         counter, body = envelope.counter, bytes(envelope.body)
+        envelope.body = body  # one copy, and not the frame that it came in
         try:
             self._sending.put(self._data, partition, record_key(envelope), body, counter)
         except BufferError:
