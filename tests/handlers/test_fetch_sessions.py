@@ -95,3 +95,17 @@ async def test_what_was_found_stays_readable_while_others_have_their_turn(
     answer = await fetched(worker, "", offsets=wanted)
     assert all(part.records for part in answer.responses[0].partitions)
     assert held[:3] == [1, 1, 1]
+
+
+async def test_a_session_of_no_bytes_gets_one_batch_each_time() -> None:
+    """As in Kafka: the first batch is given whatever its size, in a session's later answers too."""
+    worker = memory_worker()
+    worker.catalogue.create("q", 2)
+    produce(worker, b"first", b"second")
+    first = await fetched(worker, "", offsets={("q", 0): 0, ("q", 1): 0}, epoch=0, max_bytes=0)
+    mine: Any = {"session_id": first.session_id, "max_bytes": 0}
+    (part,) = [part for part in first.responses[0].partitions if part.records]
+    again = await fetched(worker, "", offsets={("q", 0): 1}, epoch=1, **mine)
+    (topic,) = again.responses
+    (part,) = topic.partitions
+    assert b"second" in part.records

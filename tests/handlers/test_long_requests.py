@@ -365,3 +365,67 @@ async def test_very_many_features_are_refused_in_slices() -> None:
         values = {"feature_updates": updates, "validate_only": False}
         answer = await call(worker, 57, 1, values)
         assert answer.error_code in (Code.INVALID_REQUEST, Code.INVALID_UPDATE_VERSION)
+
+
+NAMES = [f"t{number}" for number in range(150_000)]
+GROUP = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+EMPTY_TOPICS: dict[tuple[ApiKey, int], Any] = {
+    (ApiKey.PRODUCE, 9): lambda: {
+        "transactional_id": None, "acks": -1, "timeout": 1,
+        "topic_data": [{"name": name, "partition_data": []} for name in NAMES],
+    },
+    (ApiKey.LIST_OFFSETS, 6): lambda: {
+        "replica_id": -1, "isolation_level": 0,
+        "topics": [{"name": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.OFFSET_COMMIT, 8): lambda: GROUP | {
+        "topics": [{"name": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.OFFSET_FETCH, 8): lambda: {
+        "require_stable": False,
+        "groups": [{
+            "group_id": "g",
+            "topics": [{"name": name, "partition_indexes": []} for name in NAMES],
+        }],
+    },
+    (ApiKey.DELETE_RECORDS, 2): lambda: {
+        "timeout": 1, "topics": [{"name": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 4): lambda: {
+        "replica_id": -1, "topics": [{"topic": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.DESCRIBE_PRODUCERS, 0): lambda: {
+        "topics": [{"name": name, "partition_indexes": []} for name in NAMES],
+    },
+    (ApiKey.ALTER_REPLICA_LOG_DIRS, 2): lambda: {
+        "dirs": [{
+            "path": "/data", "topics": [{"name": name, "partitions": []} for name in NAMES],
+        }],
+    },
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0): lambda: {
+        "timeout": 1, "topics": [{"name": name, "partitions": []} for name in NAMES],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), EMPTY_TOPICS, ids=lambda value: getattr(value, "name", str(value))
+)
+async def test_very_many_topics_without_a_partition(key: ApiKey, version: int) -> None:
+    worker = memory_worker()
+    assert await call(worker, key, version, EMPTY_TOPICS[key, version]())
+    assert shard_of(worker).log == []
+
+
+async def test_a_small_batch_does_not_hold_the_large_frame_that_it_came_in() -> None:
+    worker = memory_worker()
+    make(worker, "q", 2)
+    small, broken = batch(b"v"), bytes(1 << 20)
+    parts = [{"index": 0, "records": small}, {"index": 1, "records": broken}]
+    values = {"transactional_id": None, "acks": -1, "timeout": 1}
+    topics = [{"name": "q", "partition_data": parts}]
+    frame = encode_request(ApiKey.PRODUCE, 9, 1, values | {"topic_data": topics})[4:]
+    assert accept(worker, frame, "", NextRequestSignal()).call is not None
+    (appended,) = (e for e in shard_of(worker).log if e.kind == Kind.APPEND)
+    assert isinstance(appended.body, bytes)
+    assert appended.body == small

@@ -1,14 +1,17 @@
 import struct
+import time
 import tracemalloc
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproxy.protocol.frames import FrameAssembler
+from kproxy.protocol.frames import Frame, FrameAssembler, readable
 from kproxy.protocol.guard import skip_tags
 from kproxy.protocol.varint import Malformed
+from tests.held import slowness
 
 LIMIT = 1000
 
@@ -97,3 +100,43 @@ def test_tags_in_a_large_frame_do_not_copy_it() -> None:
     section = bytes((2, 0, 3, 1, 2, 3, 9, 0))  # two fields: 3 bytes with tag 0, none with tag 9
     frame = Uncopied(bytes(50) + section + bytes(50))
     assert skip_tags(frame, 50, len(frame), 1000)[0] == 50 + len(section)
+
+
+def test_a_huge_frame_has_memory_for_what_has_come() -> None:
+    """To zero 100 MiB, or to copy a quarter of it, would hold the loop."""
+    length = 100 << 20
+    assembler = FrameAssembler(length)
+    piece = bytes(range(256)) * 256
+    began = time.thread_time()
+    assert assembler.feed(struct.pack(">i", length) + piece) == []
+    room = assembler.room()
+    assert room is not None
+    assert len(room) == length - len(piece)
+    assert time.thread_time() - began < 0.02 * slowness()
+    assert assembler.buffered_bytes == 4 + len(piece)
+    room[:3] = b"abc"
+    assert assembler.filled(3) == []
+    assert assembler.buffered_bytes == 4 + len(piece) + 3
+    room.release()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_huge_frame_comes_whole_however_it_is_cut(seed: int) -> None:
+    random = Random(seed)
+    body = random.randbytes(9 << 20)
+    assembler = FrameAssembler(len(body))
+    stream = memoryview(framed(body, b"behind it"))
+    frames: list[Frame] = []
+    while stream:
+        room = assembler.room()
+        count = min(random.choice((3, 90_000, 1 << 20)), len(stream))
+        if room is None or random.random() < 0.5:
+            frames += assembler.feed(stream[:count])
+        else:
+            count = min(count, len(room))
+            room[:count] = stream[:count]
+            frames += assembler.filled(count)
+        stream = stream[count:]
+    assert [bytes(readable(frame)) for frame in frames] == [body, b"behind it"]
+    view: Any = readable(frames[0])
+    assert view.readonly

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kproxy.memory_budget import MemoryBudget
 from kproxy.server.request_pipeline import Exclusive, Phase, PipelinedRequest, RequestPipeline
 from tests.server.play import Case, Play
 
@@ -184,3 +185,49 @@ def test_a_planted_mistake_is_found(make: type[RequestPipeline]) -> None:
         except AssertionError:
             return
     pytest.fail("no order of any case shows it")
+
+
+class Deaf:
+    """A pipeline's actions that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def accept(self, frame: bytes) -> Any:
+        return Waiting(len(frame))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.told.append(name)
+
+
+class Waiting:
+    """A request that is not answered yet."""
+
+    exclusive = settled = False
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def add_done_callback(self, callback: Any) -> None:
+        """It is never done."""
+
+
+def test_who_waits_for_room_is_not_told_of_bytes_that_are_counted_anew() -> None:
+    memory = MemoryBudget(1_000_000)
+    actions = [Deaf() for _ in range(3)]
+    holder, sender, waiter = (
+        RequestPipeline(one, one, memory, frame_bytes_max=1 << 24, in_flight_max=64)  # type: ignore[arg-type]
+        for one in actions
+    )
+
+    def framed(size: int) -> bytes:
+        return size.to_bytes(4, "big") + bytes(size)
+
+    holder.data_received(framed(900_000))
+    sender.data_received((800_000).to_bytes(4, "big") + bytes(120_000))
+    waiter.data_received(framed(100_000))
+    assert actions[2].told == ["reset", "pause_reading"]
+    for _ in range(5):
+        sender.data_received(bytes(1000))
+        assert actions[2].told == ["reset", "pause_reading"]
+        assert not memory.has_room
