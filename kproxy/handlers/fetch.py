@@ -114,6 +114,8 @@ async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
     """Note what the request says of partitions."""
     body, budget = request.body, request.budget
     for topic in body.topics:
+        if budget.due:
+            await budget.rest()
         name = _ident(topic, by_id)
         for part in topic.partitions:
             ident: Ident = (name, part.partition)
@@ -127,6 +129,8 @@ async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
             if budget.due:
                 await budget.rest()
     for topic in getattr(body, "forgotten_topics_data", ()):
+        if budget.due:
+            await budget.rest()
         name = _ident(topic, by_id)
         for index in topic.partitions:
             context.forget((name, index))

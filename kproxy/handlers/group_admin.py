@@ -1,4 +1,4 @@
-"""DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), StreamsGroupDescribe (89)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -64,6 +64,31 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
         message = f"Group {group_id} {what}."
         answer |= {"error_code": Code.GROUP_ID_NOT_FOUND, "error_message": message}
     return answer
+
+
+async def describe_streams(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A StreamsGroupDescribeResponse: the streams protocol (KIP-1071) is not served."""
+    groups = []
+    for name in request.body.group_ids:
+        answer: dict[str, Any] = {
+            "error_code": Code.GROUP_ID_NOT_FOUND,
+            "error_message": f"Group {name} is not a streams group.",
+            "group_id": name,
+            "group_state": "",
+            "group_epoch": 0,
+            "assignment_epoch": 0,
+            "topology": None,
+            "members": (),
+        }
+        try:
+            coordinator = coordinator_of(worker, name)
+            if coordinator.head(name) is None and await coordinator.load(name) is None:
+                answer["error_message"] = f"Group {name} not found."
+        except KafkaError as error:
+            answer |= {"error_code": error.code, "error_message": error.message}
+        groups.append(answer)
+        await request.budget.step(_GROUP_BYTES)
+    return {"groups": groups}
 
 
 def _members(group: ClassicGroup) -> dict[str, Any]:

@@ -42,12 +42,16 @@ async def handle(worker: Worker, request: Request) -> bytes:
     budget = request.budget
     asked: Counter[tuple[str, int]] = Counter()
     for topic in request.body.topics:
+        if budget.due:
+            await budget.rest()
         for part in topic.partitions:
             asked[topic.name, part.partition_index] += 1
             if budget.due:
                 await budget.rest()
     topics = []
     for topic in request.body.topics:
+        if budget.due:
+            await budget.rest()
         parts = []
         for part in topic.partitions:
             times = asked.pop((topic.name, part.partition_index), 0)

@@ -210,6 +210,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     forgotten: dict[PartitionKey, None] = {}
     topics = []
     for topic in body.topics:
+        await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.name)
         parts = []
         for part in topic.partitions:

@@ -1,7 +1,5 @@
-"""What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), DescribeQuorum (55).
-
-Of ACLs (29), quotas (48), SCRAM users (50), transactions (65, 66) and further
-config resources (74) kproxy has none, and answers so.
+"""What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), DescribeQuorum (55),
+ListConfigResources (74). Of transactions (66) kproxy has none, and answers so.
 """
 
 import shutil
@@ -49,6 +47,7 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
         "topics": [{"name": name, "partitions": parts} for name, parts in found.items()],
         "total_bytes": disk.total,
         "usable_bytes": disk.free,
+        "is_cordoned": False,
     }
     return {"error_code": Code.NONE, "results": [directory]}
 
@@ -77,6 +76,7 @@ async def _named(worker: Worker, budget: ResponseBudget, topics: Any) -> AsyncIt
     """Each once, however often it is named."""
     seen = set()
     for topic in topics:
+        await budget.step()
         for index in topic.partitions:
             await budget.step()
             if (topic.topic, index) in seen:
@@ -142,6 +142,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
     }
     topics = []
     for topic in request.body.topics:
+        await request.budget.step(_PART_BYTES)
         parts = []
         for part in topic.partitions:
             known = topic.topic_name == _QUORUM_TOPIC and part.partition_index == 0
@@ -168,33 +169,6 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
         if b.node_id == leader
     ]
     return {"error_code": Code.NONE, "error_message": None, "topics": topics, "nodes": nodes}
-
-
-async def acls(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeAclsResponse, as a Kafka without an authorizer gives it."""
-    message = "No Authorizer is configured."
-    return {"error_code": Code.SECURITY_DISABLED, "error_message": message, "resources": ()}
-
-
-async def quotas(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeClientQuotasResponse: there are none."""
-    return {"error_code": Code.NONE, "error_message": None, "entries": ()}
-
-
-async def scram_users(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeUserScramCredentialsResponse: there are none."""
-    results = []
-    for user in request.body.users or ():
-        results.append(
-            {
-                "user": user.name,
-                "error_code": Code.RESOURCE_NOT_FOUND,
-                "error_message": f"there is no user {user.name}",
-                "credential_infos": (),
-            }
-        )
-        await request.budget.step(_PART_BYTES)
-    return {"error_code": Code.NONE, "error_message": None, "results": results}
 
 
 async def list_transactions(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -1,5 +1,5 @@
 """Where partitions lie: ElectLeaders (43), AlterPartitionReassignments (45),
-ListPartitionReassignments (46), AlterReplicaLogDirs (34).
+ListPartitionReassignments (46), AlterReplicaLogDirs (34), UnregisterBroker (64).
 
 A queue's partition has one replica, at the worker that serves its shard. Workers share the shards
 by themselves, so nobody moves one by hand: what asks for what is so is done, all else is refused.
@@ -19,6 +19,7 @@ async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An ElectLeadersResponse: who leads is always who is preferred."""
     results = []
     for topic in request.body.topic_partitions or ():
+        await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.topic)
         parts = []
         for index in topic.partitions:
@@ -104,3 +105,13 @@ def _there(worker: Worker, name: str, index: int) -> Code:
         elsewhere = error.code == Code.NOT_LEADER_OR_FOLLOWER
         return Code.REPLICA_NOT_AVAILABLE if elsewhere else error.code
     return Code.NONE
+
+
+async def unregister(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An UnregisterBrokerResponse: a worker leaves by being stopped, and is forgotten then."""
+    node = request.body.broker_id
+    if node in {broker.node_id for broker in worker.cluster.brokers}:
+        message = f"worker {node} lives: stop it, and it is forgotten"
+        return {"error_code": Code.INVALID_REQUEST, "error_message": message}
+    message = f"Broker ID {node} is not currently registered"
+    return {"error_code": Code.BROKER_ID_NOT_REGISTERED, "error_message": message}

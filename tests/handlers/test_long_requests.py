@@ -402,6 +402,23 @@ EMPTY_TOPICS: dict[tuple[ApiKey, int], Any] = {
             "path": "/data", "topics": [{"name": name, "partitions": []} for name in NAMES],
         }],
     },
+    (ApiKey.OFFSET_DELETE, 0): lambda: {
+        "group_id": "none", "topics": [{"name": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.FETCH, 12): lambda: fetch_values({}) | {
+        "topics": [{"topic": name, "partitions": []} for name in NAMES],
+        "forgotten_topics_data": [{"topic": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.DESCRIBE_LOG_DIRS, 4): lambda: {
+        "topics": [{"topic": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.ELECT_LEADERS, 2): lambda: {
+        "election_type": 0, "timeout": 1,
+        "topic_partitions": [{"topic": name, "partitions": []} for name in NAMES],
+    },
+    (ApiKey.DESCRIBE_QUORUM, 2): lambda: {
+        "topics": [{"topic_name": name, "partitions": []} for name in NAMES],
+    },
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0): lambda: {
         "timeout": 1, "topics": [{"name": name, "partitions": []} for name in NAMES],
     },

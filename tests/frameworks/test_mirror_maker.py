@@ -1,0 +1,164 @@
+"""MirrorMaker 2: from a real Kafka into queues, from queues into it, and from kproxy to kproxy."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.frameworks.connect import JavaProgram
+from tests.harness import eventually, served
+from tests.real_kafka import Kafka
+from tests.workers import Site
+
+FLAGS = ("--group-initial-rebalance-delay-ms", "0")
+RECORDS = 20  # of a topic
+GROUP = "mirrored-group"
+TOGETHER_S = 240  # until 200 topics are mirrored
+
+
+def mirror(source: str, target: str, directory: Path, prefix: str) -> JavaProgram:
+    """MirrorMaker from one address to another, for topics of a prefix."""
+    factors = {
+        f"{kind}.replication.factor": 1
+        for kind in ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic",
+                     "config.storage", "offset.storage", "status.storage")
+    } | {"replication.factor": 1}  # fmt: skip
+    soon = {
+        "refresh.topics.interval.seconds": 5, "refresh.groups.interval.seconds": 5,
+        "emit.checkpoints.interval.seconds": 1, "sync.group.offsets.interval.seconds": 1,
+        "offset.flush.interval.ms": 1000, "offset.lag.max": 0,
+    }  # fmt: skip
+    return JavaProgram(
+        "org.apache.kafka.connect.mirror.MirrorMaker", directory,
+        factors | soon | {
+            "clusters": "source, target", "source.bootstrap.servers": source,
+            "target.bootstrap.servers": target, "source->target.enabled": "true",
+            "target->source.enabled": "false", "topics": f"{prefix}-.*", "groups": f"{GROUP}-{prefix}",
+            "sync.group.offsets.enabled": "true", "tasks.max": 2,
+            "emit.heartbeats.enabled": "false", "source->target.emit.heartbeats.enabled": "false",
+        },
+    )  # fmt: skip
+
+
+def fill(address: str, topics: list[str]) -> None:
+    """Records with keys, headers and times, and for each topic what a group has read."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    new = [NewTopic(topic, 1, 1, config={"retention.ms": "172800000"}) for topic in topics]
+    for future in admin.create_topics(new).values():
+        future.result()
+    known = eventually(
+        lambda: set(topics) <= set(admin.list_topics(timeout=20).topics) and admin.list_topics(), 60
+    )
+    assert known
+    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 20})
+    for number in range(RECORDS):
+        for topic in topics:
+            producer.produce(
+                topic, f"{topic} {number}", key=str(number), timestamp=1_700_000_000_000 + number,
+                headers=[("number", str(number))],
+            )  # fmt: skip
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def commit(address: str, group: str, topics: list[str]) -> dict[str, int]:
+    """As a consumer that has read each topic to its end, or to its middle; what was committed."""
+    offsets = {topic: RECORDS if n % 2 else RECORDS // 2 for n, topic in enumerate(topics)}
+    parts = [TopicPartition(topic, 0, offset) for topic, offset in offsets.items()]
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 0})
+    try:
+        assert not [one for one in consumer.commit(offsets=parts, asynchronous=False) if one.error]
+    finally:
+        consumer.close()
+    return offsets
+
+
+def contents(address: str, topics: list[str]) -> dict[str, list[object]]:
+    """All records of each topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "reader", "log_level": 0,
+         "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )  # fmt: skip
+    found: dict[str, list[object]] = defaultdict(list)
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
+        while sum(map(len, found.values())) < RECORDS * len(topics):
+            messages = consumer.consume(1000, 10)
+            assert messages, {topic: len(found[topic]) for topic in topics if len(found[topic]) < RECORDS}
+            for one in messages:
+                assert one.error() is None
+                topic = one.topic()
+                assert topic
+                found[topic].append((one.key(), one.value(), one.headers(), one.timestamp()[1]))
+        return found
+    finally:
+        consumer.close()
+
+
+def translated(address: str, group: str) -> dict[str, int]:
+    """What the group has committed at the target."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    return {one.topic: one.offset for one in asked[group].result().topic_partitions}
+
+
+def mirrored(source: str, target: str, directory: Path, prefix: str, count: int) -> None:
+    """Mirror so many topics, and compare them and what a group has read."""
+    topics = [f"{prefix}-{number}" for number in range(count)]
+    fill(source, topics)
+    group = f"{GROUP}-{prefix}"
+    program = mirror(source, target, directory, prefix)
+    try:
+        names = {topic: f"source.{topic}" for topic in topics}
+        admin = AdminClient({"bootstrap.servers": target, "log_level": 0})
+
+        def there() -> bool:
+            assert program.process.poll() is None, program.last_words()
+            return set(names.values()) <= set(admin.list_topics(timeout=20).topics)
+
+        eventually(there, TOGETHER_S, 0.5)
+        copied = contents(target, list(names.values()))
+        original = contents(source, topics)
+        assert {topic: copied[name] for topic, name in names.items()} == original
+        committed = commit(source, group, topics)
+
+        def all_translated() -> bool:
+            found = translated(target, group)
+            return found.keys() >= set(names.values())
+
+        eventually(all_translated, TOGETHER_S, 0.5)
+        ends = {names[topic] for topic, offset in committed.items() if offset == RECORDS}
+        eventually(
+            lambda: all(o == RECORDS for t, o in translated(target, group).items() if t in ends), 60
+        )
+        for topic, offset in translated(target, group).items():
+            assert 0 < offset <= committed[topic.removeprefix("source.")]
+    finally:
+        program.stop()
+
+
+def name_of(site: Site) -> str:
+    return "embedded" if hasattr(site, "process") else "workers"
+
+
+def test_from_kafka_into_queues(site: Site, kafka: Kafka, tmp_path: Path) -> None:
+    mirrored(kafka.address, site.address, tmp_path, f"in-{name_of(site)}", 10)
+
+
+@pytest.mark.long
+def test_200_topics_from_kafka_into_queues(site: Site, kafka: Kafka, tmp_path: Path) -> None:
+    mirrored(kafka.address, site.address, tmp_path, f"many-in-{name_of(site)}", 200)
+
+
+@pytest.mark.long
+def test_200_queues_into_kafka(site: Site, kafka: Kafka, tmp_path: Path) -> None:
+    mirrored(site.address, kafka.address, tmp_path, f"out-{name_of(site)}", 200)
+
+
+@pytest.mark.long
+def test_from_kproxy_to_kproxy(site: Site, tmp_path: Path) -> None:
+    with served(tmp_path / "data", *FLAGS) as other:
+        mirrored(site.address, other.address, tmp_path / "there", f"pair-{name_of(site)}", 200)
+        mirrored(other.address, site.address, tmp_path / "back", f"back-{name_of(site)}", 20)

@@ -1,0 +1,31 @@
+"""Every method of Java's AdminClient: the answer, or the refusal, of a real Kafka 4.3.1."""
+
+from pathlib import Path
+
+from tests.harness import Served, run_java
+from tests.real_kafka import Kafka
+from tests.workers import Workers
+
+_PROGRAM = Path(__file__).with_name("AdminTable.java")
+_NOT_YET = "UnsupportedVersionException"
+
+DIFFERENT: dict[tuple[str, str], str] = {
+}
+"""What kproxy says otherwise: (method, case) -> its answer."""
+
+
+def table(address: str, prefix: str, node: int) -> dict[tuple[str, str], str]:
+    """(method, case) -> what came of it."""
+    done = run_java(str(_PROGRAM), address, prefix, str(node), seconds=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    return {(method, case): said.replace(prefix, "P") for method, case, said in rows}
+
+
+def test_every_method(kafka: Kafka, server: Served) -> None:
+    prefix = f"table-{server.port}"
+    theirs = table(kafka.address, prefix, 1)
+    ours = table(server.address, prefix, 1)
+    assert theirs["METHODS", "not called"] == "[]"
+    assert {key: ours.get(key) for key, said in theirs.items() if ours.get(key) != said} == DIFFERENT
+    assert ours.keys() == theirs.keys()

@@ -1,0 +1,87 @@
+"""What clients infer from ApiVersions: they take kproxy for the Kafka 4.3 that they take Kafka for."""
+
+import logging
+import re
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+from kio.schema.index import api_key_map
+
+from kproxy.protocol.api_keys import ApiKey
+from tests.harness import Served, eventually
+from tests.real_kafka import Kafka
+from tests.wire import Wire
+
+NOT_SERVED = {
+    "SASL_HANDSHAKE", "SASL_AUTHENTICATE", "ALTER_CLIENT_QUOTAS", "ALTER_USER_SCRAM_CREDENTIALS",
+    "ADD_PARTITIONS_TO_TXN", "ADD_OFFSETS_TO_TXN", "END_TXN", "WRITE_TXN_MARKERS",
+    "TXN_OFFSET_COMMIT", "DESCRIBE_TRANSACTIONS",
+    "SHARE_GROUP_HEARTBEAT", "SHARE_GROUP_DESCRIBE", "SHARE_FETCH", "SHARE_ACKNOWLEDGE",
+    "DESCRIBE_SHARE_GROUP_OFFSETS", "ALTER_SHARE_GROUP_OFFSETS", "DELETE_SHARE_GROUP_OFFSETS",
+    "STREAMS_GROUP_HEARTBEAT",
+    "ADD_RAFT_VOTER", "REMOVE_RAFT_VOTER",
+}  # fmt: skip
+"""APIs of Kafka's clients that are not there."""
+
+
+def ranges(target: Kafka | Served) -> dict[int, tuple[int, int]]:
+    """API key -> lowest and highest version."""
+    with Wire(target.host, target.port) as wire:
+        keys = wire.call(ApiKey.API_VERSIONS, 4, {
+            "client_software_name": "test", "client_software_version": "1",
+        }).api_keys  # fmt: skip
+    return {int(one.api_key): (one.min_version, one.max_version) for one in keys}
+
+
+def test_versions(kafka: Kafka, server: Served) -> None:
+    theirs, ours = ranges(kafka), ranges(server)
+    assert ours.keys() <= theirs.keys()
+    assert {key: found for key, found in ours.items() if found != theirs[key]} == {}
+    assert {api_key_map[key].upper() for key in theirs.keys() - ours.keys()} == NOT_SERVED
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_kafka_python(kafka: Kafka, server: Served) -> None:
+    versions = []
+    for target in (kafka, server):
+        producer = KafkaProducer(bootstrap_servers=target.address)
+        try:
+            versions.append(producer.config["api_version"])
+        finally:
+            producer.close()
+    assert versions[0] == versions[1]
+    assert versions[1][:2] == (4, 3)
+
+
+class Lines(logging.Handler):
+    """What a librdkafka client logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def features(target: Kafka | Served) -> set[str]:
+    """What librdkafka finds enabled."""
+    logger, handler = logging.Logger("features", logging.DEBUG), Lines()
+    logger.addHandler(handler)
+    settings = {"bootstrap.servers": target.address, "debug": "feature,broker"}
+    producer = Producer(settings, logger=logger)
+
+    def found() -> str | None:
+        producer.poll(0.05)
+        for line in handler.lines:
+            seen = re.search(r"Updated enabled protocol features .* to (\S+)$", line)
+            if seen:
+                return seen[1]
+        return None
+
+    return set(eventually(found, 20).split(","))
+
+
+def test_librdkafka(kafka: Kafka, server: Served) -> None:
+    assert features(kafka) == features(server)
