@@ -12,7 +12,7 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.levels import Level
-from kproxy.metadata.setting import BROKER, LIST, TOPIC, parts
+from kproxy.metadata.setting import BROKER, BROKER_LOGGER, LIST, TOPIC, parts
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands import ConfigureQueue
@@ -54,6 +54,8 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
+            if _only_deletes(resource):
+                continue
             queue = _queue(worker, resource)
             values = await wanted(queue, resource.configs, request.budget, worker.level)
         except KafkaError as error:
@@ -70,7 +72,19 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
     return {"responses": answers}
 
 
+def _only_deletes(resource: Any) -> bool:
+    """Whether a broker is to forget settings: it has none that were given while it ran.
+
+    `kafka-reassign-partitions` does so with its throttles.
+    """
+    return resource.resource_type == BROKER and all(
+        getattr(change, "config_operation", _SET) == _DELETE for change in resource.configs
+    )
+
+
 def _queue(worker: Worker, resource: Any) -> Queue:
+    if resource.resource_type == BROKER_LOGGER:
+        raise KafkaError(Code.INVALID_CONFIG, "the level of kproxy's log cannot be changed")
     if resource.resource_type != TOPIC:
         what = "a broker's settings are given at its start"
         if resource.resource_type != BROKER:

@@ -11,7 +11,14 @@ from kproxy.errors import Code, KafkaError
 from kproxy.handlers import server_settings
 from kproxy.handlers.server_settings import Told
 from kproxy.metadata.catalogue import absent
-from kproxy.metadata.setting import BROKER, GROUP, TOPIC, Setting
+from kproxy.metadata.setting import (
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    GROUP,
+    TOPIC,
+    Setting,
+)
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.virtual.rows import Queue
 from kproxy.worker.worker import Request, Worker
@@ -56,10 +63,14 @@ def _entries(worker: Worker, body: Any, resource: Any) -> Iterator[dict[str, Any
         return (_of_queue(worker, body, queue, setting) for setting in SETTINGS.values())
     if kind == GROUP:
         return (_of_server(body, told) for told in server_settings.of_group(worker.config))
-    if kind != BROKER:
+    if kind == CLIENT_METRICS:
+        return (_of_server(body, told) for told in server_settings.of_client_metrics(worker.config))
+    if kind not in (BROKER, BROKER_LOGGER):
         raise KafkaError(Code.INVALID_REQUEST, "topics, groups and brokers have settings here")
     if name not in ("", str(me)):
         raise KafkaError(Code.INVALID_REQUEST, f"this is broker {me}")
+    if kind == BROKER_LOGGER:
+        return (_of_server(body, told) for told in server_settings.of_loggers(worker.config))
     return (_of_server(body, told) for told in server_settings.of_broker(worker.config, me))
 
 

@@ -1,4 +1,4 @@
-"""Fetch (1), versions 4 to 17: whole stored batches, long polls, sessions (KIP-227, KIP-516).
+"""Fetch (1), versions 4 to 18: whole stored batches, long polls, sessions (KIP-227, KIP-516).
 
 Left out: followers, diverging epochs (there is one epoch), aborted transactions (there are none).
 """

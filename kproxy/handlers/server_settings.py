@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kproxy.config import Config, load
-from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG
+from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG, STRING
 from kproxy.metadata.topic_settings import SETTINGS
 
 
@@ -32,6 +32,11 @@ def _fixed(value: Any) -> Value:
     return lambda config: value
 
 
+_CLIENT_METRICS: tuple[_Row, ...] = (
+    ("interval.ms", INT, _fixed(300_000), "Time between two pushes of a client; milliseconds."),
+    ("match", LIST, _fixed(""), "Which clients."),
+    ("metrics", LIST, _fixed(""), "Prefixes of metrics' names."),
+)
 _BROKER: tuple[_Row, ...] = (
     ("auto.create.topics.enable", BOOLEAN, lambda c: c.auto_create,
      "Whether a topic is made at its first record or look-up."),
@@ -90,6 +95,16 @@ _DEFAULTS = load({}, None, {})
 def of_broker(config: Config, node_id: int) -> Iterator[Told]:
     """A worker's settings, in the order of names."""
     yield from sorted((*_told(_BROKER, config), *_of_topics(config, node_id)), key=_name)
+
+
+def of_client_metrics(config: Config) -> Iterator[Told]:
+    """What clients' metrics would be asked for; nobody asks for any (KIP-714)."""
+    return _told(_CLIENT_METRICS, config)
+
+
+def of_loggers(config: Config) -> Iterator[Told]:
+    """The one logger, and its level."""
+    return _told((("kproxy", STRING, _fixed("INFO"), "What this worker logs."),), config)
 
 
 def of_group(config: Config) -> Iterator[Told]:

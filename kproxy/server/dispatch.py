@@ -79,7 +79,7 @@ async def _versions(worker: Worker, request: Request) -> Body:
 _PRODUCE = int(ApiKey.PRODUCE)
 _APIS = (
     Api(key=ApiKey.PRODUCE, low=0, high=13, handle=produce.handle),
-    Api(key=ApiKey.FETCH, low=4, high=17, handle=fetch.handle),
+    Api(key=ApiKey.FETCH, low=4, high=18, handle=fetch.handle),
     Api(key=ApiKey.LIST_OFFSETS, low=1, high=11, handle=list_offsets.handle),
     Api(key=ApiKey.METADATA, low=0, high=13, handle=metadata.handle),
     Api(key=ApiKey.OFFSET_COMMIT, low=2, high=10, handle=offsets.commit),

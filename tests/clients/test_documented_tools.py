@@ -70,7 +70,7 @@ SAID = {
     "kafka-delegation-tokens": "",
 }
 """What a tool prints among other things."""
-WITHOUT_ADDRESS = {"kafka-replica-verification"}
+WITHOUT_ADDRESS = {"kafka-replica-verification", "kafka-cluster"}
 ENDLESS = {"kafka-replica-verification"}
 
 
@@ -97,7 +97,7 @@ def lines() -> list[Line]:
 def run(line: Line, address: str, here: Path) -> None:
     arguments = [one.replace("127.0.0.1:9092", address) for one in line.arguments]
     if line.tool not in WITHOUT_ADDRESS:
-        arguments = [*arguments, "--bootstrap-server", address]
+        arguments = ["--bootstrap-server", address, *arguments]
     command = [
         "java", "-Xmx256m", *SHORT_LIVED_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp", f"{KAFKA_LIBS}/*", CLASSES[line.tool], *arguments,

@@ -16,7 +16,9 @@ CLASSES = "org.apache.kafka.connect.file.FileStream"
 
 
 @contextmanager
-def connect(site: Site, group: str, directory: Path, count: int = 1) -> Iterator[list[ConnectWorker]]:
+def connect(
+    site: Site, group: str, directory: Path, count: int = 1
+) -> Iterator[list[ConnectWorker]]:
     with ExitStack() as stack:
         workers = []
         for number in range(count):
@@ -89,7 +91,9 @@ def test_files_into_a_queue_and_out_of_it(site: Site, tmp_path: Path) -> None:
     with connect(site, group, tmp_path / "again") as (worker,):
         eventually(files.arrived, 60)  # from where it was: no line comes again
         for name in ("source", "sink"):
-            eventually(lambda name=name: worker.ask(f"/connectors/{name}", "DELETE") is not None, 20)
+            eventually(
+                lambda name=name: worker.ask(f"/connectors/{name}", "DELETE") is not None, 20
+            )
         eventually(lambda: worker.ask("/connectors") == [], 20)
         assert worker.ask("/connectors/source/status") is None
 

@@ -240,6 +240,10 @@ public class AdminTable {
         tell("describeConfigs", "client metrics", () -> admin.describeConfigs(List.of(
             new ConfigResource(ConfigResource.Type.CLIENT_METRICS, none))).all().get().values()
             .stream().map(config -> config.entries().size()).toList());
+        tell("describeConfigs", "loggers", () -> admin.describeConfigs(List.of(new ConfigResource(
+            ConfigResource.Type.BROKER_LOGGER, "" + node))).all().get().values().stream()
+            .anyMatch(config -> config.entries().stream().anyMatch(one -> one.value().equals("INFO")
+                || one.value().equals("WARN"))));
         for (var type : AlterConfigOp.OpType.values()) {
             tell("incrementalAlterConfigs", "topic " + type, () -> each(admin.incrementalAlterConfigs(
                 Map.of(topic, List.of(new AlterConfigOp(
@@ -259,10 +263,14 @@ public class AdminTable {
             Map.of(topic, List.of(new AlterConfigOp(new ConfigEntry("retention.ms", "5"),
                 AlterConfigOp.OpType.SET))),
             new AlterConfigsOptions().validateOnly(true)).values()));
+        tell("incrementalAlterConfigs", "a broker's that is not set", () -> each(
+            admin.incrementalAlterConfigs(Map.of(broker, List.of(new AlterConfigOp(
+                new ConfigEntry("leader.replication.throttled.rate", ""),
+                AlterConfigOp.OpType.DELETE)))).values()).values());
         tell("incrementalAlterConfigs", "logger", () -> each(admin.incrementalAlterConfigs(Map.of(
             new ConfigResource(ConfigResource.Type.BROKER_LOGGER, "" + node),
             List.of(new AlterConfigOp(new ConfigEntry("no.such.logger", "NOISY"),
-                AlterConfigOp.OpType.SET)))).values().values().stream().toList().size()));
+                AlterConfigOp.OpType.SET)))).values()).values());
         eventually(() -> admin.describeConfigs(List.of(topic)).all().get().get(topic)
             .get("retention.ms").value().equals("3600000"));
         tell("describeConfigs", "after that", () -> values(admin.describeConfigs(List.of(topic))

@@ -4,14 +4,31 @@ from pathlib import Path
 
 from tests.harness import Served, run_java
 from tests.real_kafka import Kafka
-from tests.workers import Workers
 
 _PROGRAM = Path(__file__).with_name("AdminTable.java")
-_NOT_YET = "UnsupportedVersionException"
 
-DIFFERENT: dict[tuple[str, str], str] = {
+_SHARE = (
+    "describeShareGroups", "alterShareGroupOffsets", "listShareGroupOffsets",
+    "deleteShareGroupOffsets",
+)  # fmt: skip
+_GROUPS = ("classic", "modern", "alone", "none")
+NOT_YET = {(method, group) for method in _SHARE for group in _GROUPS} | {
+    ("alterClientQuotas", "bad"),
+    ("alterUserScramCredentials", "delete none"),
+    ("describeTransactions", "none"),
+    ("fenceProducers", ""),
+    ("forceTerminateTransaction", "none"),
+    ("abortTransaction", "none"),
 }
-"""What kproxy says otherwise: (method, case) -> its answer."""
+"""Refused, as by a Kafka that does not have it: share groups, quotas, users, transactions."""
+_REFUSALS = ("UnsupportedVersionException", "InvalidRequestException")
+OTHERWISE = {
+    ("createTopics", "only checked"),  # records are kept for two weeks, not for one
+    ("describeConfigs", "group"),  # read-only, and none for share groups and streams
+    ("describeConfigs", "broker"),  # read-only
+    ("describeFeatures", ""),  # its own: kproxy.level
+}
+"""Answered, but not as by Kafka, on purpose."""
 
 
 def table(address: str, prefix: str, node: int) -> dict[tuple[str, str], str]:
@@ -27,5 +44,7 @@ def test_every_method(kafka: Kafka, server: Served) -> None:
     theirs = table(kafka.address, prefix, 1)
     ours = table(server.address, prefix, 1)
     assert theirs["METHODS", "not called"] == "[]"
-    assert {key: ours.get(key) for key, said in theirs.items() if ours.get(key) != said} == DIFFERENT
     assert ours.keys() == theirs.keys()
+    different = {key: ours[key] for key, said in theirs.items() if ours[key] != said}
+    assert different.keys() == NOT_YET | OTHERWISE, different
+    assert all(any(no in different[key] for no in _REFUSALS) for key in NOT_YET), different

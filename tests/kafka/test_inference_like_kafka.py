@@ -1,4 +1,4 @@
-"""What clients infer from ApiVersions: they take kproxy for the Kafka 4.3 that they take Kafka for."""
+"""What clients infer from ApiVersions: they take kproxy for the Kafka that they take Kafka for."""
 
 import logging
 import re
@@ -21,8 +21,10 @@ NOT_SERVED = {
     "DESCRIBE_SHARE_GROUP_OFFSETS", "ALTER_SHARE_GROUP_OFFSETS", "DELETE_SHARE_GROUP_OFFSETS",
     "STREAMS_GROUP_HEARTBEAT",
     "ADD_RAFT_VOTER", "REMOVE_RAFT_VOTER",
+    "INITIALIZE_SHARE_GROUP_STATE", "READ_SHARE_GROUP_STATE", "WRITE_SHARE_GROUP_STATE",
+    "DELETE_SHARE_GROUP_STATE", "READ_SHARE_GROUP_STATE_SUMMARY",  # between brokers
 }  # fmt: skip
-"""APIs of Kafka's clients that are not there."""
+"""APIs of Kafka that are not there."""
 
 
 def ranges(target: Kafka | Served) -> dict[int, tuple[int, int]]:
