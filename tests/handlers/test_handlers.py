@@ -342,5 +342,5 @@ async def test_describe_configs_of_the_broker_by_name_and_synonyms() -> None:
     assert all(config.read_only for config in found.configs)
     other = {"resources": [resource | {"resource_name": "9"}], "include_synonyms": False}
     assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, other)).results[0].error_code == 42
-    what = {"resources": [resource | {"resource_type": 8}], "include_synonyms": False}
+    what = {"resources": [resource | {"resource_type": 64}], "include_synonyms": False}
     assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, what)).results[0].error_code == 42

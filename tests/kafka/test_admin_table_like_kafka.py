@@ -26,6 +26,7 @@ OTHERWISE = {
     ("createTopics", "only checked"),  # records are kept for two weeks, not for one
     ("describeConfigs", "group"),  # read-only, and none for share groups and streams
     ("describeConfigs", "broker"),  # read-only
+    ("describeConfigs", "loggers"),  # one; the Kafka here, without log4j, has none
     ("describeFeatures", ""),  # its own: kproxy.level
 }
 """Answered, but not as by Kafka, on purpose."""
