@@ -1,5 +1,6 @@
 """MirrorMaker 2: from a real Kafka into queues, from queues into it, and from kproxy to kproxy."""
 
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -78,19 +79,18 @@ def commit(address: str, group: str, topics: list[str]) -> None:
 
 
 def contents(address: str, topics: list[str]) -> dict[str, list[object]]:
-    """All records of each topic."""
+    """All records of each topic, once all are there."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "reader", "log_level": 0,
          "auto.offset.reset": "earliest", "enable.auto.commit": False}
     )  # fmt: skip
     found: dict[str, list[object]] = defaultdict(list)
+    until = time.monotonic() + TOGETHER_S
     try:
         consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
         while sum(map(len, found.values())) < RECORDS * len(topics):
-            messages = consumer.consume(1000, 10)
-            assert messages, {
-                topic: len(found[topic]) for topic in topics if len(found[topic]) < RECORDS
-            }
+            assert time.monotonic() < until, {t: len(found[t]) for t in topics}
+            messages = consumer.consume(1000, 1)
             for one in messages:
                 assert one.error() is None
                 topic = one.topic()
