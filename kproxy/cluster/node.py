@@ -41,6 +41,7 @@ from kproxy.metadata.cluster_view import ClusterMapView, check_identity, new_clu
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
 from kproxy.progress import Progress
 from kproxy.protocol.responses import Broker
+from kproxy.shard.compactor import CompactionLimits
 from kproxy.store.rocks import RocksKv
 from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.membership import Membership
@@ -377,7 +378,7 @@ def _services(node: ClusterNode) -> ShardServices:
         disk_space=node.disk_space,
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
-        compacting=anyio.CapacityLimiter(1),
+        compacting=CompactionLimits(),
         lookup=node.cache,
         clock=node.clock,
         level=node.level,

@@ -12,6 +12,7 @@ from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
+from kproxy.shard.compactor import CompactionLimits
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.settings import Upstream
 
@@ -28,7 +29,7 @@ class ShardServices:
     """Tell the map who serves a shard: (shard, claim's log offset)."""
     disk_space: DiskSpace
     opening: anyio.Semaphore  # how many local copies are opened at a time
-    compacting: anyio.CapacityLimiter  # how many partitions are compacted at a time
+    compacting: CompactionLimits
     progress: Progress
     lookup: Lookup
     clock: Clock

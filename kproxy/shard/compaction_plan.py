@@ -23,6 +23,11 @@ class Plan:
     pending_end: int  # those before it may, `delete.retention.ms` after `pending_ms`
     pending_ms: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of the batches that it looks at: what was left, and what is new."""
+        return self.done.clean_bytes + self.size_through - self.done.size_through
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDue:

@@ -18,9 +18,10 @@ cannot be read is left as it is, with all of its partition.
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from itertools import islice
+from typing import TypeVar
 
 import structlog
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, Semaphore, create_task_group, to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
@@ -49,9 +50,22 @@ _APPEND_BYTES, _APPENDS = 1 << 20, 500  # at a time
 _UNREADABLE_MAX = 10_000
 _SHORT_KEY = 16
 _LOOKS_AT_ONCE = 50
+_PASSES = 16
+"""At a time in a shard, so that those over small partitions share the log's fsync."""
+_SMALL_BYTES = 64 << 10
+"""A pass over no more takes little memory, whatever is in it."""
 
+Made = TypeVar("Made")
 _Found = tuple[int, Batch, bytes]
 """A batch: its last offset, its row, its bytes."""
+
+
+class CompactionLimits:
+    """How much of compaction a worker does at a time, over all of its shards."""
+
+    def __init__(self) -> None:
+        self.large = CapacityLimiter(1)  # passes over large partitions: each notes many keys
+        self.unpacking = CapacityLimiter(1)  # threads: a batch may unpack to 32 MiB
 
 
 class Unreadable(Exception):
@@ -114,14 +128,15 @@ class Compactor:
         config: Config,
         lookup: Lookup,
         now_ms: Callable[[], int],
-        limiter: CapacityLimiter | None = None,
+        limits: CompactionLimits | None = None,
     ) -> None:
-        """`limiter`: how many passes a worker makes at a time, over all of its shards."""
+        """`limits`: of the worker, for all of its shards."""
         self._shard = shard
         self._lookup = lookup
         self._now_ms = now_ms
         self._period_s = config.compaction_check_ms / 1000
-        self._limiter = limiter or CapacityLimiter(1)
+        self._limits = limits or CompactionLimits()
+        self._passes = Semaphore(_PASSES)
         self._unreadable: set[PartitionKey] = set()
 
     async def run(self) -> None:
@@ -132,36 +147,54 @@ class Compactor:
     async def round(self) -> None:
         """Look at each partition that may have something to compact."""
         taken, self._shard.uncompacted = self._shard.uncompacted, set()
-        for number, key in enumerate(taken, 1):
-            if not self._shard.serving:
-                return
-            await self._look(key)
-            if number % _LOOKS_AT_ONCE == 0:
-                await checkpoint()
+        async with create_task_group() as tasks:
+            for number, key in enumerate(taken, 1):
+                if not self._shard.serving:
+                    return
+                if isinstance(self._look(key), Plan):
+                    await self._passes.acquire()
+                    tasks.start_soon(self._pass_over, key)
+                if number % _LOOKS_AT_ONCE == 0:
+                    await checkpoint()
 
-    async def _look(self, key: PartitionKey) -> None:
+    def _look(self, key: PartitionKey) -> Plan | None:
+        """What is due, if anything is; what will be is filed."""
         queue = self._lookup.find_id(key[0])
         settings = None if queue is None else settings_of(queue.configs)
         if settings is None or not settings.compacted or key in self._unreadable:
-            return
+            return None
         due = plan(self._shard.state, key, settings, self._now_ms())
+        if isinstance(due, Plan):
+            return due
+        if not due.never:
+            self._file(key, due.again_ms)
+        return None
+
+    async def _pass_over(self, key: PartitionKey) -> None:
+        """One pass, and a look at what is left: there may be more keys than one pass notes."""
         try:
-            if isinstance(due, Plan):
-                async with self._limiter:
-                    await _Pass(self._shard, key, due).run()
-                due = plan(self._shard.state, key, settings, self._now_ms())
-            if isinstance(due, Plan):  # there were more keys than are noted in one pass
+            due = self._look(key)
+            if due is not None and due.size <= _SMALL_BYTES:
+                await _Pass(self._shard, key, due, self._limits.unpacking).run()
+            elif due is not None:
+                async with self._limits.large:
+                    await _Pass(self._shard, key, due, self._limits.unpacking).run()
+            if self._look(key) is not None:
                 self._shard.note_uncompacted(key)
-            elif not due.never:
-                self._file(key, due.again_ms)
         except Unreadable as error:
-            _log.error("not_compacted", queue=queue and queue.name, partition=key[1],
+            _log.error("not_compacted", queue=self._name(key), partition=key[1],
                        reason=str(error))  # fmt: skip
             if len(self._unreadable) < _UNREADABLE_MAX:
                 self._unreadable.add(key)
         except (_Stopped, KafkaError, EOFError, OSError) as error:
-            _log.warning("compaction_stopped", queue=queue and queue.name, reason=str(error))
+            _log.warning("compaction_stopped", queue=self._name(key), reason=str(error))
             self._shard.note_uncompacted(key)
+        finally:
+            self._passes.release()
+
+    def _name(self, key: PartitionKey) -> str | None:
+        queue = self._lookup.find_id(key[0])
+        return None if queue is None else queue.name
 
     def _file(self, key: PartitionKey, again_ms: int) -> None:
         """Let retention's look at a partition bring it here then."""
@@ -179,10 +212,13 @@ class Compactor:
 class _Pass:
     """One pass over a partition."""
 
-    def __init__(self, shard: Shard, key: PartitionKey, plan: Plan) -> None:
+    def __init__(
+        self, shard: Shard, key: PartitionKey, plan: Plan, unpacking: CapacityLimiter
+    ) -> None:
         self._shard = shard
         self._key = key
         self._plan = plan
+        self._unpacking = unpacking
         self._keys = Keys(KEYS_MAX)
         self._appends: list[Envelope] = []
         self._removed: list[tuple[int, int]] = []
@@ -197,7 +233,7 @@ class _Pass:
         offset = plan.log_start
         while found := await self._read(offset, end):
             offset = found[-1][0] + 1
-            for envelope in await to_thread.run_sync(self._rewritten, found):
+            for envelope in await self._aside(self._rewritten, found):
                 self._appends.append(envelope)
                 self._pending_bytes += len(envelope.body)
                 if self._pending_bytes >= _APPEND_BYTES or len(self._appends) >= _APPENDS:
@@ -218,7 +254,7 @@ class _Pass:
         offset = max(plan.done.clean_end, plan.log_start)
         size_through = plan.done.size_through
         while found := await self._read(offset, plan.end):
-            count = await to_thread.run_sync(self._note, found)
+            count = await self._aside(self._note, found)
             offset, size_through = found[count - 1][0] + 1, found[count - 1][1].size_through
             if self._keys.full:
                 return offset, size_through
@@ -249,6 +285,10 @@ class _Pass:
                 made.append(copy_of(self._key, last_offset, batch, data, generation))
             self._left_bytes += len(data)
         return made
+
+    async def _aside(self, work: Callable[[list[_Found]], Made], found: list[_Found]) -> Made:
+        """On a thread: batches are unpacked there, one at a time of the whole worker."""
+        return await to_thread.run_sync(work, found, limiter=self._unpacking)
 
     async def _append_removed(self) -> None:
         if self._removed:

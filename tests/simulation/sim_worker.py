@@ -18,6 +18,7 @@ from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import Clock
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
+from kproxy.shard.compactor import CompactionLimits
 from kproxy.shard.shard import Shard
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.rows import TERM_KEY, Queue, decode_term
@@ -104,7 +105,7 @@ class Life:
             config=self.config, upstream=upstream, link=self.link,
             command_router=self.command_router, announce=lambda shard, claim: None,
             disk_space=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
-            compacting=anyio.CapacityLimiter(1),
+            compacting=CompactionLimits(),
             progress=Progress(), lookup=self.cache,
             clock=Clock(self.now_ms, virtual_time.monotonic),
             level=Level(),
