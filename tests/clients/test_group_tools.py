@@ -188,7 +188,7 @@ def test_settings_by_kafka_configs(site: Site, queue: str) -> None:
     assert "max.message.bytes=2000" in described
     java(CONFIGS, *at, "--alter", "--topic", queue, "--delete-config", "retention.ms")
     eventually(lambda: "retention.ms" not in java(CONFIGS, *at, "--describe", "--topic", queue), 5)
-    for wrong in ("no.such.setting=1", "cleanup.policy=compact", "retention.ms=soon"):
+    for wrong in ("no.such.setting=1", "cleanup.policy=shred", "retention.ms=soon"):
         refused = run_java(CONFIGS, *at, "--alter", "--topic", queue, "--add-config", wrong)
         assert refused.returncode
         assert wrong.split("=")[0] in refused.stdout + refused.stderr

@@ -84,7 +84,7 @@ def test_kafkas_own_tool_shows_and_upgrades_the_level(directory: Path) -> None:
         command = (tool, "--bootstrap-server", server.address)
         shown = run_java(*command, "describe")
         line = next(line for line in shown.stdout.splitlines() if "kproxy.level" in line)
-        assert "SupportedMaxVersion: 2" in line
+        assert f"SupportedMaxVersion: {NEWEST}" in line
         assert "FinalizedVersionLevel: 1" in line
         upgraded = run_java(*command, "upgrade", "--feature", "kproxy.level=2")
         assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
