@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import math
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -50,7 +52,7 @@ class PlainProducer:
         self._producer = Producer(settings)
         self._reported = reported
         self._reports: Reports = []
-        self._closing = False
+        self._until = math.inf  # monotonic seconds; then nothing more is waited for
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="append", daemon=True)
         self._thread.start()
@@ -68,9 +70,17 @@ class PlainProducer:
         self._reports.append((tag, message.offset() if error is None else None))
 
     def _run(self) -> None:
-        while not self._closing:
+        """All reports come by this thread: two would tell of them out of order."""
+        while not self._ended():
             self._producer.poll(_POLL_S)
             self._hand_over()
+        self._producer.purge()
+        self._producer.flush(1)
+        self._hand_over()
+
+    def _ended(self) -> bool:
+        closing = self._until < math.inf
+        return closing and (not len(self._producer) or time.monotonic() >= self._until)
 
     def _hand_over(self) -> None:
         if self._reports:
@@ -78,15 +88,8 @@ class PlainProducer:
             self._loop.call_soon_threadsafe(self._reported, reports)
 
     async def close(self, seconds: float) -> None:
-        await to_thread.run_sync(self._close, seconds)
-
-    def _close(self, seconds: float) -> None:
-        self._producer.flush(seconds)
-        self._closing = True
-        self._thread.join()
-        self._producer.purge()
-        self._producer.flush(1)
-        self._hand_over()
+        self._until = time.monotonic() + seconds
+        await to_thread.run_sync(self._thread.join)
 
 
 def sending(settings: dict[str, Any], reported: Reported) -> ProducerBackend:

@@ -55,7 +55,10 @@ def test_memory_and_start_do_not_grow_with_the_queues(data_dir: Path, count: int
 def test_the_latest_state_of_each_of_many_devices(data_dir: Path, count: int) -> None:
     """A compacted queue for each: all are compacted, little by little, in bounded memory."""
     names = [f"device-{number}" for number in range(count)]
-    compacted = [{"name": "cleanup.policy", "value": "compact"}]
+    compacted = [
+        {"name": "cleanup.policy", "value": "compact"},
+        {"name": "min.cleanable.dirty.ratio", "value": "0.1"},  # by default two states may stay
+    ]
     with (
         served(data_dir, "--compaction-check-ms", "500") as server,
         Wire(server.host, server.port, seconds=60) as wire,
