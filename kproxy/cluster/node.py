@@ -23,6 +23,7 @@ from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.cluster.services import ShardServices
 from kproxy.cluster.upgrades import ClusterUpgrades
 from kproxy.config import Config
+from kproxy.counters import Counters
 from kproxy.errors import CannotStart
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
@@ -333,13 +334,15 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
         level=node.level,
         upgrades=upgrades,
     )
-    _start_tasks(node, tasks, upgrades)
+    _start_tasks(node, tasks, upgrades, worker.counters)
     tasks.start_soon(worker.groups.run)
     _log.info("joined", node_id=node.me.node_id, group=node.upstream.group)
     return worker
 
 
-def _start_tasks(node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades) -> None:
+def _start_tasks(
+    node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades, counters: Counters
+) -> None:
     assert node.me is not None
     shards = node.shards
     membership = Membership(
@@ -356,7 +359,7 @@ def _start_tasks(node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades)
         lambda: shards.serving(0) is not None,
     )
     tasks.start_soon(_until_cancelled, membership)
-    tasks.start_soon(shards.run, _services(node))
+    tasks.start_soon(shards.run, _services(node, counters))
     tasks.start_soon(node.link.watch_ends)
     tasks.start_soon(node.command_router.expire)
     tasks.start_soon(node.remote_cleanup.run)
@@ -368,7 +371,7 @@ def _start_tasks(node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades)
     tasks.start_soon(away.run)
 
 
-def _services(node: ClusterNode) -> ShardServices:
+def _services(node: ClusterNode, counters: Counters) -> ShardServices:
     return ShardServices(
         config=node.config,
         upstream=node.upstream,
@@ -379,6 +382,7 @@ def _services(node: ClusterNode) -> ShardServices:
         progress=Progress(),
         opening=anyio.Semaphore(_OPENING_MAX),
         compacting=CompactionLimits(),
+        counters=counters,
         lookup=node.cache,
         clock=node.clock,
         level=node.level,

@@ -7,6 +7,7 @@ import anyio
 
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.config import Config
+from kproxy.counters import Counters
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Lookup
@@ -30,6 +31,7 @@ class ShardServices:
     disk_space: DiskSpace
     opening: anyio.Semaphore  # how many local copies are opened at a time
     compacting: CompactionLimits
+    counters: Counters
     progress: Progress
     lookup: Lookup
     clock: Clock

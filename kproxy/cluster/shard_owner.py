@@ -252,7 +252,9 @@ class ShardOwner:
         housekeeper = Housekeeper(shard, config, shards=self._shards, clock=clock)
         publisher = Publisher(shard, services.upstream, services.link, config, clock)
         retention = Retention(shard, config, services.lookup, clock.now_ms)
-        compactor = Compactor(shard, config, services.lookup, clock.now_ms, services.compacting)
+        compactor = Compactor(
+            shard, config, services.lookup, clock.now_ms, services.compacting, services.counters
+        )
         for background in (housekeeper, publisher, retention, compactor):
             tasks.start_soon(background.run)
 

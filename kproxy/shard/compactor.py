@@ -25,6 +25,7 @@ from anyio import CapacityLimiter, Semaphore, create_task_group, to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
+from kproxy.counters import Counters
 from kproxy.errors import KafkaError
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Lookup
@@ -129,13 +130,15 @@ class Compactor:
         lookup: Lookup,
         now_ms: Callable[[], int],
         limits: CompactionLimits | None = None,
+        counters: Counters | None = None,
     ) -> None:
-        """`limits`: of the worker, for all of its shards."""
+        """`limits`, `counters`: of the worker, for all of its shards."""
         self._shard = shard
         self._lookup = lookup
         self._now_ms = now_ms
         self._period_s = config.compaction_check_ms / 1000
         self._limits = limits or CompactionLimits()
+        self._counters = counters or Counters()
         self._passes = Semaphore(_PASSES)
         self._unreadable: set[PartitionKey] = set()
 
@@ -179,11 +182,13 @@ class Compactor:
             elif due is not None:
                 async with self._limits.large:
                     await _Pass(self._shard, key, due, self._limits.unpacking).run()
+            self._counters.compaction_passes += due is not None
             if self._look(key) is not None:
                 self._shard.note_uncompacted(key)
         except Unreadable as error:
             _log.error("not_compacted", queue=self._name(key), partition=key[1],
                        reason=str(error))  # fmt: skip
+            self._counters.not_compacted += 1
             if len(self._unreadable) < _UNREADABLE_MAX:
                 self._unreadable.add(key)
         except (_Stopped, KafkaError, EOFError, OSError) as error:

@@ -48,8 +48,12 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
                 )
                 housekeeping.start_soon(worker.groups.run)
-                for kind in (Retention, Compactor):
-                    housekeeping.start_soon(kind(shard, config, lookup, worker.now_ms).run)
+                retention = Retention(shard, config, lookup, worker.now_ms)
+                compactor = Compactor(
+                    shard, config, lookup, worker.now_ms, counters=worker.counters
+                )
+                for background in (retention, compactor):
+                    housekeeping.start_soon(background.run)
                 yield worker
                 housekeeping.cancel_scope.cancel()
             shard.log.close()

@@ -9,6 +9,7 @@ import anyio
 from anyio import to_thread
 
 from kproxy.config import Config
+from kproxy.counters import Counters
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinators import Coordinators
@@ -26,7 +27,6 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import QueueId
-from kproxy.worker.counters import Counters
 
 _READ_BYTES = 256 << 10
 

@@ -1,8 +1,8 @@
 """What a connection counts."""
 
+from kproxy.counters import Counters
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
-from kproxy.worker.counters import Counters
 from tests.fakes import memory_worker
 from tests.server.test_connection import said
 from tests.wire import batch, produce_values
@@ -12,7 +12,8 @@ def test_each_counter_is_given_by_its_name() -> None:
     counters = Counters()
     counters.requests += 2
     assert counters.values() == {
-        "connections": 0, "requests": 2, "request_bytes": 0, "response_bytes": 0, "writes": 0,
+        "compaction_passes": 0, "connections": 0, "not_compacted": 0, "requests": 2,
+        "request_bytes": 0, "response_bytes": 0, "writes": 0,
     }  # fmt: skip
 
 
@@ -24,6 +25,8 @@ async def test_requests_and_answers_are_counted() -> None:
     counted = worker.counters.values()
     assert 1 <= counted.pop("writes") <= 2  # the answers came in one turn, or in two
     assert counted == {
+        "compaction_passes": 0,
+        "not_compacted": 0,
         "connections": 1,
         "requests": 2,
         "request_bytes": len(produce + versions) - 8,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kproxy.counters import Counters
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.protocol.batch import HEADER_BYTES, check, read_header
 from kproxy.protocol.records import keyed_records, unpacked
@@ -52,7 +53,10 @@ class Stage:
         self.now = now
         self.late: list[Envelope] = []
         self.gone: set[int] = set()
-        self.compactor = Compactor(shard, config(), StateLookup(shard.state), lambda: self.now)
+        self.counters = Counters()
+        self.compactor = Compactor(
+            shard, config(), StateLookup(shard.state), lambda: self.now, counters=self.counters
+        )
 
     async def create(self, **settings: str) -> None:
         configs = COMPACTED | {name.replace("_", "."): value for name, value in settings.items()}
@@ -190,7 +194,7 @@ async def test_an_unreadable_batch_leaves_its_partition_as_it_is(tmp_path: Path)
         for _ in range(2):
             await stage.compact()
         assert read(shard, QUEUE) == before
-        assert KEY in stage.compactor._unreadable
+        assert stage.counters.not_compacted == 1
 
 
 async def test_a_late_pass_of_another_worker_brings_nothing_back(tmp_path: Path) -> None:

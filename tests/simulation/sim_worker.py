@@ -14,6 +14,7 @@ from kproxy.cluster.owned_shards import OwnedShards
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.cluster.services import ShardServices
 from kproxy.config import Config
+from kproxy.counters import Counters
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import Clock
 from kproxy.metadata.levels import Level
@@ -105,7 +106,7 @@ class Life:
             config=self.config, upstream=upstream, link=self.link,
             command_router=self.command_router, announce=lambda shard, claim: None,
             disk_space=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
-            compacting=CompactionLimits(),
+            compacting=CompactionLimits(), counters=Counters(),
             progress=Progress(), lookup=self.cache,
             clock=Clock(self.now_ms, virtual_time.monotonic),
             level=Level(),

@@ -8,13 +8,18 @@ logged.
 class Counters:
     """Totals since the start of the process."""
 
-    __slots__ = ("connections", "request_bytes", "requests", "response_bytes", "writes")
+    __slots__ = (
+        "compaction_passes", "connections", "not_compacted", "request_bytes", "requests",
+        "response_bytes", "writes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.connections = 0
         self.requests = 0
         self.request_bytes = 0  # of frames, without their lengths
         self.response_bytes = 0
+        self.compaction_passes = 0
+        self.not_compacted = 0  # partitions with a batch that cannot be read
         self.writes = 0  # to clients: a connection's answers of a turn of the loop are one
 
     def values(self) -> dict[str, int]:
