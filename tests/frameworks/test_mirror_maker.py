@@ -29,7 +29,7 @@ def mirror(source: str, target: str, directory: Path, prefix: str) -> JavaProgra
     soon = {
         "refresh.topics.interval.seconds": 5, "refresh.groups.interval.seconds": 5,
         "emit.checkpoints.interval.seconds": 1, "sync.group.offsets.interval.seconds": 1,
-        "offset.flush.interval.ms": 1000, "offset.lag.max": 0,
+        "target.offset.flush.interval.ms": 1000, "offset.lag.max": 0,
     }  # fmt: skip
     return JavaProgram(
         "org.apache.kafka.connect.mirror.MirrorMaker", directory,
@@ -55,10 +55,11 @@ def fill(address: str, topics: list[str]) -> None:
     )
     assert known
     producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 20})
+    began_ms = int(time.time() * 1000) - 3_600_000  # what is older a real Kafka soon deletes
     for number in range(RECORDS):
         for topic in topics:
             producer.produce(
-                topic, f"{topic} {number}", key=str(number), timestamp=1_700_000_000_000 + number,
+                topic, f"{topic} {number}", key=str(number), timestamp=began_ms + number,
                 headers=[("number", str(number))],
             )  # fmt: skip
         producer.poll(0)
