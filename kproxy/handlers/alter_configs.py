@@ -90,6 +90,8 @@ def _queue(worker: Worker, resource: Any) -> Queue:
         if resource.resource_type != BROKER:
             what = "only topics have settings that can be changed"
         raise KafkaError(Code.INVALID_REQUEST, what)
+    if not resource.resource_name:
+        raise KafkaError(Code.INVALID_REQUEST, "a topic has a name")
     queue = worker.catalogue.find(resource.resource_name)
     if queue is None:
         code, fault = absent(resource.resource_name)
@@ -130,11 +132,16 @@ def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     setting = SETTINGS.get(name)
     if setting is not None and setting.kind != LIST:
         raise KafkaError(Code.INVALID_CONFIG, f"{name} is not a list: set it as a whole")
+    if len(value) > queue_settings.VALUE_MAX:
+        raise KafkaError(Code.INVALID_CONFIG, f"{name}: this is too much at once")
     now = [] if setting is None else parts(queue_settings.effective(name, queue.configs))
     named = parts(value)
+    if operation == _APPEND and not any(named):
+        raise KafkaError(Code.INVALID_CONFIG, f"{name}: there is nothing to append")
     if operation == _APPEND:
-        return ",".join([*now, *(part for part in named if part not in now)])
-    return ",".join(part for part in now if part not in named)
+        return ",".join(dict.fromkeys([*now, *named]))
+    taken = set(named)
+    return ",".join(part for part in now if part not in taken)
 
 
 async def _whole(queue: Queue, changes: Any, pace: Pace, level: Level) -> _Change:

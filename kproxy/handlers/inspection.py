@@ -23,6 +23,7 @@ Inspected = dict[PartitionKey, Records | BadBatch]
 _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
+_NO_TIME = -1  # of a record that has none
 
 
 async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Inspected:
@@ -76,27 +77,29 @@ def _inspected(
     """Raises BadBatch."""
     header = read_header(records)
     before_ms, after_ms = settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
-    unkeyed: list[tuple[int, str]] = []
-    mistimed: list[tuple[int, str]] = []
+    blamed: list[tuple[int, str]] = []
+    code = Code.INVALID_RECORD
     try:
         data = unpacked(records)
         for number, record in enumerate(keyed_records(header, data)):
-            if settings.compacted and record.key is None and len(unkeyed) < _BLAMED_MAX:
-                unkeyed.append(
+            if len(blamed) >= _BLAMED_MAX:
+                continue
+            if settings.compacted and record.key is None:
+                blamed.append(
                     (number, "Compacted topic cannot accept message without key in topic partition"
                      f" {queue.name}-{index}.")
                 )  # fmt: skip
+                continue
             in_time = -before_ms <= record.time_ms - now_ms <= after_ms
-            if not (in_time or settings.log_append_time) and len(mistimed) < _BLAMED_MAX:
-                mistimed.append((number, _mistimed(number, record.time_ms, now_ms, settings)))
+            if not (in_time or settings.log_append_time or record.time_ms == _NO_TIME):
+                blamed.append((number, _mistimed(number, record.time_ms, now_ms, settings)))
+                code = Code.INVALID_TIMESTAMP
     except TooLarge as error:
         raise BadBatch(Code.MESSAGE_TOO_LARGE, str(error)) from error
     except Malformed as error:
         raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
-    if unkeyed:
-        raise BadBatch(Code.INVALID_RECORD, _told(unkeyed), unkeyed)
-    if mistimed:
-        raise BadBatch(Code.INVALID_TIMESTAMP, _told(mistimed), mistimed)
+    if blamed:
+        raise BadBatch(code, _told(blamed), blamed)
     if settings.codec is None or settings.codec == header.codec:
         return records
     packed = repacked(header, data, settings.codec, settings.compression_level)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.memory_budget import ResponseBudget
-from kproxy.metadata.setting import BROKER, TOPIC
+from kproxy.metadata.setting import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.producers import remembered
@@ -19,6 +19,7 @@ from kproxy.worker.worker import Request, Worker
 _PARTITIONS_MAX = 100_000  # in one answer
 _ROWS_AT_ONCE = 500
 _PART_BYTES, _PRODUCER_BYTES = 600, 500  # about what they take until they are encoded
+_RESOURCES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 _QUORUM_TOPIC = "__cluster_metadata"
 
 
@@ -179,10 +180,15 @@ async def list_transactions(worker: Worker, request: Request) -> Mapping[str, An
 async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A ListConfigResourcesResponse: queues and brokers."""
     wanted = set(getattr(request.body, "resource_types", ()))
+    if request.version and not wanted:
+        wanted = set(_RESOURCES)
+    if not wanted <= set(_RESOURCES):
+        return {"error_code": Code.UNSUPPORTED_VERSION, "config_resources": ()}
     found: list[dict[str, Any]] = []
-    if BROKER in wanted:
-        brokers = [str(broker.node_id) for broker in worker.cluster.brokers]
-        found += [{"resource_name": name, "resource_type": BROKER} for name in brokers]
+    brokers = [str(broker.node_id) for broker in worker.cluster.brokers]
+    for kind in (BROKER, BROKER_LOGGER):
+        if kind in wanted:
+            found += [{"resource_name": name, "resource_type": kind} for name in brokers]
     if TOPIC in wanted:
         for queue in islice(worker.catalogue.all(), _PARTITIONS_MAX):
             found.append({"resource_name": queue.name, "resource_type": TOPIC})

@@ -14,7 +14,7 @@ from anyio import Event
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers.inspection import Inspected, inspect
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.protocol.batch import BadBatch, BatchHeader, Records, check, stamped
+from kproxy.protocol.batch import ZSTD_FROM, BadBatch, BatchHeader, Records, check, stamped
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.varint import Malformed
@@ -114,7 +114,9 @@ class ProduceCall:
             settings = settings_of(queue.configs)
             if settings.inspects:
                 records = self._looked_into(queue, index, records)
-            header = check(records, self._worker.max_batch_bytes(settings), self._version)
+            looked = settings.inspects  # and packed, perhaps as its client could not
+            version = max(self._version, ZSTD_FROM) if looked else self._version
+            header = check(records, self._worker.max_batch_bytes(settings), version)
             assert records is not None
             batch = self._stamped(settings, header, records)
         except BadBatch as error:
@@ -149,7 +151,10 @@ class ProduceCall:
         """Raises BadBatch; NotInspected."""
         if self._inspected is None:
             raise NotInspected
-        found = self._inspected.get((queue.queue_id, index), records)
+        key = (queue.queue_id, index)
+        if key not in self._inspected:  # its settings have changed since: it is sent again
+            raise BadBatch(Code.NOT_LEADER_OR_FOLLOWER, "the queue's settings have just changed")
+        found = self._inspected[key]
         if isinstance(found, BadBatch):
             raise found
         return found

@@ -22,10 +22,10 @@ async def handle(worker: Worker, request: Request) -> bytes:
     body = request.body
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
     first_name = "" if body.cursor is None else body.cursor.topic_name
-    first_index = 0 if body.cursor is None else max(0, body.cursor.partition_index)
+    first_index = 0 if body.cursor is None else body.cursor.partition_index
     named = await request.budget.count(topic.name for topic in body.topics)
     topics: list[bytes] = []
-    if body.cursor is not None and named and first_name not in named:
+    if first_index < 0 or (body.cursor is not None and named and first_name not in named):
         for name in named:
             topics.append(described_topic(Code.INVALID_REQUEST, name, NO_QUEUE, ()))
             await request.budget.step(len(topics[-1]))

@@ -315,6 +315,9 @@ def _trim(worker: Worker, name: str, index: int, offset: int) -> tuple[Shard, En
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
     if offset < -1:
         raise KafkaError(Code.OFFSET_OUT_OF_RANGE)
+    policies = queue_settings.effective("cleanup.policy", queue.configs)
+    if "compact" in policies and "delete" not in policies:
+        raise KafkaError(Code.POLICY_VIOLATION)
     trim = Trim(queue.queue_id, index, offset).envelope()
     return worker.shard(queue.name, index), trim
 

@@ -34,6 +34,9 @@ def _unknown(name: str) -> KafkaError:
     return KafkaError(Code.INVALID_CONFIG, f"Unknown topic config name: {name}")
 
 
+VALUE_MAX = 1 << 17  # characters: what is longer is checked, and kept, for too long
+
+
 def check(given: Mapping[str, str | None]) -> dict[str, str]:
     """The settings to keep, as they are shown, without those set to null.
 
@@ -46,6 +49,8 @@ def check(given: Mapping[str, str | None]) -> dict[str, str]:
             raise _unknown(name)
         if value is None:
             continue
+        if len(value) > VALUE_MAX:
+            raise KafkaError(Code.INVALID_CONFIG, f"{name} is longer than {VALUE_MAX} characters")
         try:
             kept[name] = setting.read(value)
         except ValueError as fault:

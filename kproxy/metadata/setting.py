@@ -26,9 +26,9 @@ class Setting:
     has_effect: bool = True
 
 
-_WHOLE = re.compile(r"[+-]?\d{1,20}")
-_DECIMAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?)[fFdD]?")
-_HEXADECIMAL = re.compile(r"([+-]?0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d{1,5})[fFdD]?")
+_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_DECIMAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?)[fFdD]?", re.ASCII)
+_HEXADECIMAL = re.compile(r"([+-]?0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d{1,5})[fFdD]?", re.ASCII)
 _SIGHT = 32  # a longer number is none
 _SPACE = "".join(map(chr, range(33)))  # what Java's trim takes away
 
@@ -110,7 +110,7 @@ def list_of(*allowed: str) -> Read:
     """A list of some words."""
 
     def read(value: str) -> str:
-        found = parts(value)
+        found = list(dict.fromkeys(parts(value)))
         if not all(part in allowed for part in found):
             raise ValueError(f"it must be a list of: {', '.join(allowed)}")
         return ",".join(found)

@@ -39,10 +39,11 @@ def _gzip_level(value: str) -> str:
 
 def _throttled(value: str) -> str:
     """`*`, or partition:broker pairs."""
-    found = parts(value)
+    found = list(dict.fromkeys(parts(value)))
     pairs = (part.split(":") for part in found)
     if found != ["*"] and not all(
-        len(pair) == 2 and all(word.isdecimal() for word in pair) for pair in pairs
+        len(pair) == 2 and all(word.isascii() and word.isdecimal() for word in pair)
+        for pair in pairs
     ):
         raise ValueError("it must be * or a list of partition:broker")
     return ",".join(found)

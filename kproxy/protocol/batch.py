@@ -94,6 +94,10 @@ class BadBatch(ValueError):
         self.blamed = blamed or ()
 
 
+ZSTD_FROM = 7
+"""The version of Produce from which a client may pack with zstd."""
+
+
 def check(records: Records | None, batch_bytes_max: int, api_version: int) -> BatchHeader:
     """The header of the one whole, sound batch that a Produce request carries. Raises BadBatch.
 
@@ -115,7 +119,7 @@ def check(records: Records | None, batch_bytes_max: int, api_version: int) -> Ba
     if whole < size:
         raise BadBatch(Code.INVALID_RECORD, "there must be exactly one record batch")
     codec = header.codec
-    if codec == CODEC_ZSTD and api_version < 7:
+    if codec == CODEC_ZSTD and api_version < ZSTD_FROM:
         raise BadBatch(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce 7 or later")
     if codec >= len(CODECS):
         raise BadBatch(Code.UNSUPPORTED_COMPRESSION_TYPE, "the compression codec is not known")

@@ -91,7 +91,9 @@ def _new_due_ms(
 ) -> int:
     """When what is new is due: by how much it is, or by its age."""
     new = size_through - done.size_through
-    if new > settings.dirty_ratio * (new + done.clean_bytes):
+    row = state.partition(key)
+    clean = 0 if row is None else state.clean_bytes(key, row)
+    if new > settings.dirty_ratio * (new + clean):
         return 0
     first: tuple[int, Batch] | None = next(state.batches(key, done.clean_end, end), None)
     if first is None or settings.max_compaction_lag_ms >= _NEVER:

@@ -280,7 +280,10 @@ class _Pass:
             base_offset, header = last_offset - batch.last_delta, read_header(data)
             records = _records(header, data)
             kept = [r for r in records if self._keys.kept(r, base_offset, self._plan)]
-            self._tombstones |= any(not record.has_value for record in kept)
+            self._tombstones |= any(
+                not record.has_value and base_offset + record.offset_delta < self._plan.last_offset
+                for record in kept
+            )
             if not kept:
                 self._removed.append((last_offset, batch.generation))
                 continue

@@ -162,7 +162,8 @@ class Retention(DueIndexScanner):
         settings = queue_settings.settings_of(queue.configs)
         retention_ms, retention_bytes = settings.retention_ms, settings.retention_bytes
         fits_from = row.log_start
-        if settings.compacted and retention_bytes >= 0:  # sizes through a batch are of all ever
+        compacted = self._shard.state.compaction(partition).clean_end > 0  # its policy may be new
+        if compacted and retention_bytes >= 0:  # sizes through a batch are of all ever
             fits_from, retention_bytes = self._fits_from(partition, row, retention_bytes), -1
 
         def kept(batch: Batch) -> bool:
@@ -176,7 +177,7 @@ class Retention(DueIndexScanner):
             return row.next_offset, None
         last_offset, batch = found
         first = last_offset - batch.last_delta
-        if settings.compacted and first > row.log_start:  # what lies before may be gone already
+        if compacted and first > row.log_start:  # what lies before may be gone already
             before = next(self._shard.state.batches(partition, row.log_start, first), None)
             first = row.log_start if before is None else first
         return max(fits_from, first), batch
@@ -188,10 +189,8 @@ class Retention(DueIndexScanner):
         batches = list(islice(found, _ROWS_AT_ONCE))
         if len(batches) < _ROWS_AT_ONCE:
             size = sum(batch.length for _, batch in batches)
-        else:  # after a trim it is not known how many are left before `clean_end`
-            done = self._shard.state.compaction(partition)
-            known = done.log_start == row.log_start
-            size = row.size - done.size_through + (done.clean_bytes if known else 0)
+        else:
+            size = self._shard.state.live_size(partition)
         for last_offset, batch in batches:
             size -= batch.length
             if size < most:

@@ -37,6 +37,7 @@ class Kv(Protocol):
 
 
 _EMPTY = Partition().encode()
+_COUNTED_MAX = 200  # rows of batches, for what they take together
 
 
 class State:
@@ -251,9 +252,18 @@ class State:
         if row is None or found is None:
             return 0
         done = self.compaction(key)
-        if row.log_start == done.log_start and found[0] < done.clean_end:
-            return done.clean_bytes + row.size - done.size_through
+        if found[0] < done.clean_end:
+            return self.clean_bytes(key, row) + row.size - done.size_through
         return row.size - found[1].size_through + found[1].length
+
+    def clean_bytes(self, key: PartitionKey, row: Partition) -> int:
+        """Bytes of what compaction has left, from the log start on: after a trim about so many."""
+        done = self.compaction(key)
+        if row.log_start == done.log_start:
+            return done.clean_bytes
+        found = self.batches(key, row.log_start, done.clean_end)
+        lengths = [batch.length for _, batch in islice(found, _COUNTED_MAX)]
+        return sum(lengths) if len(lengths) < _COUNTED_MAX else done.clean_bytes
 
     # -- writing
 

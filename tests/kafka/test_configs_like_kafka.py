@@ -46,6 +46,47 @@ def settings(wire: Wire, name: str) -> list[Any]:
     return sorted((c.name, c.value, c.config_source) for c in found if c.config_source == 1)
 
 
+def test_lists(kafka: Kafka, server: Served) -> None:
+    throttled = "follower.replication.throttled.replicas"
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue, cleanup_policy="compact,compact")
+        steps: list[Any] = [settings(wire, queue)]
+        for changes in (
+            [("cleanup.policy", APPEND, "compact,compact")],
+            [("cleanup.policy", APPEND, "")],
+            [("cleanup.policy", APPEND, "delete,delete")],
+            [(throttled, SET, "0:1,0:1")],
+            [("min.cleanable.dirty.ratio", SET, "\u0660")],
+        ):
+            steps += [change(wire, queue, *changes), settings(wire, queue)]
+        return [*steps, change(wire, "", ("retention.ms", SET, "1000"))]
+
+    alike(kafka, server, script, "lists")
+
+
+def test_a_list_of_very_many_parts_is_refused_at_once(server: Served) -> None:
+    many = ",".join(f"{number}:1" for number in range(60_000))
+    with Wire(server.host, server.port) as wire:
+        made(wire, "very-long")
+        name = "follower.replication.throttled.replicas"
+        codes = [change(wire, "very-long", (name, kind, many)) for kind in (SET, APPEND, SUBTRACT)]
+        assert codes == [40, 40, 40]
+
+
+def test_resources_by_type(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue)
+        steps = []
+        for kinds in ((), (BROKER,), (8,), (99,), (BROKER, 8)):
+            found = wire.call(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": kinds})
+            types = {one.resource_type for one in found.config_resources}
+            steps.append((found.error_code, types - {16, 32}))
+        return steps
+
+    alike(kafka, server, script, "resources")
+
+
 def test_incremental_changes(kafka: Kafka, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, retention_ms="5000")

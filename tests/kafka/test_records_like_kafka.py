@@ -10,7 +10,7 @@ from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.real_kafka import Kafka
-from tests.wire import Wire, batch, fetch_values, produce_values
+from tests.wire import Wire, batch, fetch_values, keyed, produce_values
 
 # Not compared: null records, which a real Kafka never answers, and an unknown codec, which it
 # answers with UNKNOWN_SERVER_ERROR.
@@ -162,6 +162,46 @@ def test_delete_records(kafka: Kafka, server: Served) -> None:
         return [*steps, wire.produce(queue, batch(b"c"))]
 
     alike(kafka, server, script, "delete-records")
+
+
+def test_delete_records_by_policy(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        steps = []
+        for policy in ("compact", "compact,delete", "delete"):
+            name = f"{queue}-{policy.replace(',', '-')}"
+            made(wire, name, cleanup_policy=policy)
+            wire.produce(name, keyed((b"a", b"1"), (b"b", b"2")))
+            steps.append(trim(wire, name, 1))
+        return steps
+
+    alike(kafka, server, script, "delete-by-policy")
+
+
+def test_old_clients_write_to_a_queue_packed_with_zstd(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        made(wire, queue, compression_type="zstd")
+        values = produce_values(queue, batch(b"v"))
+        answers = [wire.call(ApiKey.PRODUCE, version, values) for version in (3, 6, 7)]
+        return [answer.responses[0].partition_responses[0].error_code for answer in answers]
+
+    alike(kafka, server, script, "zstd-old")
+
+
+def test_a_compacted_queue_blames_all_of_its_records(kafka: Kafka, server: Served) -> None:
+    now = int(time.time() * 1000)
+
+    def script(wire: Wire, queue: str) -> list[Any]:
+        bounds = {"message_timestamp_before_max_ms": "5000"}
+        made(wire, queue, cleanup_policy="compact", **bounds)
+        made(wire, queue + "-any", **bounds)
+        bad = batch(b"v", b"w", times=(now, now - 100_000))
+        late = keyed((b"k", b"v"), time_ms=now - 100_000)
+        none = keyed((b"k", b"v"), time_ms=-1)
+        answers = [wire.produce(queue, one) for one in (bad, late, none)]
+        answers += [wire.produce(queue + "-any", one) for one in (bad, late, none)]
+        return [(a.error_code, [r.batch_index for r in a.record_errors]) for a in answers]
+
+    alike(kafka, server, script, "blamed")
 
 
 def test_fetch_sessions(kafka: Kafka, server: Served) -> None:

@@ -137,6 +137,15 @@ async def test_the_last_record_stays_even_as_a_tombstone(tmp_path: Path) -> None
             stage.now += 10
             await stage.compact()
         assert [r.offset for r in stage.there()] == [1]
+        before = shard.segments.end
+        stage.now += 10
+        await stage.compact()
+        assert shard.segments.end == before  # there is nothing to come back for
+        await stage.put((b"b", b"=2"))
+        for _ in range(2):
+            stage.now += 10
+            await stage.compact()
+        assert [r.offset for r in stage.there()] == [2]
 
 
 async def test_more_keys_than_memory_is_given_for(
@@ -243,6 +252,42 @@ async def test_a_size_is_of_what_is_left(tmp_path: Path) -> None:
             while await looks.scan_once():
                 pass
             assert len(stage.there()) == left
+
+
+async def test_what_was_compacted_away_counts_for_nothing_later(tmp_path: Path) -> None:
+    """The policy becomes `delete`; a part is trimmed: sizes are of what is there."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        await stage.put((b"cold", b"=0"))
+        for i in range(40):
+            await stage.put((b"hot", b"=%d" % i * 100))
+        await stage.compact()
+        size = sum(map(len, read(shard, QUEUE).values()))
+        looks = Retention(
+            shard, config(retention_check_ms=1), StateLookup(shard.state), lambda: stage.now
+        )
+        change = {"cleanup.policy": "delete", "retention.bytes": str(size + 1)}
+        await stage.send(ConfigureQueue(QUEUE, change, [], False).envelope())
+        while await looks.scan_once():
+            pass
+        assert [record.key for record in stage.there()] == [b"cold", b"hot"]
+        await stage.send(Trim(QUEUE, 0, 1, stage.now).envelope())
+        assert shard.state.live_size(KEY) == sum(map(len, read(shard, QUEUE).values())) < size
+
+
+async def test_the_dirty_ratio_is_of_what_is_there(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(min_cleanable_dirty_ratio="0.5")
+        for i in range(50):
+            await stage.put((b"%d" % i, b"=" * 200))
+        await stage.compact()
+        await stage.send(Trim(QUEUE, 0, 50, stage.now).envelope())
+        for i in range(10):
+            await stage.put((b"one", b"=%d" % i))
+        await stage.compact()
+        assert [record.value for record in stage.there()] == [b"=9"]
 
 
 # -- the model
