@@ -78,12 +78,16 @@ async def quotas(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def scram_users(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeUserScramCredentialsResponse: there are none."""
     results = []
-    for user in request.body.users or ():
+    users = await request.budget.count(user.name for user in request.body.users or ())
+    for name, times in users.items():
+        code, message = Code.RESOURCE_NOT_FOUND, f"there is no user {name}"
+        if times > 1:
+            code, message = Code.DUPLICATE_RESOURCE, f"{name} is named {times} times"
         results.append(
             {
-                "user": user.name,
-                "error_code": Code.RESOURCE_NOT_FOUND,
-                "error_message": f"there is no user {user.name}",
+                "user": name,
+                "error_code": code,
+                "error_message": message,
                 "credential_infos": (),
             }
         )

@@ -37,7 +37,16 @@ def replace(wire: Wire, name: str, configs: dict[str, str | None], version: int 
 
 
 def settings(wire: Wire, name: str) -> list[Any]:
-    time.sleep(0.2)  # a real Kafka's broker hears of a change from its controller
+    """Once they stay as they are: a real Kafka's broker hears of a change from its controller."""
+    time.sleep(0.2)
+    before, found = None, _settings(wire, name)
+    while before != found:
+        time.sleep(0.2)
+        before, found = found, _settings(wire, name)
+    return found
+
+
+def _settings(wire: Wire, name: str) -> list[Any]:
     keys = ("retention.ms", "retention.bytes", "max.message.bytes", "cleanup.policy",
             "message.timestamp.type")  # fmt: skip
     resource = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": keys}
@@ -72,6 +81,22 @@ def test_a_list_of_very_many_parts_is_refused_at_once(server: Served) -> None:
         name = "follower.replication.throttled.replicas"
         codes = [change(wire, "very-long", (name, kind, many)) for kind in (SET, APPEND, SUBTRACT)]
         assert codes == [40, 40, 40]
+
+
+def test_settings_of_nobody(kafka: Kafka, server: Served) -> None:
+    def script(wire: Wire, queue: str) -> list[Any]:
+        steps: list[Any] = []
+        for kind in (8, 16, 32):
+            resource = {"resource_type": kind, "resource_name": "", "configuration_keys": None}
+            values = {
+                "resources": [resource], "include_synonyms": False, "include_documentation": False,
+            }  # fmt: skip
+            steps.append(wire.call(ApiKey.DESCRIBE_CONFIGS, 4, values).results[0].error_code)
+        users = {"users": [{"name": "one"}, {"name": "two"}, {"name": "one"}]}
+        found = wire.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users).results
+        return [*steps, sorted((one.user, one.error_code) for one in found)]
+
+    alike(kafka, server, script, "nobody")
 
 
 def test_resources_by_type(kafka: Kafka, server: Served) -> None:
