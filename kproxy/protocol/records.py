@@ -127,14 +127,14 @@ def _keyed(
     return KeyedRecord(offset_delta, time_ms, key, value_bytes >= 0, data[position:after]), after
 
 
-def with_records(header: BatchHeader, records: list[KeyedRecord]) -> bytes:
+def with_records(header: BatchHeader, records: list[bytes], latest_ms: int) -> bytes:
     """A batch with some of its records, in their order, at their offsets. At least one is left.
 
-    As Kafka's cleaner writes it: base offset, last offset delta and base timestamp stay.
+    `records`: their `data`; `latest_ms`: their largest time. As Kafka's cleaner writes it: base
+    offset, last offset delta and base timestamp stay.
     """
-    body = pack(b"".join(record.data for record in records), header.codec)
-    latest = max(record.time_ms for record in records)
-    return _made(header._replace(max_timestamp=latest, record_count=len(records)), body)
+    body = pack(b"".join(records), header.codec)
+    return _made(header._replace(max_timestamp=latest_ms, record_count=len(records)), body)
 
 
 def repacked(header: BatchHeader, data: bytes, codec: int, level: int | None) -> bytes:

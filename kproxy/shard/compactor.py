@@ -15,7 +15,7 @@ The partition's last record stays, whatever it is: a reader that waits for the e
 cannot be read is left as it is, with all of its partition.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
 from typing import TypeVar
@@ -88,7 +88,7 @@ class Keys:
     def full(self) -> bool:
         return len(self._last) >= self._most
 
-    def note(self, records: list[KeyedRecord], base_offset: int) -> None:
+    def note(self, records: Iterable[KeyedRecord], base_offset: int) -> None:
         last = self._last
         for record in records:
             if record.key is not None:
@@ -112,10 +112,10 @@ def _id(key: bytes) -> bytes:
     return b"\1" + blake2b(key, digest_size=_SHORT_KEY).digest()
 
 
-def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
-    """Raises Unreadable."""
+def _records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
+    """One at a time: very many at once set off garbage collections. Raises Unreadable."""
     try:
-        return list(keyed_records(header, unpacked(data)))
+        yield from keyed_records(header, unpacked(data))
     except Malformed as error:
         raise Unreadable(str(error)) from error
 
@@ -278,17 +278,21 @@ class _Pass:
         made = []
         for last_offset, batch, data in found:
             base_offset, header = last_offset - batch.last_delta, read_header(data)
-            records = _records(header, data)
-            kept = [r for r in records if self._keys.kept(r, base_offset, self._plan)]
-            self._tombstones |= any(
-                not record.has_value and base_offset + record.offset_delta < self._plan.last_offset
-                for record in kept
-            )
+            kept: list[bytes] = []
+            latest_ms = -1
+            for record in _records(header, data):
+                if not self._keys.kept(record, base_offset, self._plan):
+                    continue
+                kept.append(record.data)
+                latest_ms = max(latest_ms, record.time_ms)
+                if not record.has_value:
+                    offset = base_offset + record.offset_delta
+                    self._tombstones |= offset < self._plan.last_offset
             if not kept:
                 self._removed.append((last_offset, batch.generation))
                 continue
-            if len(kept) < len(records):
-                data = with_records(header, kept)
+            if len(kept) < header.record_count:
+                data = with_records(header, kept, latest_ms)
                 generation = batch.generation % GENERATION_MAX + 1
                 made.append(copy_of(self._key, last_offset, batch, data, generation))
             self._left_bytes += len(data)

@@ -32,7 +32,8 @@ def test_some_records_are_left(
         (i, key, value is not None) for i, (key, value) in enumerate(pairs)
     ]
     kept = data.draw(st.sets(st.sampled_from(range(len(pairs))), min_size=1))
-    left = with_records(header, [found[i] for i in sorted(kept)])
+    latest_ms = max(found[i].time_ms for i in kept)
+    left = with_records(header, [found[i].data for i in sorted(kept)], latest_ms)
     after = read_header(left)
     assert after.last_offset_delta == header.last_offset_delta
     assert after.codec == codec

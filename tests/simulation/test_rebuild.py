@@ -200,7 +200,8 @@ class Simulation:
                     every = keyed_records(header, unpacked(body))
                     records = [record for record in every if self.rng.random() < 0.6]
                 generation = found.generation % rows.GENERATION_MAX + 1
-                made = with_records(header, records)
+                latest_ms = max(record.time_ms for record in records)
+                made = with_records(header, [record.data for record in records], latest_ms)
                 self.send(copy_of(key, last_offset, found, made, generation))
         self.send(Compact(*key, removed).envelope())
         done = self.owner.state.compaction(key)
