@@ -16,8 +16,10 @@ from kproxy.metadata.setting import (
     BROKER_LOGGER,
     CLIENT_METRICS,
     GROUP,
+    LIST,
     TOPIC,
     Setting,
+    parts,
 )
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.virtual.rows import Queue
@@ -77,10 +79,12 @@ def _entries(worker: Worker, body: Any, resource: Any) -> Iterator[dict[str, Any
 
 
 def _of_queue(worker: Worker, body: Any, queue: Queue, setting: Setting) -> dict[str, Any]:
-    synonyms = []
+    synonyms, value = [], worker.default(setting)
     if setting.name in queue.configs:
-        synonyms.append((setting.name, queue.configs[setting.name], _SOURCE_TOPIC))
-    value = queue.configs.get(setting.name, worker.default(setting))
+        value = queue.configs[setting.name]
+        if setting.kind == LIST:  # a creation's answer shows it as it came, as in Kafka
+            value = ",".join(dict.fromkeys(parts(value)))
+        synonyms.append((setting.name, value, _SOURCE_TOPIC))
     source = _SOURCE_TOPIC if synonyms else _SOURCE_DEFAULT
     if setting.broker_name is not None:
         synonyms.append((setting.broker_name, worker.default(setting), _SOURCE_DEFAULT))

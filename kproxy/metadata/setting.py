@@ -26,7 +26,7 @@ class Setting:
     has_effect: bool = True
 
 
-_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,20}")  # of any script, as Long.parseLong takes them
 _DECIMAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?)[fFdD]?", re.ASCII)
 _HEXADECIMAL = re.compile(r"([+-]?0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d{1,5})[fFdD]?", re.ASCII)
 _SIGHT = 32  # a longer number is none
@@ -110,7 +110,7 @@ def list_of(*allowed: str) -> Read:
     """A list of some words."""
 
     def read(value: str) -> str:
-        found = list(dict.fromkeys(parts(value)))
+        found = parts(value)
         if not all(part in allowed for part in found):
             raise ValueError(f"it must be a list of: {', '.join(allowed)}")
         return ",".join(found)

@@ -39,7 +39,7 @@ def _gzip_level(value: str) -> str:
 
 def _throttled(value: str) -> str:
     """`*`, or partition:broker pairs."""
-    found = list(dict.fromkeys(parts(value)))
+    found = parts(value)
     pairs = (part.split(":") for part in found)
     if found != ["*"] and not all(
         len(pair) == 2 and all(word.isascii() and word.isdecimal() for word in pair)
