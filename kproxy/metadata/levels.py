@@ -9,11 +9,13 @@ level as a feature (KIP-584): `kafka-features.sh` shows and upgrades it.
 from typing import Protocol
 
 OLDEST = 1
-NEWEST = 3
+NEWEST = 4
 CALLS_FROM = 2
 """All workers call the owner of a log that they append to (`upstream.link`)."""
 COMPACTION_FROM = 3
 """Queues may be compacted."""
+TRANSACTIONS_FROM = 4
+"""Producers may have transactional ids."""
 FEATURE = "kproxy.level"
 
 

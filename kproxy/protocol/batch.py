@@ -18,6 +18,7 @@ CRC_FROM = 21  # the CRC covers the attributes and all that follows
 RECORDS_PER_BYTE_MAX = 16
 """Of compressed records. Offsets that count up cost each some bits: the most that any codec got
 out of empty records was 1.7 (measured: zstd, levels 1 to 22). More is a batch that lies."""
+CONTROL_BATCH_BYTES = 78
 RECORD_BYTES_MIN = 7  # length, attributes, time and offset deltas, key, value, header count
 MAGIC = 2
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -179,3 +180,22 @@ def stamped(batch: Records, log_append_time_ms: int | None) -> bytes:
         _BASE_OFFSET.pack_into(stamped, _MAX_TIMESTAMP_AT, log_append_time_ms)
     _CRC.pack_into(stamped, _CRC_AT, crc32c(memoryview(stamped)[CRC_FROM:]))
     return bytes(stamped)
+
+
+_CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")
+
+
+def control_batch(producer_id: int, epoch: int, *, commit: bool, time_ms: int) -> bytes:
+    """The marker that ends a transaction in a partition (Kafka's `EndTransactionMarker`).
+
+    `epoch`: the lowest that the producer may go on with.
+    """
+    # Lengths, deltas and counts are varints of one byte: zigzag doubles them.
+    record = _CONTROL_RECORD.pack(32, 0, 0, 0, 8, 0, int(commit), 12, 0, 0, 0)
+    tail = HEADER.pack(
+        0, CONTROL_BATCH_BYTES - LOG_OVERHEAD_BYTES, 0, MAGIC, 0, _TRANSACTIONAL | _CONTROL, 0,
+        time_ms, time_ms, producer_id, epoch, -1, 1,
+    )  # fmt: skip
+    batch = bytearray(tail + record)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+    return bytes(batch)

@@ -2,7 +2,7 @@
 
 `envelope` encodes, `decode` reads. Bytes are written to logs for ever: a class never changes the
 meaning of a form that was written. Commands that name many offsets are in `offset_commands`; they
-have a binary form from level 2 on.
+have a binary form from level 2 on. Those of transactions are in `transaction_commands`.
 
 To add a kind: add it to `Kind`, write its class here, and its method in the fold. `of_kind` asks
 for its traits; `tests/virtual/test_commands.py` holds each kind against them.
@@ -24,13 +24,24 @@ from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireO
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import NOT_COMPACTED, Compaction
 from kproxy.virtual.traits import TRAITS, DiskUse, by_items, of_kind, one, turn
+from kproxy.virtual.transaction_commands import (
+    Begin,
+    Complete,
+    End,
+    Enlist,
+    ExpireTransaction,
+    InitProducer,
+    Marker,
+    TransactionCommit,
+)
 from kproxy.virtual.types import QueueId
 
 __all__ = [
-    "TRAITS", "AllocateProducerId", "Append", "AssignPartitions", "ChangeGroup",
-    "Claim", "CommitOffsets", "Compact", "ConfigureQueue", "Copy",
-    "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue", "DropTombstone",
-    "ExpireOffsets", "Foreign", "GrowQueue", "QueueReady", "Replace", "Trim",
+    "TRAITS", "AllocateProducerId", "Append", "AssignPartitions", "Begin", "ChangeGroup",
+    "Claim", "CommitOffsets", "Compact", "Complete", "ConfigureQueue", "Copy",
+    "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue", "DropTombstone", "End", "Enlist",
+    "ExpireOffsets", "ExpireTransaction", "Foreign", "GrowQueue", "InitProducer", "Marker",
+    "QueueReady", "Replace", "TransactionCommit", "Trim",
 ]  # fmt: skip
 _ROWS = 2  # partitions made in one unit of weight
 _PARTITIONS = re.compile(rb'"partitions": ?(\d{1,9})')

@@ -28,7 +28,7 @@ Body = bytes | memoryview
 class Kind(IntEnum):
     """What an envelope asks for; `virtual.commands` has a class for each.
 
-    29 and up are kept for transactions and shares.
+    37 and up are kept for shares.
     """
 
     FOREIGN = 0
@@ -51,6 +51,14 @@ class Kind(IntEnum):
     DELETE_GROUP = 26
     CONFIGURE = 27
     DROP_TOMBSTONE = 28
+    INIT_PRODUCER = 29
+    ENLIST = 30
+    BEGIN = 31
+    END = 32
+    MARKER = 33
+    COMPLETE = 34
+    TRANSACTION_COMMIT = 35
+    EXPIRE_TRANSACTION = 36
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

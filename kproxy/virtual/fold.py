@@ -42,9 +42,12 @@ from kproxy.virtual.commands import (
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Batch, Queue, Term
+from kproxy.virtual.producer_rows import BatchMetadata
+from kproxy.virtual.rows import Batch, Partition, Queue, Term
 from kproxy.virtual.state import State
+from kproxy.virtual.transaction_fold import TransactionFold
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 
 
@@ -79,6 +82,7 @@ def remove_batch(state: State, key: PartitionKey, last_offset: int, generation: 
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
+_Verdict = Code | BatchMetadata | None
 
 
 class Fold:
@@ -91,6 +95,8 @@ class Fold:
         self._shard = shard
         self._shards = shards
         groups = GroupFold(state, alone=shards == 1)
+        self._participants = participants = ParticipantFold(state, groups, shared=shared)
+        transactions = TransactionFold(state, shard, shards, participants)
         self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
             Kind.APPEND: self._append,
             Kind.CREATE: self._create,
@@ -112,6 +118,14 @@ class Fold:
             Kind.CLAIM: self._claim,
             Kind.ASSIGN_PARTITIONS: self._assign_partitions,
             Kind.QUEUE_READY: self._queue_ready,
+            Kind.INIT_PRODUCER: transactions.init,
+            Kind.ENLIST: transactions.enlist,
+            Kind.BEGIN: participants.begin,
+            Kind.END: transactions.end,
+            Kind.MARKER: participants.end,
+            Kind.COMPLETE: transactions.complete,
+            Kind.TRANSACTION_COMMIT: participants.commit,
+            Kind.EXPIRE_TRANSACTION: transactions.expire,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -137,6 +151,8 @@ class Fold:
         if header.producer_id >= 0:
             known = producers.find(self.state, key, row, header.producer_id)
             verdict = producers.judge(known, header)
+            if header.is_transactional or row.first_open >= 0:
+                verdict = self._judged_in_transaction(key, row, known, header, verdict)
             if verdict is not None:
                 if self._shared:
                     self.state.put(rows.no_effect_key(log_offset), b"")
@@ -148,6 +164,8 @@ class Fold:
             self.state.file(rows.retention_due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:
             producers.remember(self.state, key, row, known, header, base_offset)
+            if header.is_transactional:
+                self._participants.note_records(key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
         row.next_offset = last_offset + 1
         row.size += location.length
@@ -170,6 +188,20 @@ class Fold:
         self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
+
+    def _judged_in_transaction(
+        self,
+        key: PartitionKey,
+        row: Partition,
+        known: bytes | None,
+        header: BatchHeader,
+        verdict: _Verdict,
+    ) -> _Verdict:
+        """A verdict as `producers.judge` has it. Kafka asks for an open transaction after it has
+        looked for a repetition and at the epoch, and before it looks at the sequence."""
+        if verdict is None or verdict == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return self._participants.fault(key, row, known, header) or verdict
+        return verdict
 
     def _copy(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """A live batch was written again further on: the old place can be freed.

@@ -8,7 +8,7 @@ epoch, and by `kproxy.commit.rewind` as its handler found it set.
 from dataclasses import replace
 
 from kproxy.errors import Code
-from kproxy.virtual import group_rows, rows
+from kproxy.virtual import group_rows, rows, transaction_rows
 from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import NO_VERSION, GroupRow
@@ -21,6 +21,8 @@ from kproxy.virtual.offset_commands import (
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.state import State
+from kproxy.virtual.transaction_commands import NAMED_MAX
+from kproxy.virtual.transaction_rows import PendingOffset
 from kproxy.virtual.types import PartitionKey
 
 ALLOW_REWIND = "allow-rewind"
@@ -80,14 +82,19 @@ class GroupFold:
             return Outcome(fault)
         codes = [self._commit_one(group, head, offset, time_ms) for offset in offsets]
         if Code.NONE in codes:
-            if head is None:
-                made = GroupRow(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
-                self._put_group(group, None, made)
-            elif head.empty_at_last_scan:
-                self._put_group(
-                    group, head, replace(head, version=log_offset, empty_at_last_scan=False)
-                )
+            self.note_commit(log_offset, group, time_ms)
         return Outcome(Code.NONE, codes=tuple(codes))
+
+    def note_commit(self, log_offset: int, group: str, time_ms: int) -> None:
+        """A group has an offset: it is made, if there is none, and is not empty."""
+        head = self.head(group)
+        if head is None:
+            made = GroupRow(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
+            self._put_group(group, None, made)
+        elif head.empty_at_last_scan:
+            self._put_group(
+                group, head, replace(head, version=log_offset, empty_at_last_scan=False)
+            )
 
     def _member_fault(self, group: str, head: GroupRow | None, member: str, epoch: int) -> Code:
         """As Kafka's groups validate a commit; without members it is anyone's to make."""
@@ -113,14 +120,94 @@ class GroupFold:
             if known is not None and asked.offset < known.offset:
                 return Code.POLICY_VIOLATION
         committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata)
+        self._put_offset(group, key, committed)
+        for pending_key, pending in self._pending(group, key):
+            self._state.put(pending_key, pending._replace(superseded=True).encode())
+        return Code.NONE
+
+    def _put_offset(self, group: str, key: PartitionKey, committed: Committed) -> None:
         self._state.put(rows.offset_key(group, *key), committed.encode())
         self._state.put(rows.offset_by_queue_key(*key, group), b"")
-        return Code.NONE
+
+    # -- offsets of transactions
+
+    def commit_fault(self, group: str, member: str, generation: int) -> Code:
+        """Of a transaction's commit: anybody may make it who does not say that it is a member."""
+        if generation < 0 and not member:
+            return Code.NONE
+        return self._member_fault(group, self.head(group), member, generation)
+
+    def takes(self, key: PartitionKey) -> bool:
+        """Whether an offset of this partition can be committed, as far as this shard knows."""
+        return not self._alone or self._state.partition(key) is not None
+
+    def wait_for_end(
+        self, group: str, producer_id: int, offset: OffsetCommit, time_ms: int
+    ) -> bool:
+        """Keep an offset until its transaction ends; whether it is one more that waits."""
+        key = transaction_rows.pending_key(group, producer_id, offset.key)
+        one_more = self._state.get(key) is None
+        committed = Committed(offset.offset, offset.leader_epoch, time_ms, offset.metadata)
+        self._state.put(key, PendingOffset(False, committed).encode())
+        by_partition = transaction_rows.pending_by_partition_key(group, offset.key, producer_id)
+        self._state.put(by_partition, b"")
+        return one_more
+
+    def settle(
+        self, log_offset: int, group: str, producer_id: int, *, commit: bool, time_ms: int
+    ) -> int:
+        """Commit or drop some offsets of a transaction that has ended; how many."""
+        found = self._state.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
+        committed = False
+        for pending_key, data in found:
+            pending = transaction_rows.decode_pending(data)
+            _, key = transaction_rows.producer_and_partition_of_pending(pending_key)
+            if commit and not pending.superseded and self.takes(key):
+                self._put_offset(group, key, pending.committed)
+                committed = True
+            self._drop_pending(pending_key)
+        if committed:
+            self.note_commit(log_offset, group, time_ms)
+        return len(found)
+
+    def _drop_pending(self, pending_key: bytes) -> None:
+        self._state.put(pending_key, None)
+        self._state.put(transaction_rows.pending_by_partition_of_pending(pending_key), None)
+
+    def _pending(
+        self, group: str, key: PartitionKey | None = None
+    ) -> list[tuple[bytes, PendingOffset]]:
+        """A group's pending offsets, of one partition or all."""
+        state, found = self._state, []
+        if not state.pending_offsets:
+            return []
+        for tracked, _ in state.scan(*transaction_rows.pending_by_partition_range(group, key)):
+            producer_id = transaction_rows.producer_id_of_key(tracked)
+            partition = transaction_rows.partition_of_pending(tracked)
+            pending_key = transaction_rows.pending_key(group, producer_id, partition)
+            data = state.get(pending_key)
+            if data is not None:
+                found.append((pending_key, transaction_rows.decode_pending(data)))
+        return found
+
+    def _forget_pending(self, group: str, key: PartitionKey | None = None) -> None:
+        """Pending offsets go with what is committed."""
+        for pending_key, _ in self._pending(group, key):
+            producer_id, _ = transaction_rows.producer_and_partition_of_pending(pending_key)
+            self._drop_pending(pending_key)
+            self._state.count_pending(-1)
+            group_key = transaction_rows.open_group_key(group, producer_id)
+            data = self._state.get(group_key)
+            if data is not None:
+                opened = transaction_rows.decode_open_group(data)
+                left = opened._replace(pending=opened.pending - 1)
+                self._state.put(group_key, left.encode())
 
     def delete_offsets(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group, partitions = DeleteOffsets.decode(envelope)
         for key in partitions:
             self._drop_offset(group, key)
+            self._forget_pending(group, key)
         return Outcome(Code.NONE)
 
     def _drop_offset(self, group: str, key: PartitionKey) -> None:
@@ -148,7 +235,7 @@ class GroupFold:
             known = self._state.committed(group, key)
             if known is not None and known.time_ms == time_ms:
                 self._drop_offset(group, key)
-        nothing_left = nothing_left and not head.members
+        nothing_left = nothing_left and not head.members and not self._pending(group)
         if nothing_left and head.empty_at_last_scan:
             self._drop_group(group, head)
         else:
@@ -166,5 +253,6 @@ class GroupFold:
             return Outcome(Code.NON_EMPTY_GROUP)
         for key in self._offsets(group):
             self._drop_offset(group, key)
+        self._forget_pending(group)
         self._drop_group(group, head)
         return Outcome(Code.NONE)

@@ -15,7 +15,8 @@ class LogLocation(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What `apply` decided. `number`: base offset, new log start, partition count, producer id."""
+    """What `apply` decided. `number`: base offset, new log start, partition count, producer
+    id, number of a transaction, what is left to do."""
 
     code: Code = Code.NONE
     number: int = -1
@@ -24,6 +25,7 @@ class Outcome(NamedTuple):
     message: str | None = None
     queue: Queue | None = None
     codes: tuple[Code, ...] = ()  # one for each item of a command that has several
+    epoch: int = -1  # of the producer whose id is in `number`
 
     @property
     def code_by_name(self) -> Code:

@@ -17,6 +17,7 @@ from kproxy.virtual.producer_rows import (
     BatchMetadata,
     ProducerState,
     decode_producer,
+    producer_cleared,
     producer_id_of,
     producer_newest,
     producer_start,
@@ -110,6 +111,21 @@ def remember(
     row.producers = (*others, newest)
     if row.spilled >= PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE:
         _forget(state, key, row)
+
+
+def fence(state: State, key: PartitionKey, row: Partition, producer_id: int, epoch: int) -> None:
+    """A transaction's marker with this epoch came: one that is higher clears the sequences.
+
+    `row` is still to be put.
+    """
+    known = find(state, key, row, producer_id)
+    if known is None or producer_newest(known)[0] >= epoch:
+        return
+    cleared = producer_cleared(producer_id, epoch)
+    if known in row.producers:
+        row.producers = tuple(cleared if data is known else data for data in row.producers)
+    else:
+        state.put(rows.producer_key(*key, producer_id), cleared)
 
 
 def _forget(state: State, key: PartitionKey, row: Partition) -> None:

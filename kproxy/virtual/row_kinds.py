@@ -63,6 +63,19 @@ class RowKind(_Kind):
     UNPUBLISHED = b"d"  # a row that changed since the last publication
     REBUILD_COUNTER = b"t"  # how far a rebuild has counted a partition
     COMPARE = b"j"  # that a rebuilt copy's queues are to be compared with the queues topic
+    TRANSACTION = b"T", "published"  # a transactional id, in its coordinator's shard
+    PARTICIPANT = b"U", "published"  # a partition or group that a transaction has touched
+    TRANSACTION_DUE = b"D", "index"  # when to look at a transaction that is open or ending
+    TRANSACTION_IDLE = b"I", "index"  # when a transactional id was used last
+    TRANSACTIONAL_PRODUCER = b"J", "published"  # which transactions of a producer ended here
+    PRODUCER_DUE = b"H", "index"  # when to look whether such a producer is still used
+    OPEN_TRANSACTION = b"f", "published"  # an open transaction of a partition, by producer
+    OPEN_FIRST = b"l", "published"  # the same by the offset of its first record
+    ABORTED = b"A", "published"  # an aborted transaction of a partition, by its marker
+    OPEN_GROUP = b"G", "published"  # that a group takes part in a producer's transaction
+    PENDING_OFFSET = b"O", "published"  # an offset that is committed once its transaction is
+    PENDING_BY_PARTITION = b"Q"  # the same by partition
+    PENDING_COUNT = b"N", "published"  # how many pending offsets there are
 
 
 class CatalogueRow(_Kind):

@@ -29,6 +29,10 @@ _ENDS = struct.Struct(">QQ")  # its beginning
 NEXT_OFFSET = slice(8, 16)  # in a `p` row
 _SPILLED = struct.Struct(">H")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
+_ANY_OPEN = 0x4000  # transactions with records: the first offset of the earliest follows
+_ANY_ABORTED = 0x2000
+_PRODUCERS = 0x1FFF
+_FIRST_OPEN = struct.Struct(">q")
 _BATCH = struct.Struct(">QIIiQQqqB")
 _COMPACTION = struct.Struct(">QQQQqQQ")
 _OFFSET = struct.Struct(">qiq")
@@ -297,11 +301,13 @@ class Partition:
     """A queue partition's row. Changed in place by the fold alone.
 
     `producers`: rows of those used last, oldest use first. `spilled`: how many others have rows.
+    `first_open`: the first offset of the earliest open transaction, -1 where none has records.
+    `any_aborted`: whether it may have ABORTED rows.
     """
 
     __slots__ = (
-        "log_start", "max_time_ms", "max_time_offset", "next_offset", "producers", "size",
-        "spilled",
+        "any_aborted", "first_open", "log_start", "max_time_ms", "max_time_offset", "next_offset",
+        "producers", "size", "spilled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -312,22 +318,39 @@ class Partition:
         self.max_time_offset = 0  # last offset of the first batch with that time
         self.producers: tuple[bytes, ...] = ()
         self.spilled = 0
+        self.first_open = -1
+        self.any_aborted = False
+
+    @property
+    def last_stable(self) -> int:
+        """The offset before which nothing is undecided: where read_committed ends."""
+        if self.first_open < 0:
+            return self.next_offset
+        return max(self.log_start, self.first_open)
 
     def encode(self) -> bytes:
         producers = self.producers
         count = len(producers)
+        if self.spilled:
+            count |= _ANY_SPILLED
+        if self.any_aborted:
+            count |= _ANY_ABORTED
+        opened = b""
+        if self.first_open >= 0:
+            count |= _ANY_OPEN
+            opened = _FIRST_OPEN.pack(self.first_open)
         head = _PARTITION.pack(
             self.log_start,
             self.next_offset,
             self.size,
             self.max_time_ms,
             self.max_time_offset,
-            count | _ANY_SPILLED if self.spilled else count,
+            count,
         )
         if not producers:
-            return head
+            return head + opened if opened else head
         tail = _SPILLED.pack(self.spilled) if self.spilled else b""
-        return b"".join((head, *producers, tail))
+        return b"".join((head, opened, *producers, tail))
 
 
 def decode_partition(data: bytes) -> Partition:
@@ -344,8 +367,12 @@ def decode_partition(data: bytes) -> Partition:
         count,
     ) = _PARTITION.unpack_from(data)
     position = _PARTITION.size
+    if count & _ANY_OPEN:
+        (row.first_open,) = _FIRST_OPEN.unpack_from(data, position)
+        position += _FIRST_OPEN.size
+    row.any_aborted = bool(count & _ANY_ABORTED)
     producers = []
-    for _ in range(count & ~_ANY_SPILLED):
+    for _ in range(count & _PRODUCERS):
         end = producer_end(data, position)
         producers.append(data[position:end])
         position = end

@@ -4,10 +4,11 @@ Everything in it has been applied, and was durable before that. Readers may answ
 """
 
 from collections.abc import Callable, Iterator
+from heapq import merge
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from kproxy.virtual import rows
+from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.envelope import COPY_BYTES
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES
@@ -53,6 +54,7 @@ class State:
         self._names: dict[QueueId, str] = {}
         self._segments: dict[int, int] = {}  # live bytes, changed since the last write
         self._last_segment = (-1, 0)  # live bytes of the one that changed last
+        self._pending_offsets = -1  # not looked at yet
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
@@ -100,6 +102,19 @@ class State:
         found = {key: value for key, value in self.kv.scan(start, end) if key not in changed}
         found |= {key: value for key, value in changed.items() if value is not None}
         yield from sorted(found.items())
+
+    def some(self, start: bytes, end: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first pairs with start <= key < end, with changes not written yet."""
+        changes = self._changes
+        changed = sorted(key for key in changes if start <= key < end)
+        found: list[tuple[bytes, bytes]] = []
+        stored = ((k, v) for k, v in self.kv.walk(start, end) if k not in changes)
+        pending = ((key, value) for key in changed if (value := changes[key]) is not None)
+        for pair in merge(stored, pending):
+            found.append(pair)
+            if len(found) == count:
+                break
+        return found
 
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)
@@ -179,6 +194,35 @@ class State:
     def committed(self, group: str, key: PartitionKey) -> Committed | None:
         data = self.get(rows.offset_key(group, *key))
         return None if data is None else rows.decode_committed(data)
+
+    @property
+    def pending_offsets(self) -> int:
+        """How many offsets wait for the end of a transaction."""
+        if self._pending_offsets < 0:
+            data = self.get(transaction_rows.PENDING_COUNT_KEY)
+            self._pending_offsets = (
+                0 if data is None else transaction_rows.decode_pending_count(data)
+            )
+        return self._pending_offsets
+
+    def count_pending(self, change: int) -> None:
+        count = self.pending_offsets + change
+        self._pending_offsets = count
+        self.put(transaction_rows.PENDING_COUNT_KEY, transaction_rows.encode_pending_count(count))
+
+    def aborted(
+        self, key: PartitionKey, start: int, end: int
+    ) -> Iterator[tuple[int, transaction_rows.Aborted]]:
+        """(marker's offset, transaction): those aborted that matter to who reads this stretch.
+
+        For readers between two writes; in the order of markers, as in Kafka's transaction index.
+        """
+        for found, value in self.kv.walk(*transaction_rows.aborted_range(key, start)):
+            aborted = transaction_rows.decode_aborted(value)
+            if aborted.first_offset < end:
+                yield transaction_rows.marker_offset_of(found), aborted
+            if aborted.last_stable >= end:
+                return
 
     def count_live(self, location: LogLocation | Batch) -> None:
         """A batch lies here from now on."""

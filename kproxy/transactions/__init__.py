@@ -1,0 +1,1 @@
+"""Coordinators of transactions: soft state and background work around what the fold decides."""

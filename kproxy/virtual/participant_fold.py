@@ -1,0 +1,261 @@
+"""The fold's part for those who take part in transactions: a shard's partitions and groups.
+
+A BEGIN, or an ENLIST in the coordinator's own shard, opens a transaction in a partition: an
+`OpenTransaction` row. A transactional batch needs one of its producer and epoch. A MARKER closes
+it; where the transaction has records, it takes an offset in the partition, as a control batch.
+Where it has none nothing is written, and no offset is taken (Kafka takes one).
+
+A transaction's number tells a late command of an earlier transaction from one of this. What a shard
+remembers of a producer, `TransactionalProducer`, keeps a late BEGIN from opening what has ended.
+"""
+
+from collections.abc import Sequence
+
+from kproxy.errors import Code
+from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
+from kproxy.virtual import producers, rows, transaction_rows
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.group_fold import GroupFold
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import Partition
+from kproxy.virtual.state import State
+from kproxy.virtual.transaction_commands import Begin, Marker, TransactionCommit
+from kproxy.virtual.transaction_rows import (
+    Aborted,
+    OpenGroup,
+    OpenTransaction,
+    TransactionalProducer,
+    decode_open,
+    decode_open_group,
+    decode_transactional_producer,
+)
+from kproxy.virtual.types import PartitionKey
+
+_NO_RECORD = -1
+
+
+class ParticipantFold:
+    """Applies to a shard's state what transactions do in its partitions and groups."""
+
+    def __init__(self, state: State, groups: GroupFold, *, shared: bool) -> None:
+        self._state = state
+        self._groups = groups
+        self._shared = shared
+
+    # -- beginning
+
+    def begin(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """INVALID_TXN_STATE: it comes too late."""
+        return Outcome(self.take_part(*Begin.decode(envelope)))
+
+    def take_part(
+        self,
+        producer_id: int,
+        epoch: int,
+        version: int,
+        number: int,
+        partitions: Sequence[PartitionKey],
+        groups: Sequence[str],
+        time_ms: int,
+    ) -> Code:
+        """Open a transaction in partitions and groups that are there."""
+        state = self._state
+        known = self._producer(producer_id)
+        if known is not None and (number <= known.closed or epoch < known.least_epoch):
+            return Code.INVALID_TXN_STATE
+        opened = OpenTransaction(version, _NO_RECORD, epoch, number)
+        for key in partitions:
+            if state.partition(key) is None:
+                continue
+            open_key = transaction_rows.open_key(key, producer_id)
+            data = state.get(open_key)
+            if data is None or decode_open(data).number < number:
+                state.put(open_key, opened.encode())
+        for group in groups:
+            group_key = transaction_rows.open_group_key(group, producer_id)
+            data = state.get(group_key)
+            if data is None or decode_open_group(data).number < number:
+                state.put(group_key, OpenGroup(version, epoch, number, 0).encode())
+        return Code.NONE
+
+    def _producer(self, producer_id: int) -> TransactionalProducer | None:
+        data = self._state.get(transaction_rows.transactional_producer_key(producer_id))
+        return None if data is None else decode_transactional_producer(data)
+
+    # -- records
+
+    def open_of(self, key: PartitionKey, producer_id: int) -> OpenTransaction | None:
+        data = self._state.get(transaction_rows.open_key(key, producer_id))
+        return None if data is None else decode_open(data)
+
+    def fault(
+        self, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader
+    ) -> Code:
+        """What keeps a batch, which is none that is repeated, from the transaction it is for."""
+        if not header.is_transactional:
+            if row.first_open < 0:
+                return Code.NONE
+            opened = self.open_of(key, header.producer_id)
+            has_records = opened is not None and opened.first_offset >= 0
+            return Code.INVALID_TXN_STATE if has_records else Code.NONE
+        opened = self.open_of(key, header.producer_id)
+        if opened is None or opened.epoch != header.producer_epoch:
+            return Code.INVALID_TXN_STATE
+        if known is None and opened.version >= 2 and header.base_sequence:
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return Code.NONE
+
+    def note_records(
+        self, key: PartitionKey, row: Partition, header: BatchHeader, base_offset: int
+    ) -> None:
+        """A transactional batch was taken; `row` is still to be put."""
+        producer_id = header.producer_id
+        opened = self.open_of(key, producer_id)
+        assert opened is not None
+        if opened.first_offset < 0:
+            state = self._state
+            opened = opened._replace(first_offset=base_offset)
+            state.put(transaction_rows.open_key(key, producer_id), opened.encode())
+            state.put(
+                transaction_rows.open_first_key(key, base_offset),
+                transaction_rows.encode_producer_id(producer_id),
+            )
+            if row.first_open < 0:
+                row.first_open = base_offset
+
+    # -- the end
+
+    def end(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The outcome's number says how many pending offsets are left: for another MARKER."""
+        marker = Marker.decode(envelope)
+        header = read_header(marker.batch)
+        place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
+        without: list[int] = []
+        for number, key in enumerate(marker.partitions):
+            if not self._end_in_partition(log_offset, key, marker, header, place):
+                without.append(number)
+        if without and self._shared:  # a rebuild does not judge it again
+            bits = bytearray((len(marker.partitions) + 7) // 8)
+            for number in without:
+                bits[number >> 3] |= 1 << (number & 7)
+            self._state.put(rows.no_effect_key(log_offset), bytes(bits))
+        left = sum(self._end_in_group(log_offset, group, marker) for group in marker.groups)
+        if not left:
+            self._note_ended(marker, header)
+        return Outcome(Code.NONE, left)
+
+    def _note_ended(self, marker: Marker, header: BatchHeader) -> None:
+        state, producer_id = self._state, marker.producer_id
+        before = self._producer(producer_id)
+        if before is None:
+            state.file(transaction_rows.producer_due_key(marker.time_ms, producer_id))
+            before = TransactionalProducer(0, -1, 0)
+        after = TransactionalProducer(
+            max(before.least_epoch, header.producer_epoch),
+            max(before.closed, marker.number),
+            max(before.used_ms, marker.time_ms),
+        )
+        if after != before:
+            state.put(transaction_rows.transactional_producer_key(producer_id), after.encode())
+
+    def _end_in_partition(
+        self,
+        log_offset: int,
+        key: PartitionKey,
+        marker: Marker,
+        header: BatchHeader,
+        place: LogLocation,
+    ) -> bool:
+        """Whether the marker took an offset there."""
+        state, producer_id = self._state, marker.producer_id
+        opened = self.open_of(key, producer_id)
+        if opened is None or opened.number != marker.number:
+            return False
+        state.put(transaction_rows.open_key(key, producer_id), None)
+        row = state.partition(key)
+        if row is None or opened.first_offset < 0:
+            return False
+        state.put(transaction_rows.open_first_key(key, opened.first_offset), None)
+        offset = row.next_offset
+        if offset == row.log_start:
+            state.file(rows.retention_due_key(0, *key))  # it has records again
+        row.next_offset = offset + 1
+        row.size += place.length
+        if header.max_timestamp > row.max_time_ms:
+            row.max_time_ms, row.max_time_offset = header.max_timestamp, offset
+        state.put(
+            rows.batch_key(*key, offset),
+            rows.encode_batch(
+                *place, 0, log_offset, row.size, header.max_timestamp, row.max_time_ms, False
+            ),
+        )
+        state.count_live(place)
+        if opened.first_offset == row.first_open:
+            row.first_open = self._first_open(key, opened.first_offset)
+        if not marker.commit:
+            row.any_aborted = True
+            aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
+            state.put(transaction_rows.aborted_key(key, offset), aborted.encode())
+        producers.fence(state, key, row, producer_id, header.producer_epoch)
+        state.put_partition(key, row)
+        return True
+
+    def _first_open(self, key: PartitionKey, start: int) -> int:
+        found = self._state.some(*transaction_rows.open_first_range(key, start), 1)
+        return transaction_rows.first_offset_of(found[0][0]) if found else -1
+
+    # -- groups
+
+    def commit(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Offsets wait for the end of their transaction; codes as of `GroupFold.commit`."""
+        asked = TransactionCommit.decode(envelope)
+        state, group = self._state, asked.group
+        group_key = transaction_rows.open_group_key(group, asked.producer_id)
+        data = state.get(group_key)
+        opened = None if data is None else decode_open_group(data)
+        if opened is None or opened.epoch != asked.epoch:
+            return Outcome(Code.INVALID_TXN_STATE)
+        fault = self._groups.commit_fault(group, asked.member, asked.generation)
+        if fault:
+            return Outcome(fault)
+        codes, added = [], 0
+        for offset in asked.offsets:
+            if not self._groups.takes(offset.key):
+                codes.append(Code.UNKNOWN_TOPIC_ID)
+                continue
+            codes.append(Code.NONE)
+            added += self._groups.wait_for_end(group, asked.producer_id, offset, asked.time_ms)
+        if added:
+            opened = opened._replace(pending=opened.pending + added)
+            state.put(group_key, opened.encode())
+            state.count_pending(added)
+        self._groups.note_commit(log_offset, group, asked.time_ms)
+        return Outcome(Code.NONE, codes=tuple(codes))
+
+    def _end_in_group(self, log_offset: int, group: str, marker: Marker) -> int:
+        """How many pending offsets are left there."""
+        state, producer_id = self._state, marker.producer_id
+        group_key = transaction_rows.open_group_key(group, producer_id)
+        data = state.get(group_key)
+        opened = None if data is None else decode_open_group(data)
+        if opened is None or opened.number != marker.number:
+            return 0
+        settled = self._groups.settle(
+            log_offset, group, producer_id, commit=marker.commit, time_ms=marker.time_ms
+        )
+        left = opened.pending - settled
+        if settled:
+            state.count_pending(-settled)
+        if left <= 0 or not settled:
+            state.put(group_key, None)
+            return 0
+        state.put(group_key, opened._replace(pending=left).encode())
+        return left
+
+    def forget_producer(self, producer_id: int, used_ms: int) -> Outcome:
+        """A producer was not used for long, if it was not used since."""
+        known = self._producer(producer_id)
+        if known is None or known.used_ms != used_ms:
+            return Outcome(Code.INVALID_TXN_STATE)
+        self._state.put(transaction_rows.transactional_producer_key(producer_id), None)
+        return Outcome(Code.NONE)
