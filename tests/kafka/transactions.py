@@ -9,7 +9,9 @@ import copy
 import struct
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -24,6 +26,7 @@ ADD_PARTITIONS, ADD_OFFSETS, END, WRITE_MARKERS, TXN_OFFSET_COMMIT = 24, 25, 26,
 DESCRIBE, LIST = 65, 66
 ELSEWHERE = {14, 15, 16}  # loading, not available, not the coordinator
 LATER = ELSEWHERE | {51}  # CONCURRENT_TRANSACTIONS
+LONG_AGO = TODAY_MS - 1_000_000  # for records whose time matters
 NOT_NOW = {3, 6, 19, 51}  # what a partition's leader says while it asks a coordinator, or moves
 
 Address = tuple[str, int]
@@ -132,7 +135,8 @@ class Cluster:
         self, topic: str, offset: int = 0, *, partition: int = 0, isolation: int = 1,
         version: int = 12, **more: Any,
     ) -> Any:  # fmt: skip
-        values = fetch_values({(topic, partition): offset}, isolation=isolation, **more)
+        asked = self.topic_id(topic) if version >= 13 else topic
+        values = fetch_values({(asked, partition): offset}, isolation=isolation, **more)
         answer = self.leader(topic, partition).call(1, version, values)
         part = answer.responses[0].partitions[0]
         aborted = part.aborted_transactions
@@ -141,8 +145,8 @@ class Cluster:
         shown = " ".join(self.shown(data) for _, data in batches(part.records))
         self.say(
             f"fetch v{version} {topic}/{partition} @{offset} isolation {isolation}",
-            f"{name(part.error_code)} start {part.log_start_offset} lso {part.last_stable_offset} "
-            f"high {part.high_watermark} aborted {aborted} [{shown}]",
+            f"{name(part.error_code)} start {getattr(part, 'log_start_offset', 0)} "
+            f"lso {part.last_stable_offset} high {part.high_watermark} aborted {aborted} [{shown}]",
         )
         return part
 
@@ -157,27 +161,29 @@ class Cluster:
         gap = "" if count == last + 1 else f" of {count}"
         return f"<{base}-{base + last}{gap} {mark}{self.pid(pid)}/{epoch} seq {sequence}>"
 
-    def offsets(self, topic: str, *times: int, partition: int = 0, version: int = 8) -> None:
-        """ListOffsets, in both isolation levels."""
-        for when in times:
-            for isolation in (0, 1):
-                part = {"partition_index": partition, "timestamp": when, "current_leader_epoch": -1}
-                values = {
-                    "replica_id": -1, "isolation_level": isolation, "timeout": 1000,
-                    "topics": [{"name": topic, "partitions": [part]}],
-                }  # fmt: skip
-                answer = self.leader(topic, partition).call(ApiKey.LIST_OFFSETS, version, values)
-                found = answer.topics[0].partitions[0]
-                shown = "now" if found.timestamp > TODAY_MS + 10**6 else found.timestamp
-                if when >= TODAY_MS:
-                    when = when - TODAY_MS
-                if found.timestamp >= TODAY_MS:
-                    shown = f"+{min(found.timestamp - TODAY_MS, 10**6)}"
-                self.say(
-                    f"offset by {when} isolation {isolation}",
-                    f"{name(found.error_code)} {found.offset} {shown}",
-                )
-                when = part["timestamp"]
+    def offsets(
+        self, topic: str, *times: int, partition: int = 0, versions: tuple[int, ...] = (8,)
+    ) -> None:
+        """ListOffsets, in both isolation levels; times are from `LONG_AGO` on."""
+        for when, version, isolation in product(times, versions, (0, 1)):
+            timestamp = when if when < 0 else LONG_AGO + when
+            part = {"partition_index": partition, "timestamp": timestamp,
+                    "current_leader_epoch": -1}  # fmt: skip
+            values = {
+                "replica_id": -1, "isolation_level": isolation, "timeout": 1000,
+                "topics": [{"name": topic, "partitions": [part]}],
+            }  # fmt: skip
+            answer = self.leader(topic, partition).call(ApiKey.LIST_OFFSETS, version, values)
+            found = answer.topics[0].partitions[0]
+            at = found.timestamp
+            self.say(
+                f"offset v{version} {topic}/{partition} by {when} isolation {isolation}",
+                f"{name(found.error_code)} {found.offset} time "
+                f"{at if at < 0 else at - LONG_AGO if at < TODAY_MS else 'now'}",
+            )
+
+    def topic_id(self, topic: str) -> UUID:
+        return self.wire.metadata(topic, create=False).topics[0].topic_id
 
     def end_offset(self, topic: str, partition: int = 0) -> int:
         return int(self.leader(topic, partition).list_offset(topic, -1, partition).offset)
