@@ -249,7 +249,8 @@ class Cluster:
         started = "lately" if found.started > TODAY_MS - 60_000 else found.started
         self.say(
             f"describe {transactional_id!r}",
-            f"{name(ErrorCode(found.error))} {found.state!r} {self.pid(found.pid)}/{found.epoch} "
+            f"{name(ErrorCode(found.error))} {found.state!r} "
+            f"{found.pid if found.error else self.pid(found.pid)}/{found.epoch} "
             f"timeout {found.timeout_ms} started {started} {sorted(found.topics.items())}",
         )
 
