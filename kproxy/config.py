@@ -177,6 +177,24 @@ class Config(BaseModel):
         100_000, description="groups with members, or being joined, of one shard"
     )
     group_members_max: PositiveInt = Field(10_000, description="members of one group")
+    transaction_max_timeout_ms: PositiveInt = Field(
+        900_000, description="longest timeout that a transactional producer may ask for"
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: PositiveInt = Field(
+        10_000, description="time between looks for transactions that are open for too long"
+    )
+    transactional_id_expiration_ms: PositiveInt = Field(
+        604_800_000, description="how long a transactional id is kept that nobody uses"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: PositiveInt = Field(
+        3_600_000, description="time between looks for such ids"
+    )
+    producer_id_expiration_ms: PositiveInt = Field(
+        86_400_000, description="how long a transactional producer is remembered by its queues"
+    )
+    producer_id_expiration_check_interval_ms: PositiveInt = Field(
+        600_000, description="time between looks for such producers"
+    )
     segment_bytes: SegmentBytes = Field(
         ByteSize(128 * MIB), description="size of a log segment file, 2 GiB at most"
     )

@@ -44,6 +44,13 @@ AnswerCallback = Callable[[Outcome], None]
 _Folded = tuple[int, Envelope, Outcome]
 
 
+def _is_answered(envelope: Envelope) -> bool:
+    """Whether the worker that sent a command waits for what its owner decides."""
+    if envelope.kind == Kind.MARKER and not envelope.number:
+        return False  # of partitions alone: it is durable, and that is all there is to say
+    return TRAITS[Kind(envelope.kind)].answered_across_workers
+
+
 class CommandRouter:
     """What this worker asked of other shards, and what it decides for others."""
 
@@ -66,6 +73,10 @@ class CommandRouter:
     def submit(self, name: str, envelope: Envelope) -> Ticket:
         """Put a command in line in the home shard of queue `name`."""
         return self._ask(shard_of(name, self._shards), envelope, landed=True)
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
+        """Append a command to a shard's log: settled with what its owner's fold decides."""
+        return self._ask(index, envelope)
 
     def _ask(self, index: int, envelope: Envelope, *, landed: bool = False) -> Ticket:
         shard = self._serving(index)
@@ -137,7 +148,7 @@ class CommandRouter:
 
     def applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """A shard served here folded a command."""
-        if TRAITS[Kind(envelope.kind)].answered_across_workers:
+        if _is_answered(envelope):
             self._decided(shard, log_offset, envelope, outcome)
         elif envelope.kind == Kind.QUEUE_READY:
             if outcome.queue is not None:
@@ -163,7 +174,7 @@ class CommandRouter:
 
         If that was nobody, whoever waits for it is answered when it is served here.
         """
-        if TRAITS[Kind(envelope.kind)].answered_across_workers:
+        if _is_answered(envelope):
             known = self._unanswered.setdefault(shard.shard, deque(maxlen=_UNANSWERED_MAX))
             known.append((log_offset, envelope, outcome))
 

@@ -323,6 +323,8 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
     node.command_router = CommandRouter(node.context(tasks), node.clock.now_ms)
     node.link.unfollowed = node.command_router.unfollowed
     shards.submit = node.command_router.submit
+    shards.ask = node.command_router.ask
+    shards.land_elsewhere = node.link.land
     await node.start()
     assert node.me is not None
     upgrades = ClusterUpgrades(node.upstream, node.map, node.link.publish_map, node.map_changed)
@@ -336,6 +338,7 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
     )
     _start_tasks(node, tasks, upgrades, worker.counters)
     tasks.start_soon(worker.groups.run)
+    tasks.start_soon(worker.transactions.run)
     _log.info("joined", node_id=node.me.node_id, group=node.upstream.group)
     return worker
 

@@ -1,6 +1,6 @@
 """The shards that Kafka's group assigned to this worker, one task each."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import anyio
@@ -29,6 +29,10 @@ class OwnedShards:
         self._changed = anyio.Event()
         self.submit: Callable[[str, Envelope], Ticket]
         """Put a command in line in the home shard of a queue, wherever that is."""
+        self.ask: Callable[[int, Envelope], Ticket]
+        """Append a command to a shard's log: settled with what its owner's fold decides."""
+        self.land_elsewhere: Callable[[int, Sequence[Envelope]], Ticket]
+        """Append to the log of a shard that is not served here: settled once it is durable."""
         self.settle: Callable[[], Awaitable[None]]
         """Wait until the cached catalogue is as new as the cluster's."""
 
@@ -42,6 +46,11 @@ class OwnedShards:
 
     def all(self) -> list[Shard]:
         return [h.shard for h in self._owners.values() if h.shard is not None]
+
+    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
+        """Append to a shard's log, whoever serves it: settled once all are durable there."""
+        shard = self.serving(index)
+        return self.land_elsewhere(index, envelopes) if shard is None else shard.append(envelopes)
 
     async def wait_for_catalogue(self, names: Iterable[str]) -> None:
         if any(self.serving_name(name) is None for name in names):

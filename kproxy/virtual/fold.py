@@ -197,11 +197,11 @@ class Fold:
         header: BatchHeader,
         verdict: _Verdict,
     ) -> _Verdict:
-        """A verdict as `producers.judge` has it. Kafka asks for an open transaction after it has
-        looked for a repetition and at the epoch, and before it looks at the sequence."""
-        if verdict is None or verdict == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return self._participants.fault(key, row, known, header) or verdict
-        return verdict
+        """A verdict as `producers.judge` has it. Kafka looks for an open transaction before it
+        looks for a repetition and at the sequence: once it has ended, nothing repeats it."""
+        if verdict == Code.INVALID_PRODUCER_EPOCH:
+            return verdict
+        return self._participants.fault(key, row, known, header) or verdict
 
     def _copy(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """A live batch was written again further on: the old place can be freed.

@@ -31,6 +31,9 @@ from kproxy.virtual.types import PartitionKey, QueueId
 NAMED_MAX = 500
 """Partitions in one ENLIST, BEGIN or MARKER; pending offsets that one MARKER settles."""
 
+ASKS_ONLY = 0
+"""The version of an ENLIST that only asks whether all take part (Kafka's verification)."""
+
 _FORM = 1
 _LENGTH = struct.Struct(">H")
 _INIT = struct.Struct(">iqh")
@@ -118,7 +121,8 @@ class InitProducer(NamedTuple):
 class Enlist(NamedTuple):
     """Partitions and groups take part in a producer's transaction; the first ones open it.
 
-    `version`: of the transaction protocol; 2 where a Produce or a commit enlists by itself.
+    `version`: of the transaction protocol; 2 where a Produce or a commit enlists by itself;
+    `ASKS_ONLY`.
     """
 
     transactional_id: str
@@ -292,7 +296,8 @@ class Marker(NamedTuple):
             _FORM, self.producer_id, self.epoch, self.number, self.commit,
             len(self.partitions), len(self.groups),
         ) + _named(self.partitions, self.groups)  # fmt: skip
-        return Envelope(Kind.MARKER, time_ms=self.time_ms, body=body)
+        # Who sends a group's end waits for its outcome; of partitions nothing more can be said.
+        return Envelope(Kind.MARKER, number=len(self.groups), time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "Marker":

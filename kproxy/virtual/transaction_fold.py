@@ -12,6 +12,7 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import (
+    ASKS_ONLY,
     NAMED_MAX,
     Complete,
     End,
@@ -22,7 +23,6 @@ from kproxy.virtual.transaction_commands import (
 )
 from kproxy.virtual.transaction_rows import (
     EPOCH_LAST,
-    EPOCH_MAX,
     Transaction,
     TransactionState,
     decode_transaction,
@@ -83,7 +83,7 @@ class TransactionFold:
         if row.state.is_ending:
             return Outcome(Code.CONCURRENT_TRANSACTIONS)
         if row.state == _ONGOING:
-            self._put(name, row, self._fenced(row, time_ms))
+            self._put(name, row, self._fenced(log_offset, row, time_ms))
             return Outcome(Code.CONCURRENT_TRANSACTIONS)
         after = row._replace(
             timeout_ms=timeout_ms, state=_EMPTY, start_ms=-1, update_ms=time_ms, participants=0
@@ -102,17 +102,15 @@ class TransactionFold:
         self._put(name, row, after)
         return Outcome(Code.NONE, after.producer_id, epoch=after.epoch)
 
-    def _fenced(self, row: Transaction, time_ms: int) -> Transaction:
-        """What is open is aborted; its producer's epoch is given to nobody."""
-        epoch = min(row.epoch + 1, EPOCH_MAX)
-        return row._replace(
-            epoch=epoch,
+    def _fenced(self, log_offset: int, row: Transaction, time_ms: int) -> Transaction:
+        """What is open is aborted; who has its epoch can go on only by INIT_PRODUCER."""
+        aborting = row._replace(
             state=TransactionState.PREPARE_ABORT,
             update_ms=time_ms,
             ending_producer_id=row.producer_id,
             ending_epoch=row.epoch,
-            marker_epoch=epoch,
         )
+        return self._bumped(log_offset, aborting)
 
     # -- who takes part
 
@@ -129,6 +127,10 @@ class TransactionFold:
         opened = row.state == _ONGOING
         number = row.number if opened else log_offset
         state, added = self._state, 0
+        if asked.version == ASKS_ONLY:
+            keys = [transaction_rows.participant_key(number, one) for one in asked.participants]
+            taken = opened and all(state.get(key) is not None for key in keys)
+            return Outcome(Code.NONE if taken else Code.TRANSACTION_ABORTABLE, number)
         for participant in dict.fromkeys(asked.participants):
             key = transaction_rows.participant_key(number, participant)
             if opened and state.get(key) is not None:
@@ -173,7 +175,7 @@ class TransactionFold:
         asked = End.decode(envelope)
         row = self._row(asked.transactional_id)
         if asked.cause == EndCause.TIMEOUT:
-            return self._end_late(asked, row)
+            return self._end_late(log_offset, asked, row)
         if row is None:
             return Outcome(Code.INVALID_PRODUCER_ID_MAPPING)
         code = self._end_fault(asked, row)
@@ -211,11 +213,11 @@ class TransactionFold:
             epoch=0,
         )
 
-    def _end_late(self, asked: End, row: Transaction | None) -> Outcome:
+    def _end_late(self, log_offset: int, asked: End, row: Transaction | None) -> Outcome:
         """It was open for too long, if it still is the one that was looked at."""
         if row is None or row.state != _ONGOING or row.number != asked.number:
             return Outcome(Code.INVALID_TXN_STATE)
-        self._put(asked.transactional_id, row, self._fenced(row, asked.time_ms))
+        self._put(asked.transactional_id, row, self._fenced(log_offset, row, asked.time_ms))
         return Outcome(Code.NONE, row.producer_id, epoch=row.epoch)
 
     def _end_fault(self, asked: End, row: Transaction) -> Code | None:
@@ -239,10 +241,7 @@ class TransactionFold:
             other = asked.number not in (transaction_rows.NO_NUMBER, row.number)
             return Code.INVALID_TXN_STATE if other else None
         if row.state.is_ending:
-            if bumps and not repeats:
-                return Code.PRODUCER_FENCED
-            same = row.state == _PREPARE[asked.commit]
-            return Code.CONCURRENT_TRANSACTIONS if same else Code.INVALID_TXN_STATE
+            return Code.CONCURRENT_TRANSACTIONS
         if not bumps:
             same = row.state == _COMPLETE[asked.commit]
             return Code.NONE if same else Code.INVALID_TXN_STATE

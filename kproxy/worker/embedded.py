@@ -48,6 +48,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
                 )
                 housekeeping.start_soon(worker.groups.run)
+                housekeeping.start_soon(worker.transactions.run)
                 retention = Retention(shard, config, lookup, worker.now_ms)
                 compactor = Compactor(
                     shard, config, lookup, worker.now_ms, counters=worker.counters

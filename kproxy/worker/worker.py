@@ -1,8 +1,9 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import anyio
@@ -24,6 +25,7 @@ from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
+from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import QueueId
@@ -38,12 +40,19 @@ def _uncounted() -> ResponseBudget:
     return ResponseBudget(MemoryBudget(sys.maxsize))
 
 
-class NextRequestSignal:
-    """Whether the client has sent more that waits behind the request being answered."""
+_serials = count(1)
 
-    __slots__ = ("_wake", "arrived")
+
+class NextRequestSignal:
+    """Whether the client has sent more that waits behind the request being answered.
+
+    Each connection has one. `connection`: later connections have higher numbers.
+    """
+
+    __slots__ = ("_wake", "arrived", "connection")
 
     def __init__(self) -> None:
+        self.connection = next(_serials)
         self.arrived = False
         self._wake: anyio.Event | None = None
 
@@ -92,6 +101,14 @@ class ShardRouter(Protocol):
         """Put a command in line in the home shard of queue `name`, wherever that is."""
         ...
 
+    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
+        """Append to a shard's log, whoever serves it: settled once all are durable there."""
+        ...
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
+        """Append a command to a shard's log: settled with what its owner's fold decides."""
+        ...
+
     async def wait_for_catalogue(self, names: Iterable[str]) -> None:
         """Wait until what was decided about these queues by now is known. Raises KafkaError."""
         ...
@@ -112,6 +129,12 @@ class OneShard:
         return [self._shard]
 
     def submit(self, name: str, envelope: Envelope) -> Ticket:
+        return self._shard.append([envelope])
+
+    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
+        return self._shard.append(envelopes)
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
         return self._shard.append([envelope])
 
     async def wait_for_catalogue(self, names: Iterable[str]) -> None:
@@ -154,6 +177,7 @@ class Worker:
         self.counters = Counters()
         self.now_ms = clock.now_ms
         self.groups = Coordinators(routes.all, config, lookup, clock.now_ms)
+        self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
 

@@ -1,0 +1,204 @@
+"""The coordinator of one shard's transactional ids: it sees decided ends through.
+
+All is decided in the fold (`virtual.transaction_fold`). A coordinator reads what rows say is left
+to do, and appends it: a MARKER to each shard that takes part, and COMPLETE once all are durable.
+Two coordinators of one transaction append the same, and the second time has no effect.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from kproxy.errors import KafkaError
+from kproxy.log.base import Ticket
+from kproxy.loop.pace import scanned
+from kproxy.protocol.batch import control_batch
+from kproxy.shard.shard import Shard
+from kproxy.virtual import transaction_rows
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.transaction_commands import NAMED_MAX, Complete, Marker
+from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
+from kproxy.virtual.types import PartitionKey
+
+_log = structlog.get_logger()
+
+_AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
+_DRIVEN_MAX = 200  # transactions that are ended at a time, of one shard
+_BEGUN_MAX = 10_000  # open ones of which it is known on which connection they began
+
+
+class ShardLogs(Protocol):
+    """The way to the logs of all shards."""
+
+    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
+        """Append to a shard's log, whoever serves it: settled once all are durable there."""
+        ...
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
+        """Append a command to a shard's log: settled with what its owner's fold decides."""
+        ...
+
+
+class TransactionCoordinator:
+    """One shard's. `drive` ends what is decided; handlers wait for it."""
+
+    def __init__(self, shard: Shard, logs: ShardLogs, now_ms: Callable[[], int]) -> None:
+        self.shard = shard
+        self.claim_offset = shard.claim_offset
+        self._logs = logs
+        self._now_ms = now_ms
+        self._driven: dict[str, anyio.Event] = {}
+        self._room = anyio.Semaphore(_DRIVEN_MAX)
+        self._begun: dict[str, tuple[int, int]] = {}
+
+    def row(self, transactional_id: str) -> Transaction | None:
+        data = self.shard.state.get(transaction_rows.transaction_key(transactional_id))
+        return None if data is None else transaction_rows.decode_transaction(data)
+
+    # -- which connection a transaction was begun on
+
+    def is_late(self, transactional_id: str, connection: int) -> bool:
+        """Whether a request came on a connection older than the one that began what is open.
+
+        Without KIP-890 nothing in it tells a request for an earlier transaction that was delayed
+        from one for this (KAFKA-17754). A client that reconnected has given the older one up.
+        """
+        row = self.row(transactional_id)
+        begun = self._begun.get(transactional_id)
+        if row is None or begun is None or row.state != TransactionState.ONGOING:
+            return False
+        return row.number == begun[0] and connection < begun[1]
+
+    def note_begun(self, transactional_id: str, number: int, connection: int) -> None:
+        """A transaction without KIP-890 took part in something, on this connection."""
+        known = self._begun.pop(transactional_id, (-1, 0))
+        if known[0] == number:
+            connection = known[1]
+        elif len(self._begun) >= _BEGUN_MAX:
+            del self._begun[next(iter(self._begun))]
+        self._begun[transactional_id] = number, connection
+
+    # -- ending
+
+    def drive(self, transactional_id: str, tasks: TaskGroup) -> anyio.Event:
+        """See a decided end through; the event is set when it is, or the shard is another's."""
+        known = self._driven.get(transactional_id)
+        if known is not None:
+            return known
+        event = self._driven[transactional_id] = anyio.Event()
+        tasks.start_soon(self._drive, transactional_id, event)
+        return event
+
+    async def _drive(self, transactional_id: str, event: anyio.Event) -> None:
+        wait_s = _AGAIN_S
+        try:
+            async with self._room:
+                while self.shard.serving:
+                    row = self.row(transactional_id)
+                    if row is None or not row.state.is_ending:
+                        return
+                    if await self._end(transactional_id, row, event):
+                        return
+                    await anyio.sleep(wait_s)
+                    wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+        finally:
+            if self._driven.get(transactional_id) is event:
+                del self._driven[transactional_id]
+            event.set()
+
+    async def _end(self, transactional_id: str, row: Transaction, event: anyio.Event) -> bool:
+        """Tell all who take part; whether they know and it is complete."""
+        ending = _Ending(row, self._now_ms())
+        tickets: list[Ticket] = []
+        groups: list[Participant] = []
+        async with aclosing(self._participants(row.number)) as lots:
+            async for shard, some in lots:
+                keys = [one.key for one in some if one.key is not None]
+                groups += [one for one in some if one.key is None]
+                if keys:
+                    tickets.append(self._logs.land(shard, [ending.marker(keys, ())]))
+        left = await self._end_groups(groups, ending)
+        if not await _done(tickets) or left is None:
+            return False
+        while left:
+            left = await self._end_groups(left, ending)
+            if left is None:
+                return False
+        complete = Complete(transactional_id, row.number, self._now_ms()).envelope
+        lots_named = range(0, max(1, row.participants), NAMED_MAX)
+        completed = self.shard.append([complete() for _ in lots_named])
+        event.set()  # what comes to this log from now on comes behind it
+        return await _done([completed])
+
+    async def _end_groups(
+        self, groups: Iterable[Participant], ending: "_Ending"
+    ) -> list[Participant] | None:
+        """Groups of which more offsets wait; None where it is not known."""
+        asked = [
+            (group, self._logs.ask(group.shard, ending.marker((), (group.group,))))
+            for group in groups
+        ]
+        left: list[Participant] | None = []
+        for group, ticket in asked:
+            try:
+                (outcome,) = await ticket.wait()
+            except KafkaError:
+                left = None
+                continue
+            if outcome.code:
+                left = None
+            elif outcome.number > 0 and left is not None:
+                left.append(group)
+        return left
+
+    async def _participants(
+        self, number: int
+    ) -> AsyncGenerator[tuple[int, list[Participant]], None]:
+        """(shard, some who take part there), `NAMED_MAX` at most; others have turns in between."""
+        some: list[Participant] = []
+        rows = scanned(self.shard.kv.scan, *transaction_rows.participants_range(number), NAMED_MAX)
+        async with aclosing(rows) as lots:
+            async for found in lots:
+                for key, _ in found:
+                    participant = transaction_rows.participant_of(key)
+                    if some and (some[0].shard != participant.shard or len(some) == NAMED_MAX):
+                        yield some[0].shard, some
+                        some = []
+                    some.append(participant)
+        if some:
+            yield some[0].shard, some
+
+
+class _Ending:
+    """What all markers of one transaction's end have in common."""
+
+    def __init__(self, row: Transaction, time_ms: int) -> None:
+        self._row = row
+        self._time_ms = time_ms
+        self._commit = row.state == TransactionState.PREPARE_COMMIT
+        self._batch = control_batch(
+            row.ending_producer_id, row.marker_epoch, commit=self._commit, time_ms=time_ms
+        )
+
+    def marker(self, keys: Sequence[PartitionKey], groups: Sequence[str]) -> Envelope:
+        row = self._row
+        return Marker(
+            self._batch, row.ending_producer_id, row.ending_epoch, row.number, self._commit,
+            keys, groups, self._time_ms,
+        ).envelope()  # fmt: skip
+
+
+async def _done(tickets: Iterable[Ticket]) -> bool:
+    """Whether all are durable."""
+    for ticket in tickets:
+        try:
+            outcomes = await ticket.wait()
+        except KafkaError:
+            return False
+        if any(outcome.code for outcome in outcomes):
+            return False
+    return True

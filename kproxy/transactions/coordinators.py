@@ -1,0 +1,238 @@
+"""The coordinators of all shards that this worker serves, and what time does to transactions.
+
+- A transaction that is open for longer than its timeout is aborted, and its producer fenced.
+- One that is ending is seen through, also where an earlier owner of the shard began to.
+- A transactional id that nobody has used for `transactional_id_expiration_ms` is forgotten, and so
+  is what a shard remembers of a producer after `producer_id_expiration_ms`.
+
+All are found by indexes, and decided by logged commands.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.loop.pulse import pulse
+from kproxy.shard.appends import append_all
+from kproxy.shard.due_index import DueIndexScanner
+from kproxy.shard.shard import Shard
+from kproxy.transactions.coordinator import ShardLogs, TransactionCoordinator
+from kproxy.virtual import transaction_rows
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.transaction_commands import End, EndCause, ExpireTransaction
+from kproxy.virtual.transaction_rows import TransactionState
+
+_ROWS_AT_ONCE = 200
+_FOLLOW_S = 0.25
+_LATE_MS = 24 * 3600 * 1000  # filed later than that from now: by a clock that was ahead
+
+
+class TransactionCoordinators:
+    """A coordinator for each shard that is served here."""
+
+    def __init__(
+        self,
+        serving: Callable[[], list[Shard]],
+        logs: ShardLogs,
+        config: Config,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._serving = serving
+        self._logs = logs
+        self._config = config
+        self._now_ms = now_ms
+        self._by_shard: dict[int, TransactionCoordinator] = {}
+        self._tasks: TaskGroup | None = None
+
+    def of(self, shard: Shard) -> TransactionCoordinator:
+        """The coordinator of a shard that is served here now."""
+        known = self._by_shard.get(shard.shard)
+        if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
+            known = TransactionCoordinator(shard, self._logs, self._now_ms)
+            self._by_shard[shard.shard] = known
+        return known
+
+    def drive(self, shard: Shard, transactional_id: str) -> anyio.Event:
+        """See a decided end through; the event is set when it is."""
+        tasks = shard.tasks or self._tasks
+        assert tasks is not None, "coordinators run"
+        return self.of(shard).drive(transactional_id, tasks)
+
+    async def run(self) -> None:
+        """Let time pass for the transactions of the shards that are served here."""
+        looking: dict[int, _Looks] = {}
+        async with anyio.create_task_group() as self._tasks:
+            while True:
+                shards = self._serving()
+                for index in looking.keys() - {shard.shard for shard in shards}:
+                    del looking[index]
+                    self._by_shard.pop(index, None)
+                for shard in shards:
+                    known = looking.get(shard.shard)
+                    if known is None or not known.of(shard):
+                        known = looking[shard.shard] = _Looks(
+                            shard, self._config, self._now_ms, partial(self.drive, shard)
+                        )
+                        (shard.tasks or self._tasks).start_soon(known.run)
+                await pulse(_FOLLOW_S)
+
+
+class _Looks:
+    """What is looked at in one shard, and when next."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        config: Config,
+        now_ms: Callable[[], int],
+        drive: Callable[[str], anyio.Event],
+    ) -> None:
+        self._shard = shard
+        self._claim_offset = shard.claim_offset
+        abort_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        expire_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
+        forget_ms = config.producer_id_expiration_check_interval_ms
+        self._scanners: list[tuple[_Scanner, int]] = [
+            (_Open(shard, now_ms, drive), abort_ms),
+            (_Idle(shard, now_ms, config.transactional_id_expiration_ms), expire_ms),
+            (_Producers(shard, now_ms, config.producer_id_expiration_ms), forget_ms),
+        ]
+        self._next_s = [0.0] * len(self._scanners)  # all at once: an earlier owner may have ended
+        self._period_s = min(period_ms for _, period_ms in self._scanners) / 1000
+
+    def of(self, shard: Shard) -> bool:
+        return self._shard is shard and self._claim_offset == shard.claim_offset
+
+    async def run(self) -> None:
+        """As long as the shard is served by this claim."""
+        while self._shard.serving and self.of(self._shard):
+            now = anyio.current_time()
+            for number, (scanner, period_ms) in enumerate(self._scanners):
+                if now >= self._next_s[number]:
+                    self._next_s[number] = now + period_ms / 1000
+                    while self._shard.serving and await scanner.scan_once():
+                        await checkpoint()
+            await pulse(self._period_s)
+
+
+class _Scanner(DueIndexScanner):
+    """One of a shard's indexes of transactions."""
+
+    def __init__(self, shard: Shard, index: RowKind, now_ms: Callable[[], int]) -> None:
+        super().__init__(shard, index, _ROWS_AT_ONCE, _FOLLOW_S)
+        self._kind = index
+        self._now_ms = now_ms
+
+    def _due(self, age_ms: int = 0) -> tuple[list[bytes], bool]:
+        """Keys of what was filed under a time so long ago, and whether there may be more."""
+        now = self._now_ms()
+        end = transaction_rows.due_end(self._kind, now - age_ms)
+        return self._next_due(end, transaction_rows.due_end(self._kind, now + _LATE_MS))
+
+    async def _append(self, envelopes: list[Envelope]) -> bool:
+        """Whether the log took them all; else they are given again another time."""
+        if envelopes:
+            outcomes = await append_all((self._shard, envelope) for envelope in envelopes)
+            if any(outcome.code for outcome in outcomes):
+                self._retry()
+                return False
+        return True
+
+    def _drop(self, stale: list[bytes]) -> None:
+        if stale:
+            self._shard.commit(dict.fromkeys(stale))
+
+
+class _Open(_Scanner):
+    """Transactions that are open for too long, or that end."""
+
+    def __init__(
+        self, shard: Shard, now_ms: Callable[[], int], drive: Callable[[str], anyio.Event]
+    ) -> None:
+        super().__init__(shard, RowKind.TRANSACTION_DUE, now_ms)
+        self._drive = drive
+
+    async def scan_once(self) -> bool:
+        keys, more = self._due()
+        stale: list[bytes] = []
+        late: list[tuple[str, Envelope]] = []
+        for key in keys:
+            _, name = transaction_rows.transaction_of_due(key)
+            data = self._shard.state.get(transaction_rows.transaction_key(name))
+            row = None if data is None else transaction_rows.decode_transaction(data)
+            if row is None or transaction_rows.transaction_due_key(row, name) != key:
+                stale.append(key)
+                continue
+            self._leave(key)
+            if row.state.is_ending:
+                self._drive(name)
+            elif row.state == TransactionState.ONGOING:
+                end = End(
+                    name, row.producer_id, row.epoch, row.version, False, row.number,
+                    self._now_ms(), EndCause.TIMEOUT,
+                )  # fmt: skip
+                late.append((name, end.envelope()))
+        self._drop(stale)
+        if await self._append([envelope for _, envelope in late]):
+            for name, _ in late:
+                self._drive(name)
+            return more
+        return False
+
+
+class _Idle(_Scanner):
+    """Transactional ids that nobody uses."""
+
+    def __init__(self, shard: Shard, now_ms: Callable[[], int], kept_ms: int) -> None:
+        super().__init__(shard, RowKind.TRANSACTION_IDLE, now_ms)
+        self._kept_ms = kept_ms
+
+    async def scan_once(self) -> bool:
+        keys, more = self._due(self._kept_ms)
+        stale: list[bytes] = []
+        expired: list[Envelope] = []
+        for key in keys:
+            _, name = transaction_rows.transaction_of_due(key)
+            data = self._shard.state.get(transaction_rows.transaction_key(name))
+            row = None if data is None else transaction_rows.decode_transaction(data)
+            if row is None or transaction_rows.transaction_due_key(row, name) != key:
+                stale.append(key)
+            else:
+                expired.append(ExpireTransaction(name, -1, row.update_ms).envelope())
+        self._drop(stale)
+        return await self._append(expired) and more
+
+
+class _Producers(_Scanner):
+    """Producers that a shard remembers: filed once each, and again where they are used since."""
+
+    def __init__(self, shard: Shard, now_ms: Callable[[], int], kept_ms: int) -> None:
+        super().__init__(shard, RowKind.PRODUCER_DUE, now_ms)
+        self._kept_ms = kept_ms
+
+    async def scan_once(self) -> bool:
+        keys, more = self._due(self._kept_ms)
+        before_ms = self._now_ms() - self._kept_ms
+        stale: list[bytes] = []
+        again: dict[bytes, bytes | None] = {}
+        expired: list[Envelope] = []
+        for key in keys:
+            producer_id = transaction_rows.producer_id_of_key(key)
+            data = self._shard.state.get(transaction_rows.transactional_producer_key(producer_id))
+            stale.append(key)
+            if data is None:
+                continue
+            used_ms = transaction_rows.decode_transactional_producer(data).used_ms
+            if used_ms > before_ms:
+                again[transaction_rows.producer_due_key(used_ms, producer_id)] = b""
+            else:
+                expired.append(ExpireTransaction("", producer_id, used_ms).envelope())
+        if not await self._append(expired):
+            return False
+        self._shard.commit(dict.fromkeys(stale) | again)
+        return more
