@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST
+from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST, TRANSACTIONS_FROM
 from kproxy.worker.worker import Request, Worker
 
+TRANSACTION_FEATURE, TRANSACTION_VERSION = "transaction.version", 2
 _UPGRADE = 1
 _RESULT_BYTES = 400  # made of a dict, about
 
@@ -14,12 +15,21 @@ _RESULT_BYTES = 400  # made of a dict, about
 def described(worker: Worker) -> Mapping[str, Any]:
     """The features part of an ApiVersionsResponse; the epoch rises with the level."""
     level = worker.level.value
+    finalized = [{"name": FEATURE, "max_version_level": level, "min_version_level": level}]
+    if worker.level.reaches(TRANSACTIONS_FROM):  # KIP-890: clients then enlist by writing
+        in_force = {"max_version_level": TRANSACTION_VERSION, "min_version_level": 0}
+        finalized.append({"name": TRANSACTION_FEATURE, **in_force})
     return {
-        "supported_features": [{"name": FEATURE, "min_version": OLDEST, "max_version": NEWEST}],
-        "finalized_features_epoch": level,
-        "finalized_features": [
-            {"name": FEATURE, "max_version_level": level, "min_version_level": level}
+        "supported_features": [
+            {"name": FEATURE, "min_version": OLDEST, "max_version": NEWEST},
+            {
+                "name": TRANSACTION_FEATURE,
+                "min_version": 0,
+                "max_version": TRANSACTION_VERSION,
+            },
         ],
+        "finalized_features_epoch": level,
+        "finalized_features": finalized,
     }
 
 

@@ -18,7 +18,7 @@ from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
-_GROUP = 0
+_GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
 _COMMIT_BY_ID = 10
 _COMMIT_NOT_FOUND = 9  # says that the group is not there
 _MEMBER_ID_MAX = 32767  # bytes; what is longer is no member's
@@ -28,7 +28,7 @@ _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_ME
 
 
 async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """Groups live on this worker; transactions are refused, for there are none yet."""
+    """A FindCoordinatorResponse: who serves the shard of a group or of a transactional id."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
     found = []
@@ -40,9 +40,9 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
 
 def _coordinator(worker: Worker, key: str, key_type: int) -> dict[str, Any]:
     node = worker.cluster.coordinator(key)
-    if key_type == _GROUP and node is None:
+    if key_type in (_GROUP, _TRANSACTION) and node is None:
         return _no_coordinator(key, Code.COORDINATOR_NOT_AVAILABLE, "nobody serves it right now")
-    if key_type == _GROUP and node is not None:
+    if key_type in (_GROUP, _TRANSACTION) and node is not None:
         return {
             "key": key,
             "node_id": node.node_id,
@@ -51,7 +51,7 @@ def _coordinator(worker: Worker, key: str, key_type: int) -> dict[str, Any]:
             "error_code": Code.NONE,
             "error_message": None,
         }
-    message = "kproxy has no coordinator of this kind: only groups"
+    message = "kproxy has no coordinator of this kind"
     return _no_coordinator(key, Code.INVALID_REQUEST, message)
 
 

@@ -1,5 +1,5 @@
 """What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), DescribeQuorum (55),
-ListConfigResources (74). Of transactions (66) kproxy has none, and answers so.
+ListConfigResources (74).
 """
 
 import shutil
@@ -170,11 +170,6 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
         if b.node_id == leader
     ]
     return {"error_code": Code.NONE, "error_message": None, "topics": topics, "nodes": nodes}
-
-
-async def list_transactions(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListTransactionsResponse: there are none."""
-    return {"error_code": Code.NONE, "unknown_state_filters": (), "transaction_states": ()}
 
 
 async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -3,36 +3,55 @@
 The handler refuses what needs no fold. It appends the rest before it returns, with one ticket per
 shard, so appends keep the arrival order of their connection. If a request names a partition twice,
 the last records count, as in Kafka; a malformed earlier one makes the partition's answer an error,
-as in Kafka. Left out: transactions.
+as in Kafka. A transactional batch whose partition does not take part in its transaction waits for
+the coordinator (`handlers.enlisting`).
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from anyio import Event
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers import enlisting
 from kproxy.handlers.inspection import Inspected, inspect
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.protocol.batch import ZSTD_FROM, BadBatch, BatchHeader, Records, check, stamped
+from kproxy.protocol.batch import (
+    HEADER_BYTES,
+    ZSTD_FROM,
+    BadBatch,
+    BatchHeader,
+    Records,
+    check,
+    read_header,
+    stamped,
+)
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.appends import TICKET_MAX, Appends
-from kproxy.virtual import producers
+from kproxy.shard.shard import Shard
+from kproxy.virtual import producers, transaction_rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import Queue
-from kproxy.virtual.types import QueueId
+from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
 BATCHES_AT_ONCE = TICKET_MAX  # taken in one turn of the loop
 _NOT_ANSWERED = Produced(-1, Code.KAFKA_STORAGE_ERROR)
+Refusals = dict[PartitionKey, Code]
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
 
-class NotInspected(Exception):
-    """A batch is for a queue whose settings ask for a look at its records."""
+class NotReady(Exception):
+    """Something is to be done before a batch is taken: `handle` does it.
+
+    Its queue's settings ask for a look at its records, or its partition does not take part yet in
+    the transaction that it is for.
+    """
 
 
 def is_long(request: ProduceRequest) -> bool:
@@ -54,9 +73,14 @@ class ProduceCall:
         version: int,
         request: ProduceRequest,
         inspected: Inspected | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
-        """`inspected`: what was found inside of batches, None where nobody has looked yet."""
+        """`inspected`: what was found inside of batches, None where nobody has looked yet.
+
+        `refusals`: partitions that cannot take part in a transaction, None where nobody has asked.
+        """
         self._inspected = inspected
+        self._refusals = refusals
         self._worker = worker
         self._version = version
         self._check_ms = worker.config.retention_check_ms
@@ -66,7 +90,8 @@ class ProduceCall:
         self._topics: list[tuple[str | bytes, list[Produced]]] = []
         self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
-        self._transactional = request.transactional_id is not None
+        self._transactional_id = request.transactional_id
+        self._transactional: set[int] = set()  # which of those that wait are transactional
 
     def send(self) -> None:
         """Put what was taken in line."""
@@ -130,7 +155,13 @@ class ProduceCall:
             return
         restamped = batch is not records
         key, state = (queue.queue_id, index), shard.state
-        if header.producer_id >= 0 and (row := state.partition(key)) is not None:
+        if header.is_transactional and header.producer_id >= 0:
+            fault = self._transaction_fault(shard, key, header)
+            if fault:
+                answers.append(Produced(index, fault))
+                return
+            self._transactional.add(len(self._waiting))
+        elif header.producer_id >= 0 and (row := state.partition(key)) is not None:
             sent = producers.repeated(producers.find(state, key, row, header.producer_id), header)
             if sent is not None:  # it is applied, and so durable: nothing to append
                 answers.append(Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start))
@@ -148,9 +179,9 @@ class ProduceCall:
             shard.note_uncompacted(key)
 
     def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Records | None:
-        """Raises BadBatch; NotInspected."""
+        """Raises BadBatch; NotReady."""
         if self._inspected is None:
-            raise NotInspected
+            raise NotReady
         key = (queue.queue_id, index)
         if key not in self._inspected:  # its settings have changed since: it is sent again
             raise BadBatch(Code.NOT_LEADER_OR_FOLLOWER, "the queue's settings have just changed")
@@ -159,12 +190,21 @@ class ProduceCall:
             raise found
         return found
 
+    def _transaction_fault(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> Code:
+        """Raises NotReady: whether the partition takes part is for the coordinator to say."""
+        opened = transaction_rows.open_in(shard.state.get, key, header.producer_id)
+        if opened is not None and opened.epoch == header.producer_epoch:
+            return Code.NONE
+        if self._refusals is None:
+            raise NotReady
+        return self._refusals.get(key, Code.NONE)
+
     def _stamped(self, settings: QueueSettings, header: BatchHeader, records: Records) -> Records:
-        if header.is_transactional or self._transactional:
-            # What Kafka answers where the request names no transactional id of the producer's.
-            raise BadBatch(
-                Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
-            )
+        if header.is_transactional and not self._transactional_id:
+            if self._transactional_id is None:
+                code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                raise BadBatch(code, "the request names no transactional id")
+            raise BadBatch(Code.INVALID_REQUEST, "the transactional id is empty")
         now_ms, ahead_ms = self._now_ms, settings.timestamp_after_max_ms
         if settings.log_append_time:
             return stamped(records, now_ms)
@@ -199,6 +239,10 @@ class ProduceCall:
         return produce_body(self._version, self._topics, len(self._topics))
 
     def _settle(self, outcomes: list[Outcome]) -> None:
+        for number in self._transactional:
+            if outcomes[number].code == Code.INVALID_TXN_STATE:
+                code = enlisting.code_of_produce(Code.TRANSACTION_ABORTABLE, self._version)
+                outcomes[number] = Outcome(code)
         unknown = Code.UNKNOWN_TOPIC_ID if self._by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
         for (answers, slot, index), outcome in zip(self._waiting, outcomes, strict=True):
             code = unknown if outcome.code == Code.UNKNOWN_TOPIC_ID else outcome.code
@@ -216,7 +260,7 @@ def append(worker: Worker, version: int, request: ProduceRequest) -> ProduceCall
     try:
         for topic in request.topics:
             call.take(topic)
-    except NotInspected:
+    except NotReady:
         return None
     call.send()
     return call
@@ -229,7 +273,9 @@ async def handle(worker: Worker, request: Request) -> bytes:
     each named very often, is short.
     """
     budget, body = request.budget, request.body
-    call = ProduceCall(worker, request.version, body, await inspect(worker, request, body))
+    inspected = await inspect(worker, request, body)
+    refusals = await _take_part(worker, request, body)
+    call = ProduceCall(worker, request.version, body, inspected, refusals)
     taken = 0
     for topic in body.topics:
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):
@@ -249,3 +295,57 @@ async def handle(worker: Worker, request: Request) -> bytes:
         return await worker.encoded(budget, call.body) or b""
     except KafkaError as error:
         raise Malformed(f"{error.code.name}: {error}") from error
+
+
+async def _take_part(worker: Worker, request: Request, body: ProduceRequest) -> Refusals:
+    """Have partitions take part in the transactions of their batches; those that cannot."""
+    refusals: Refusals = {}
+    name = body.transactional_id
+    if not name:
+        return refusals
+    enlists = request.version >= enlisting.ENLISTS_FROM
+    wanted: dict[tuple[int, int], list[Participant]] = {}
+    for topic, partitions in body.topics:
+        queue = _queue_of(worker, topic)
+        for index, records in partitions if queue is not None else ():
+            assert queue is not None
+            await request.budget.step()
+            one = _absent(worker, queue, index, records)
+            if one is not None:
+                wanted.setdefault(one[0], []).append(one[1])
+    for producer, participants in wanted.items():
+        code = await enlisting.take_part(worker, name, *producer, participants, enlists=enlists)
+        if code:
+            code = enlisting.code_of_produce(code, request.version)
+            refusals |= {one.key: code for one in participants if one.key is not None}
+    return refusals
+
+
+def _queue_of(worker: Worker, topic: str | bytes) -> Queue | None:
+    if isinstance(topic, bytes):
+        return worker.catalogue.find_id(QueueId(topic))
+    queue = worker.catalogue.find(topic)
+    if queue is None and worker.config.auto_create:
+        with suppress(KafkaError):
+            return worker.catalogue.create(topic)[0]
+    return queue
+
+
+def _absent(
+    worker: Worker, queue: Queue, index: int, records: Records | None
+) -> tuple[tuple[int, int], Participant] | None:
+    """(producer id and epoch, partition) where it does not take part in its batch's transaction."""
+    if not records or len(records) < HEADER_BYTES or not 0 <= index < queue.partitions:
+        return None
+    header = read_header(records)
+    if not header.is_transactional or header.is_control or header.producer_id < 0:
+        return None
+    try:
+        shard = worker.shard(queue.name, index)
+    except KafkaError:
+        return None
+    key = (queue.queue_id, index)
+    opened = transaction_rows.open_in(shard.state.get, key, header.producer_id)
+    if opened is not None and opened.epoch == header.producer_epoch:
+        return None
+    return (header.producer_id, header.producer_epoch), Participant(shard.shard, key)

@@ -1,13 +1,14 @@
 """InitProducerId (22), versions 0 to 5: an id for an idempotent producer (KIP-98, KIP-360).
 
-A producer without a transactional id gets a new id at each call, as from Kafka. Left out:
-transactional ids.
+A producer without a transactional id gets a new id at each call, as from Kafka. One with such an id
+gets what its coordinator says (`handlers.transactions`).
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers import transactions
 from kproxy.shard.appends import append
 from kproxy.virtual.commands import AllocateProducerId
 from kproxy.worker.worker import Request, Worker
@@ -15,14 +16,9 @@ from kproxy.worker.worker import Request, Worker
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An InitProducerIdResponse; the allocation is durable, so no id is ever given twice."""
+    if request.body.transactional_id is not None:
+        return await transactions.init(worker, request)
     refused = {"error_code": Code.NONE, "producer_id": -1, "producer_epoch": -1}
-    transactional_id = request.body.transactional_id
-    if transactional_id is not None:
-        # Kafka's own code for an empty id; for others the one that clients take as final.
-        code = Code.INVALID_REQUEST
-        if transactional_id:
-            code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return refused | {"error_code": code}
     try:
         shard = worker.any_shard()
     except KafkaError as error:

@@ -35,6 +35,9 @@ from kproxy.handlers import (
     security,
     topic_partitions,
     topics,
+    transaction_admin,
+    transaction_offsets,
+    transactions,
 )
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.memory_budget import ResponseBudget
@@ -97,6 +100,11 @@ _APIS = (
     Api(key=ApiKey.DELETE_RECORDS, low=0, high=2, handle=topics.delete_records),
     Api(key=ApiKey.INIT_PRODUCER_ID, low=0, high=5, handle=producer_ids.handle),
     Api(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, low=2, high=4, handle=list_offsets.for_leader_epoch),
+    Api(key=ApiKey.ADD_PARTITIONS_TO_TXN, low=0, high=5, handle=transactions.add_partitions),
+    Api(key=ApiKey.ADD_OFFSETS_TO_TXN, low=0, high=4, handle=transactions.add_offsets),
+    Api(key=ApiKey.END_TXN, low=0, high=5, handle=transactions.end),
+    Api(key=ApiKey.WRITE_TXN_MARKERS, low=1, high=2, handle=transaction_admin.write_markers),
+    Api(key=ApiKey.TXN_OFFSET_COMMIT, low=0, high=5, handle=transaction_offsets.commit),
     Api(key=ApiKey.DESCRIBE_ACLS, low=1, high=3, handle=security.describe_acls),
     Api(key=ApiKey.CREATE_ACLS, low=1, high=3, handle=security.create_acls),
     Api(key=ApiKey.DELETE_ACLS, low=1, high=3, handle=security.delete_acls),
@@ -122,7 +130,8 @@ _APIS = (
     Api(key=ApiKey.DESCRIBE_CLUSTER, low=0, high=2, handle=metadata.describe_cluster),
     Api(key=ApiKey.DESCRIBE_PRODUCERS, low=0, high=0, handle=operations.producers),
     Api(key=ApiKey.UNREGISTER_BROKER, low=0, high=0, handle=replicas.unregister),
-    Api(key=ApiKey.LIST_TRANSACTIONS, low=0, high=2, handle=operations.list_transactions),
+    Api(key=ApiKey.DESCRIBE_TRANSACTIONS, low=0, high=0, handle=transaction_admin.describe),
+    Api(key=ApiKey.LIST_TRANSACTIONS, low=0, high=2, handle=transaction_admin.list_all),
     Api(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, low=0, high=1, handle=consumer_groups.heartbeat),
     Api(key=ApiKey.CONSUMER_GROUP_DESCRIBE, low=0, high=1, handle=consumer_group_describe.describe),
     Api(key=ApiKey.STREAMS_GROUP_DESCRIBE, low=0, high=0, handle=group_admin.describe_streams),

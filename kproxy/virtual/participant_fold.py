@@ -85,8 +85,7 @@ class ParticipantFold:
     # -- records
 
     def open_of(self, key: PartitionKey, producer_id: int) -> OpenTransaction | None:
-        data = self._state.get(transaction_rows.open_key(key, producer_id))
-        return None if data is None else decode_open(data)
+        return transaction_rows.open_in(self._state.get, key, producer_id)
 
     def fault(
         self, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader
@@ -211,8 +210,7 @@ class ParticipantFold:
         asked = TransactionCommit.decode(envelope)
         state, group = self._state, asked.group
         group_key = transaction_rows.open_group_key(group, asked.producer_id)
-        data = state.get(group_key)
-        opened = None if data is None else decode_open_group(data)
+        opened = transaction_rows.open_group_in(state.get, group, asked.producer_id)
         if opened is None or opened.epoch != asked.epoch:
             return Outcome(Code.INVALID_TXN_STATE)
         fault = self._groups.commit_fault(group, asked.member, asked.generation)
@@ -236,8 +234,7 @@ class ParticipantFold:
         """How many pending offsets are left there."""
         state, producer_id = self._state, marker.producer_id
         group_key = transaction_rows.open_group_key(group, producer_id)
-        data = state.get(group_key)
-        opened = None if data is None else decode_open_group(data)
+        opened = transaction_rows.open_group_in(state.get, group, producer_id)
         if opened is None or opened.number != marker.number:
             return 0
         settled = self._groups.settle(

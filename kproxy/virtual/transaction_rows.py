@@ -6,6 +6,7 @@ told from one of this. `virtual.transaction_commands` says what each command doe
 """
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -226,6 +227,14 @@ def open_key(key: PartitionKey, producer_id: int) -> bytes:
     return RowKind.OPEN_TRANSACTION + _PARTITION.pack(*key) + _ID.pack(producer_id)
 
 
+def open_in(
+    get: Callable[[bytes], bytes | None], key: PartitionKey, producer_id: int
+) -> OpenTransaction | None:
+    """The open transaction of a producer in a partition; `get` gives a row by its key."""
+    data = get(open_key(key, producer_id))
+    return None if data is None else decode_open(data)
+
+
 def open_range(key: PartitionKey) -> tuple[bytes, bytes]:
     """Where a partition's open transactions lie, for a scan."""
     prefix = RowKind.OPEN_TRANSACTION + _PARTITION.pack(*key)
@@ -313,6 +322,14 @@ def decode_open_group(data: bytes) -> OpenGroup:
 
 def open_group_key(group: str, producer_id: int) -> bytes:
     return RowKind.OPEN_GROUP + _named(group) + _ID.pack(producer_id)
+
+
+def open_group_in(
+    get: Callable[[bytes], bytes | None], group: str, producer_id: int
+) -> OpenGroup | None:
+    """That a group takes part in a producer's transaction; `get` gives a row by its key."""
+    data = get(open_group_key(group, producer_id))
+    return None if data is None else decode_open_group(data)
 
 
 def open_group_range(group: str) -> tuple[bytes, bytes]:

@@ -1,0 +1,164 @@
+"""What operators ask of transactions: DescribeTransactions (65), ListTransactions (66).
+
+WriteTxnMarkers (27) is for brokers, and refused: here only the coordinator ends a transaction.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.regex import compiled
+from kproxy.handlers.transactions import coordinator_of
+from kproxy.loop.pace import scanned
+from kproxy.virtual import transaction_rows
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
+from kproxy.worker.worker import Request, Worker
+
+_STATES = {
+    TransactionState.EMPTY: "Empty",
+    TransactionState.ONGOING: "Ongoing",
+    TransactionState.PREPARE_COMMIT: "PrepareCommit",
+    TransactionState.PREPARE_ABORT: "PrepareAbort",
+    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionState.COMPLETE_ABORT: "CompleteAbort",
+}
+_KNOWN_STATES = {*_STATES.values(), "Dead", "PrepareEpochFence"}
+_GROUPS_TOPIC = "__consumer_offsets"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ITEM_BYTES = 500
+_LISTED_MAX = 100_000
+
+
+async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeTransactionsResponse."""
+    found = []
+    for name in request.body.transactional_ids:
+        answer: dict[str, Any] = {
+            "error_code": Code.NONE,
+            "transactional_id": name,
+            "transaction_state": "",
+            "transaction_timeout": 0,
+            "transaction_start_time": _EPOCH,
+            "producer_id": 0,
+            "producer_epoch": 0,
+            "topics": (),
+        }
+        try:
+            coordinator = coordinator_of(worker, name)
+        except KafkaError as error:
+            found.append(answer | {"error_code": error.code})
+            continue
+        row = coordinator.row(name)
+        if row is None:
+            answer["error_code"] = Code.TRANSACTIONAL_ID_NOT_FOUND
+        else:
+            answer |= {
+                "transaction_state": _STATES[row.state],
+                "transaction_timeout": row.timeout_ms,
+                "transaction_start_time": _EPOCH + timedelta(milliseconds=row.start_ms),
+                "producer_id": row.producer_id,
+                "producer_epoch": row.epoch,
+                "topics": await _topics(worker, request, coordinator.shard.kv.scan, row),
+            }
+        found.append(answer)
+        await request.budget.step(_ITEM_BYTES)
+    return {"transaction_states": found}
+
+
+async def _topics(
+    worker: Worker, request: Request, scan: Any, row: Transaction
+) -> list[dict[str, Any]]:
+    """The partitions of a transaction that is open or ending; groups as Kafka keeps them."""
+    topics: dict[str, list[int]] = {}
+    if row.state.is_idle:
+        return []
+    rows = scanned(scan, *transaction_rows.participants_range(row.number))
+    async with aclosing(rows) as lots:
+        async for some in lots:
+            for key, _ in some:
+                name, index = _named(worker, transaction_rows.participant_of(key))
+                if name is not None and index not in topics.get(name, ()):
+                    topics.setdefault(name, []).append(index)
+            await request.budget.step(len(some) * 40)
+    return [{"topic": name, "partitions": indices} for name, indices in topics.items()]
+
+
+def _named(worker: Worker, participant: Participant) -> tuple[str | None, int]:
+    if participant.key is None:
+        return _GROUPS_TOPIC, participant.shard
+    queue = worker.catalogue.find_id(participant.key[0])
+    return None if queue is None else queue.name, participant.key[1]
+
+
+async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A ListTransactionsResponse: those whose coordinator this worker is."""
+    body = request.body
+    states = set(body.state_filters)
+    unknown = sorted(states - _KNOWN_STATES)
+    answer: dict[str, Any] = {"error_code": Code.NONE, "unknown_state_filters": unknown}
+    pattern = getattr(body, "transactional_id_pattern", None)
+    try:
+        regex = compiled(pattern) if pattern else None
+    except KafkaError as error:
+        return {"error_code": error.code, "unknown_state_filters": (), "transaction_states": ()}
+    producer_ids = set(body.producer_id_filters)
+    age_ms = getattr(body, "duration_filter", -1)
+    now_ms = worker.now_ms()
+    found: list[dict[str, Any]] = []
+    async with aclosing(_rows(worker)) as rows:
+        async for name, row in rows:
+            await request.budget.step()
+            state = _STATES[row.state]
+            if states and state not in states:
+                continue
+            if producer_ids and row.producer_id not in producer_ids:
+                continue
+            if age_ms >= 0 and (row.state.is_idle or now_ms - row.start_ms <= age_ms):
+                continue
+            if regex is not None and not regex.fullmatch(name):
+                continue
+            one = {
+                "transactional_id": name,
+                "producer_id": row.producer_id,
+                "transaction_state": state,
+            }
+            found.append(one)
+            await request.budget.step(_ITEM_BYTES)
+            if len(found) == _LISTED_MAX:
+                break
+    return answer | {"transaction_states": found}
+
+
+async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]:
+    for shard in worker.routes.all():
+        async with aclosing(scanned(shard.kv.scan, *RowKind.TRANSACTION.range())) as lots:
+            async for some in lots:
+                for key, data in some:
+                    if not shard.serving:
+                        return
+                    yield (
+                        transaction_rows.id_of_transaction(key),
+                        transaction_rows.decode_transaction(data),
+                    )
+                if not shard.serving:
+                    return
+
+
+async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A WriteTxnMarkersResponse: refused."""
+    markers = []
+    for marker in request.body.markers:
+        topics = []
+        for topic in marker.topics:
+            parts = [
+                {"partition_index": index, "error_code": Code.CLUSTER_AUTHORIZATION_FAILED}
+                for index in topic.partition_indexes
+            ]
+            topics.append({"name": topic.name, "partitions": parts})
+            await request.budget.step(_ITEM_BYTES * (1 + len(parts)))
+        markers.append({"producer_id": marker.producer_id, "topics": topics})
+        await request.budget.step(_ITEM_BYTES)
+    return {"markers": markers}

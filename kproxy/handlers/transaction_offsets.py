@@ -1,0 +1,149 @@
+"""TxnOffsetCommit (28), versions 0 to 5: offsets that wait for the end of a transaction (KIP-447).
+
+It goes to the coordinator of the group. From version 5 on the group takes part in the transaction
+by this; before, AddOffsetsToTxn has said so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.classic_group import ClassicGroup
+from kproxy.handlers import enlisting
+from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.loop.pace import slices
+from kproxy.shard.appends import append
+from kproxy.shard.shard import Shard
+from kproxy.virtual import transaction_rows
+from kproxy.virtual.offset_commands import OffsetCommit
+from kproxy.virtual.transaction_commands import TransactionCommit
+from kproxy.virtual.transaction_rows import Participant
+from kproxy.worker.worker import Request, Worker
+
+_ENLISTS_FROM = 5
+_ABORTABLE_SAID = 4
+_AT_ONCE = 500  # offsets in one envelope: it is applied in one turn
+_PART_BYTES = 600
+_RETRIED = (
+    Code.NOT_LEADER_OR_FOLLOWER, Code.REQUEST_TIMED_OUT, Code.KAFKA_STORAGE_ERROR,
+    Code.COORDINATOR_NOT_AVAILABLE,
+)  # fmt: skip
+
+_Answer = dict[str, Any]
+
+
+async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A TxnOffsetCommitResponse; answered when the offsets wait in the log."""
+    body = request.body
+    topics: list[_Answer] = []
+    wanted: list[tuple[_Answer, OffsetCommit]] = []
+    fault, shard = await _group_fault(worker, request)
+    for topic in body.topics:
+        await request.budget.step(_PART_BYTES)
+        queue = worker.catalogue.find(topic.name)
+        parts: list[_Answer] = []
+        for part in topic.partitions:
+            await request.budget.step(_PART_BYTES)
+            index, metadata = part.partition_index, part.committed_metadata or ""
+            answer: _Answer = {"partition_index": index, "error_code": fault}
+            parts.append(answer)
+            if fault:
+                continue
+            if queue is None or not 0 <= index < queue.partitions:
+                answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > worker.config.offset_metadata_bytes_max:
+                answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
+            else:
+                epoch = getattr(part, "committed_leader_epoch", -1)
+                offset = part.committed_offset
+                wanted.append(
+                    (answer, OffsetCommit(queue.queue_id, index, offset, epoch, metadata, False))
+                )
+        topics.append({"name": topic.name, "partitions": parts})
+    if wanted and shard is not None:
+        await _append(worker, request, shard, wanted)
+    return {"topics": topics}
+
+
+async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | None]:
+    """What is said of the request as a whole, and the group's shard."""
+    body = request.body
+    if not body.group_id:
+        return Code.INVALID_GROUP_ID, None
+    if not body.transactional_id:
+        return Code.INVALID_REQUEST, None
+    try:
+        coordinator = coordinator_of(worker, body.group_id)
+        group = await coordinator.load(body.group_id)
+        await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
+    except KafkaError as error:
+        return error.code, None
+    shard = coordinator.shard
+    generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
+    instance = getattr(body, "group_instance_id", None)
+    if generation < 0 and not member and instance is None:
+        return Code.NONE, shard  # anybody may
+    if group is None:
+        known = coordinator.head(body.group_id) is not None or generation < 0
+        return Code.UNKNOWN_MEMBER_ID if known else Code.ILLEGAL_GENERATION, None
+    if isinstance(group, ClassicGroup):
+        fault = group.member_fault(member, instance, generation)
+        if not fault and generation < 0:
+            fault = Code.ILLEGAL_GENERATION
+    else:
+        fault = group.commit_fault(member, instance, generation, request.version + _ANY_VERSION)
+        if fault == Code.STALE_MEMBER_EPOCH:
+            fault = Code.ILLEGAL_GENERATION
+    return fault, shard
+
+
+_ANY_VERSION = 9  # a group asks which version of OffsetCommit a member knows: any will do
+
+
+async def _append(
+    worker: Worker, request: Request, shard: Shard, wanted: list[tuple[_Answer, OffsetCommit]]
+) -> None:
+    """Append offsets to the group's shard, and note in their answers what became of them."""
+    body = request.body
+    code = await _take_part(worker, request, shard)
+    if code:
+        for answer, _ in wanted:
+            answer["error_code"] = code
+        return
+    generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
+    for some in slices(wanted, _AT_ONCE):
+        command = TransactionCommit(
+            body.group_id, member, generation, body.producer_id, body.producer_epoch,
+            [offset for _, offset in some], worker.now_ms(),
+        )  # fmt: skip
+        outcome = await append(shard, command.envelope())
+        codes = outcome.codes or (_code(outcome.code, request.version),) * len(some)
+        for (answer, _), one in zip(some, codes, strict=True):
+            missing = one == Code.UNKNOWN_TOPIC_ID
+            answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else one
+        await request.budget.step()
+
+
+async def _take_part(worker: Worker, request: Request, shard: Shard) -> Code:
+    body = request.body
+    producer = body.producer_id, body.producer_epoch
+    opened = transaction_rows.open_group_in(shard.state.get, body.group_id, body.producer_id)
+    if opened is not None and opened.epoch == body.producer_epoch:
+        return Code.NONE
+    participants = [Participant(shard.shard, group=body.group_id)]
+    enlists = request.version >= _ENLISTS_FROM
+    code = await enlisting.take_part(
+        worker, body.transactional_id, *producer, participants, enlists=enlists
+    )
+    return _code(code, request.version)
+
+
+def _code(code: Code, version: int) -> Code:
+    if code == Code.PRODUCER_FENCED:
+        return Code.INVALID_PRODUCER_EPOCH
+    if code in (Code.TRANSACTION_ABORTABLE, Code.INVALID_TXN_STATE):
+        said = version >= _ABORTABLE_SAID
+        return Code.TRANSACTION_ABORTABLE if said else Code.INVALID_TXN_STATE
+    if code == Code.STALE_MEMBER_EPOCH:
+        return Code.ILLEGAL_GENERATION
+    return Code.COORDINATOR_NOT_AVAILABLE if code in _RETRIED else code
