@@ -9,7 +9,7 @@ import copy
 import struct
 import time
 from collections.abc import Callable
-from itertools import product
+from itertools import product, takewhile
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike
-from tests.kafka.groups import ready as groups_ready
+from tests.kafka.groups import commit_values
 from tests.real_kafka import Kafka
 from tests.wire import TODAY_MS, Wire, batch, batches, fetch_values, produce_values
 
@@ -28,6 +28,8 @@ ELSEWHERE = {14, 15, 16}  # loading, not available, not the coordinator
 LATER = ELSEWHERE | {51}  # CONCURRENT_TRANSACTIONS
 LONG_AGO = TODAY_MS - 1_000_000  # for records whose time matters
 NOT_NOW = {3, 6, 19, 51}  # what a partition's leader says while it asks a coordinator, or moves
+
+OFFSETS_TOPIC = "__consumer_offsets"
 
 Address = tuple[str, int]
 Script = Callable[["Cluster", str], None]
@@ -214,8 +216,6 @@ class Cluster:
         )
 
     def commit_plainly(self, group: str, topic: str, offset: int, partition: int = 0) -> None:
-        from tests.kafka.groups import commit_values
-
         answer = self.coordinator(group, 0).call(
             ApiKey.OFFSET_COMMIT, 8, commit_values(group, topic, offset, partition=partition)
         )
@@ -246,12 +246,15 @@ class Cluster:
 
     def describe(self, transactional_id: str) -> None:
         found = self.state(transactional_id)
-        started = "lately" if found.started > TODAY_MS - 60_000 else found.started
+        topics: dict[str, Any] = dict(sorted(found.topics.items()))
+        if OFFSETS_TOPIC in topics:
+            topics[OFFSETS_TOPIC] = "some"  # which depends on how many there are
         self.say(
             f"describe {transactional_id!r}",
             f"{name(ErrorCode(found.error))} {found.state!r} "
             f"{found.pid if found.error else self.pid(found.pid)}/{found.epoch} "
-            f"timeout {found.timeout_ms} started {started} {sorted(found.topics.items())}",
+            f"timeout {found.timeout_ms} "
+            f"started {'lately' if found.started > TODAY_MS - 60_000 else found.started} {topics}",
         )
 
     def list_transactions(self, prefix: str, version: int = 2, **filters: Any) -> None:
@@ -377,9 +380,13 @@ class Producer:
             f"{self.cluster.pid(answer.producer_id)}/{answer.producer_epoch}",
         )
         if answer.error_code == 0:
-            self.pid, self.epoch = answer.producer_id, answer.producer_epoch
-            self.sequences.clear()
+            self._is_now(answer)
         return self
+
+    def _is_now(self, answer: Any) -> None:
+        if (self.pid, self.epoch) != (answer.producer_id, answer.producer_epoch):
+            self.sequences.clear()
+        self.pid, self.epoch = answer.producer_id, answer.producer_epoch
 
     def add(self, *parts: tuple[str, int], version: int = 3, again: bool = True) -> "Producer":
         """AddPartitionsToTxn."""
@@ -428,12 +435,8 @@ class Producer:
             shown += f" {self.cluster.pid(answer.producer_id)}/{answer.producer_epoch}"
         self.cluster.say(f"{'commit' if commit else 'abort'} v{version} {self}", shown)
         if answer.error_code == 0:
-            if version >= 5 and (self.pid, self.epoch) != (
-                answer.producer_id,
-                answer.producer_epoch,
-            ):
-                self.pid, self.epoch = answer.producer_id, answer.producer_epoch
-                self.sequences.clear()
+            if version >= 5:
+                self._is_now(answer)
             if settle:
                 self.cluster.settle(self.id)
         return self
@@ -532,17 +535,26 @@ def marker(data: bytes) -> tuple[int, int]:
 
 def ready(wire: Wire) -> None:
     """Wait until transactions can be used: a real Kafka makes its topics when first asked."""
-    groups_ready(wire)
+    values = {"group_id": "any", "generation_id": 1, "member_id": "m", "group_instance_id": None}
     with Cluster(wire) as cluster:
+        cluster.coordinated("any", ApiKey.HEARTBEAT, 4, values, key_type=0)
         Producer(cluster, "any").init()
 
 
 def alike_in_transactions(kafka: Kafka, server: Served, script: Script, queue: str) -> None:
     """Run a script of producers against both and compare what was answered, line by line."""
 
+    told: list[list[str]] = []
+
     def run(wire: Wire, of: str) -> list[Any]:
         with Cluster(wire) as cluster:
+            told.append(cluster.said)
             script(cluster, of)
             return list(cluster.said)
 
-    alike(kafka, server, run, queue, ready)
+    try:
+        alike(kafka, server, run, queue, ready)
+    except Exception as error:
+        alike_so_far = takewhile(lambda pair: pair[0] == pair[-1], zip(*told, strict=False))
+        error.add_note("\n".join(["Said before:", *[pair[0] for pair in alike_so_far][-80:]]))
+        raise
