@@ -1,0 +1,138 @@
+"""Writing in transactions, and reading what is committed: for tests with real clients."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tests.harness import eventually
+
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+WAIT_S = 30  # for one call of a client, and until markers are seen
+_LEVELS = {
+    COMMITTED: IsolationLevel.READ_COMMITTED, UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED,
+}  # fmt: skip
+
+
+def admin(address: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+
+def create(address: str, *queues: str, partitions: int = 1) -> None:
+    """Make queues, and wait until they are known."""
+    client = admin(address)
+    for future in client.create_topics([NewTopic(name, partitions, 1) for name in queues]).values():
+        future.result(WAIT_S)
+    eventually(lambda: set(queues) <= set(client.list_topics(timeout=WAIT_S).topics), WAIT_S)
+
+
+def transactional(address: str, identity: str, **settings: Any) -> Producer:
+    """A librdkafka producer that has its id and epoch."""
+    producer = Producer(
+        {"bootstrap.servers": address, "transactional.id": identity, "linger.ms": 5,
+         "log_level": 0, "retry.backoff.ms": 20, "reconnect.backoff.max.ms": 200, **settings}
+    )  # fmt: skip
+    producer.init_transactions(WAIT_S)
+    return producer
+
+
+def write(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
+    """Records into queues, each waited for: the transaction they are in stays open."""
+    failed: list[Any] = []
+    for queue, value in values:
+        producer.produce(
+            queue, value, on_delivery=lambda error, _: failed.append(error) if error else None
+        )
+    assert producer.flush(WAIT_S) == 0
+    assert not failed, failed[0]
+
+
+def commit(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
+    """A transaction of these records."""
+    producer.begin_transaction()
+    write(producer, values)
+    producer.commit_transaction(WAIT_S)
+
+
+def abort(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
+    """A transaction of these records, all of them written, that is aborted."""
+    producer.begin_transaction()
+    write(producer, values)
+    producer.abort_transaction(WAIT_S)
+
+
+def ends(address: str, queues: Iterable[str], isolation: str = COMMITTED) -> dict[str, int]:
+    """Where a reader's end is, for each queue's partition 0."""
+    client = admin(address)  # it has to live until it has answered
+    asked = client.list_offsets(
+        {TopicPartition(queue, 0): OffsetSpec.latest() for queue in queues},
+        isolation_level=_LEVELS[isolation],
+    )
+    return {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
+
+
+def settle(address: str, queues: Iterable[str], seconds: float = WAIT_S) -> None:
+    """Wait until no transaction is open: a real Kafka writes markers after it has answered."""
+    names = list(queues)
+    eventually(lambda: ends(address, names) == ends(address, names, UNCOMMITTED), seconds)
+
+
+def read(
+    address: str, queues: Iterable[str], isolation: str = COMMITTED, seconds: float = 60
+) -> dict[str, list[tuple[int, bytes]]]:
+    """Offset and value of each record of each queue's partition 0, up to the reader's end."""
+    found: dict[str, list[tuple[int, bytes]]] = {queue: [] for queue in queues}
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "readers", "log_level": 0,
+         "enable.auto.commit": False, "auto.offset.reset": "error", "enable.partition.eof": True,
+         "isolation.level": isolation}
+    )  # fmt: skip
+    left, until = set(found), time.monotonic() + seconds
+    try:
+        consumer.assign([TopicPartition(queue, 0, 0) for queue in found])
+        while left:
+            assert time.monotonic() < until, f"no end of {len(left)} queues: {sorted(left)[:3]}"
+            for message in consumer.consume(1000, 0.2):
+                topic, error = message.topic(), message.error()
+                assert topic
+                if error is None:
+                    found[topic].append((message.offset() or 0, message.value() or b""))
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left.discard(topic)
+        return found
+    finally:
+        consumer.close()
+
+
+def values(address: str, queue: str, isolation: str = COMMITTED) -> list[bytes]:
+    """What a reader of one queue sees."""
+    return [value for _, value in read(address, [queue], isolation)[queue]]
+
+
+def committed_offsets(
+    address: str, group: str, queues: Iterable[str], *, stable: bool = True
+) -> dict[str, int]:
+    """What a group has committed, by queue; an error of one is raised."""
+    client = admin(address)
+    parts = [TopicPartition(queue, 0) for queue in queues]
+    asked = client.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group, parts)], require_stable=stable
+    )
+    found = {}
+    for one in asked[group].result(WAIT_S).topic_partitions:
+        if one.error:
+            raise KafkaException(one.error)
+        if one.offset >= 0:
+            found[one.topic] = one.offset
+    return found

@@ -1,0 +1,212 @@
+"""Consume, transform, produce while clients and servers die: one copy of each record.
+
+Two processors in slots copy queues. Every few seconds one of them is killed, or stopped until its
+group has given its queues to the other, and so are the servers. Afterwards a reader of committed
+records must find each record once, in its queue's order, and nothing of an aborted transaction.
+"""
+
+import random
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.clients.exactly_once import Work, compiled, problems
+from tests.clients.transactions import UNCOMMITTED, settle, write
+from tests.harness import Served, eventually, free_port
+from tests.real_kafka import Kafka
+from tests.workers import Workers
+
+FLAGS = ("--group-initial-rebalance-delay-ms", "200")
+QUEUES, WORKERS, SHARDS = 4, 3, 8
+SESSION_S = 6
+SETTLED_S = 60
+
+
+class Size(NamedTuple):
+    """How much is copied, and under how many disturbances."""
+
+    records: int
+    at_once: int  # records of a transaction
+    pause_ms: int  # behind each
+    disturbances: int
+    period_s: float  # between them
+    limit_s: float
+
+
+SHORT = Size(3_000, 20, 50, 5, 2.0, 120)
+LONG = Size(100_000, 100, 30, 40, 4.0, 1200)
+
+
+class Servers(ABC):
+    """What clients are connected to, and how it is disturbed."""
+
+    address: str
+
+    @abstractmethod
+    def kill(self, rng: random.Random) -> None:
+        """kill -9, and start again."""
+
+    @abstractmethod
+    def stop_one(self) -> None:
+        """Stop a process until others do its work, and wake it."""
+
+    def wait_ready(self) -> None:
+        """Until all of it works."""
+        return
+
+
+class Embedded(Servers):
+    """One process, which is killed or stands still."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._port = directory, free_port()
+        self._server = self._start()
+        self.address = f"127.0.0.1:{self._port}"
+
+    def _start(self) -> Served:
+        return Served(self._directory, *FLAGS, port=self._port).wait_ready()
+
+    def kill(self, rng: random.Random) -> None:
+        self._server.kill()
+        time.sleep(rng.random())
+        self._server = self._start()
+
+    def stop_one(self) -> None:
+        self._server.process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        self._server.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        code = self._server.stop()
+        assert code == 0, "".join(self._server.raw[-50:])
+        assert not self._server.faults(), self._server.faults()
+
+
+class OnKafka(Servers):
+    """Several workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.address = workers.address
+
+    def kill(self, rng: random.Random) -> None:
+        index = rng.randrange(WORKERS)
+        self._workers.workers[index].kill()
+        time.sleep(rng.random())
+        self._workers.again(index)
+
+    def stop_one(self) -> None:
+        self.wait_ready()
+        stopped, *others = self._workers.workers
+        its_own = stopped.served_shards()
+        stopped.process.send_signal(signal.SIGSTOP)
+        try:
+            eventually(
+                lambda: its_own <= set().union(*(one.served_shards() for one in others)),
+                SESSION_S + 10,
+            )
+        finally:
+            stopped.process.send_signal(signal.SIGCONT)
+
+    def wait_ready(self) -> None:
+        for worker in self._workers.workers:
+            worker.wait_ready(60)
+        self._workers.wait_served(60)
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    if request.param == "embedded":
+        server = Embedded(tmp_path / "data")
+        try:
+            yield server
+        finally:
+            server.close()
+    else:
+        kafka: Kafka = request.getfixturevalue("kafka")
+        workers = Workers(kafka, tmp_path, *FLAGS, count=WORKERS, shards=SHARDS)
+        with workers.running():
+            yield OnKafka(workers)
+
+
+def disturb(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:
+    """One of each, in an order of their own."""
+
+    def kill_client() -> None:
+        work.kill(rng.choice(work.slots))
+
+    def stop_client() -> None:
+        """A zombie: its group gave its queues to the other, and it goes on with its transaction."""
+        process = work.process(rng.choice(work.slots))
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(SESSION_S + 2)
+        process.send_signal(signal.SIGCONT)
+
+    def kill_server() -> None:
+        servers.kill(rng)
+
+    every = [kill_client, kill_server, stop_client, servers.stop_one, kill_server]
+    rng.shuffle(every)
+    return every
+
+
+@pytest.mark.parametrize("client", ["librdkafka", "java"])
+@pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
+def test_one_copy_of_each(servers: Servers, tmp_path: Path, client: str, size: Size) -> None:
+    rng = random.Random(17)
+    classes = tmp_path / "classes"
+    classes.mkdir()
+    if client == "java":
+        compiled(classes)
+    work = Work(servers.address, f"copy-{client}", QUEUES, size.records)
+    with ExitStack() as stack:
+        stack.callback(work.stop)
+        for slot in ("one", "two"):
+            work.start(slot, client, classes, size.at_once, size.pause_ms)
+        began, left = time.monotonic(), []
+        done = 0
+        while done < size.disturbances:
+            until = time.monotonic() + size.period_s
+            while time.monotonic() < until:
+                work.revive()
+                time.sleep(0.05)
+            left = left or disturb(work, servers, rng)
+            left.pop()()
+            done += 1
+        servers.wait_ready()
+        while not work.done():
+            work.revive()
+            assert time.monotonic() < began + size.limit_s, work.last_words()
+            time.sleep(0.2)
+    settle(servers.address, work.targets, SETTLED_S)
+    assert work.problems() == [], work.last_words()
+    assert work.killed
+    # What is read is what is checked: aborted records and a doubled one are seen where they are.
+    assert any("never committed b'aborted" in one for one in work.problems(UNCOMMITTED))
+    queue = work.targets[0]
+    value = work.wanted[queue][7]
+    write(Producer({"bootstrap.servers": servers.address}), [(queue, value)])
+    settle(servers.address, [queue])
+    assert work.problems() == [f"{queue}: doubled {value!r}, 1 times"]
+
+
+def test_what_the_checker_finds() -> None:
+    """Each anomaly, planted into what was read."""
+    wanted = {"a": [b"0", b"2", b"4"], "b": [b"1", b"3", b"5"]}
+    assert problems(wanted, wanted) == []
+    for planted, said in (
+        ([b"0", b"2", b"2", b"4"], "a: doubled b'2', 1 times"),
+        ([b"0", b"4"], "a: lost b'2', 1 times"),
+        ([], "a: lost b'0', 1 times"),
+        ([b"0", b"4", b"2"], "a: reordered, b'4' at 1 in the place of b'2'"),
+        ([b"0", b"2", b"4", b"aborted 6"], "a: never committed b'aborted 6', 1 times"),
+        ([b"0", b"1", b"2", b"4"], "a: never committed b'1', 1 times"),
+    ):
+        assert problems(wanted, wanted | {"a": planted})[0] == said
