@@ -7,20 +7,8 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
-from tests.kafka.transactions import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    DESCRIBE,
-    END,
-    LIST,
-    TXN_OFFSET_COMMIT,
-    WRITE_MARKERS,
-    Cluster,
-    Producer,
-    alike_in_transactions,
-    name,
-    ready,
-)
+from tests.kafka.cluster import Cluster, name
+from tests.kafka.transactions import Producer, alike_in_transactions, ready
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
 
@@ -57,7 +45,8 @@ def test_features_and_versions(kafka: Kafka, server: Served) -> None:
         cluster.say("finalized at an epoch", answer.finalized_features_epoch >= 0)
         versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
         keys = (
-            ApiKey.INIT_PRODUCER_ID, ADD_OFFSETS, END, TXN_OFFSET_COMMIT, DESCRIBE, LIST,
+            ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
+            ApiKey.TXN_OFFSET_COMMIT, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS,
             ApiKey.DESCRIBE_PRODUCERS, ApiKey.PRODUCE,
         )  # fmt: skip
         cluster.say("versions", [(int(k), versions.get(k)) for k in keys])
@@ -65,7 +54,7 @@ def test_features_and_versions(kafka: Kafka, server: Served) -> None:
 
     alike_in_transactions(kafka, server, script, "features")
     # What only brokers ask of each other is not for clients of kproxy.
-    assert [s.get(ADD_PARTITIONS) for s in served] == [(0, 5), (0, 3)]
+    assert [s.get(ApiKey.ADD_PARTITIONS_TO_TXN) for s in served] == [(0, 5), (0, 3)]
 
 
 def test_describe(kafka: Kafka, server: Served) -> None:
@@ -165,7 +154,7 @@ def test_timeouts(kafka: Kafka, server: Served, tv: int) -> None:
     """A transaction that takes too long is aborted, and its producer fenced."""
 
     def script(cluster: Cluster, queue: str) -> None:
-        late = [Producer(cluster, f"{queue}-{n}", tv).init(timeout_ms=300) for n in range(5)]
+        late = [Producer(cluster, f"{queue}-{n}", tv) for n in range(5)]
         for one in late:
             cluster.make(one.id)
             one.init(timeout_ms=300)
@@ -230,7 +219,7 @@ def test_markers_of_clients_are_refused(kafka: Kafka, server: Served, version: i
                 }  # fmt: skip
                 with Wire(*cluster.leader(queue).socket.getpeername()[:2]) as own:
                     try:
-                        answer = own.call(WRITE_MARKERS, version, {"markers": [marker]})
+                        answer = own.call(ApiKey.WRITE_TXN_MARKERS, version, {"markers": [marker]})
                         codes = {
                             p.error_code.name
                             for m in answer.markers

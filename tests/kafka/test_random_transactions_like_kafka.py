@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import Served
+from tests.kafka.cluster import OFFSETS_TOPIC, Cluster
 from tests.kafka.conftest import FLAGS
-from tests.kafka.transactions import OFFSETS_TOPIC, Cluster, Producer, alike_in_transactions
+from tests.kafka.transactions import Producer, alike_in_transactions
 from tests.real_kafka import Kafka
 from tests.workers import Workers
 

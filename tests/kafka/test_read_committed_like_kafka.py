@@ -13,14 +13,8 @@ from crc32c import crc32c
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
-from tests.kafka.transactions import (
-    LONG_AGO,
-    Cluster,
-    Producer,
-    alike_in_transactions,
-    batch_head,
-    name,
-)
+from tests.kafka.cluster import LONG_AGO, Cluster, batch_head, name
+from tests.kafka.transactions import Producer, alike_in_transactions
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batches, fetch_values
 

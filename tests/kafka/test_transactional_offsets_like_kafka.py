@@ -6,8 +6,9 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
+from tests.kafka.cluster import Cluster, name
 from tests.kafka.groups import Classic, Modern, known
-from tests.kafka.transactions import Cluster, Producer, alike_in_transactions, name
+from tests.kafka.transactions import Producer, alike_in_transactions
 from tests.real_kafka import Kafka
 
 

@@ -2,9 +2,12 @@
 
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
-from tests.kafka.transactions import Cluster, Producer, alike_in_transactions
+from tests.kafka.cluster import Cluster, name
+from tests.kafka.transactions import Producer, alike_in_transactions
 from tests.real_kafka import Kafka
+from tests.wire import batch
 
 CONTROL = 0x20
 
@@ -100,7 +103,6 @@ def test_written_without_being_added(kafka: Kafka, server: Served) -> None:
         one.but(by=-1).write(queue, partition=2, sequence=0)
         one.but(pid=one.pid + 1_000_000).write(queue, partition=2, sequence=0)
         one.write(queue, partition=9)
-        one.write(queue + "-absent")
         cluster.describe(queue)
         cluster.fetch(queue)
         before = one.but()
@@ -181,3 +183,53 @@ def test_compacted_and_stamped(kafka: Kafka, server: Served) -> None:
         cluster.fetch(queue + "-stamped")
 
     alike_in_transactions(kafka, server, script, "compacted")
+
+
+def test_topics_by_id(kafka: Kafka, server: Served) -> None:
+    def script(cluster: Cluster, queue: str) -> None:
+        cluster.make(queue)
+        one = Producer(cluster, queue).init()
+        for commit in (True, False):
+            one.write(queue, version=13).write(queue, version=13).end(commit)
+        one.write(queue, version=13, sequence=1)
+        cluster.fetch(queue, version=16)
+
+    alike_in_transactions(kafka, server, script, "by-id")
+
+
+@pytest.mark.parametrize("version", [9, 11, 12])
+def test_several_partitions_in_a_request(kafka: Kafka, server: Served, version: int) -> None:
+    """Each has its own answer: added, not added, out of order, absent."""
+
+    def script(cluster: Cluster, queue: str) -> None:
+        cluster.make(queue, 4)
+        one = Producer(cluster, queue).init()
+        one.add((queue, 0), (queue, 2))
+
+        def send(*parts: tuple[int, int]) -> None:
+            data = [
+                {"index": index, "records": batch(
+                    b"v", producer_id=one.pid, epoch=one.epoch, sequence=at, attributes=0x10
+                )}
+                for index, at in parts
+            ]  # fmt: skip
+            values = {
+                "transactional_id": queue, "acks": -1, "timeout": 30_000,
+                "topic_data": [{"name": queue, "partition_data": data}],
+            }  # fmt: skip
+            answer = cluster.leader(queue).call(ApiKey.PRODUCE, version, values)
+            found = [
+                (p.index, name(p.error_code), p.base_offset)
+                for p in answer.responses[0].partition_responses
+            ]
+            cluster.say(f"write v{version} {parts}", sorted(found))
+
+        send((0, 0), (1, 0), (2, 0))
+        send((0, 1), (2, 7), (9, 0))
+        send((0, 2), (3, 0))
+        cluster.describe(queue)
+        one.commit()
+        for partition in range(4):
+            cluster.fetch(queue, partition=partition)
+
+    alike_in_transactions(kafka, server, script, f"several-{version}")

@@ -1,333 +1,21 @@
-"""Transactional producers by hand, and a record of what they were answered, to be compared.
-
-Requests go to the coordinator of an id or group, or to the leader of a partition, as clients send
-them. Every request leaves one line in `Cluster.said`. Producer ids are p1, p2, … in the order in
-which they turn up.
-"""
+"""Transactional producers by hand: what each asks is said by its `Cluster`, to be compared."""
 
 import copy
-import struct
 import time
 from collections.abc import Callable
-from itertools import product, takewhile
+from itertools import takewhile
 from typing import Any
-from uuid import UUID
-
-from kio.schema.errors import ErrorCode
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served, eventually
+from tests.harness import Served
 from tests.kafka.alike import alike
-from tests.kafka.groups import commit_values
+from tests.kafka.cluster import ELSEWHERE, LATER, Cluster, name
 from tests.real_kafka import Kafka
-from tests.wire import TODAY_MS, Wire, batch, batches, fetch_values, produce_values
+from tests.wire import Wire, batch, produce_values
 
-ADD_PARTITIONS, ADD_OFFSETS, END, WRITE_MARKERS, TXN_OFFSET_COMMIT = 24, 25, 26, 27, 28
-DESCRIBE, LIST = 65, 66
-ELSEWHERE = {14, 15, 16}  # loading, not available, not the coordinator
-LATER = ELSEWHERE | {51}  # CONCURRENT_TRANSACTIONS
-LONG_AGO = TODAY_MS - 1_000_000  # for records whose time matters
-NOT_NOW = {3, 6, 19, 51}  # what a partition's leader says while it asks a coordinator, or moves
+NOT_NOW = {6, 19, 51}  # what a partition's leader says while it asks a coordinator, or moves
 
-OFFSETS_TOPIC = "__consumer_offsets"
-
-Address = tuple[str, int]
-Script = Callable[["Cluster", str], None]
-
-
-def name(code: Any) -> str:
-    """An error as Kafka spells it."""
-    return str(code.name).upper()
-
-
-class Cluster:
-    """Connections to every node behind the one that is given, and all that was answered."""
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self._wires: dict[Address, Wire] = {wire.socket.getpeername()[:2]: wire}
-        self._coordinators: dict[tuple[int, str], Wire] = {}
-        self._leaders: dict[tuple[str, int], Wire] = {}
-        self._pids: dict[int, str] = {}
-        self.said: list[str] = []
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for wire in self._wires.values():
-            if wire is not self.wire:
-                wire.socket.close()
-
-    def say(self, what: str, answer: Any) -> None:
-        self.said.append(f"{what} -> {answer}")
-
-    def pid(self, producer_id: int) -> str:
-        if producer_id < 0:
-            return str(producer_id)
-        return self._pids.setdefault(producer_id, f"p{len(self._pids) + 1}")
-
-    # -- who is asked
-
-    def at(self, host: str, port: int) -> Wire:
-        if (host, port) not in self._wires:
-            self._wires[host, port] = Wire(host, port)
-        return self._wires[host, port]
-
-    def coordinator(self, key: str, key_type: int = 1) -> Wire:
-        found = self._coordinators.get((key_type, key))
-        if found is None:
-
-            def look() -> Any:
-                values = {"key_type": key_type, "coordinator_keys": (key,)}
-                node = self.wire.call(ApiKey.FIND_COORDINATOR, 4, values).coordinators[0]
-                return node if node.error_code == 0 else None
-
-            node = eventually(look)
-            found = self._coordinators[key_type, key] = self.at(node.host, node.port)
-        return found
-
-    def leader(self, topic: str, partition: int = 0) -> Wire:
-        found = self._leaders.get((topic, partition))
-        if found is None:
-            answer = self.wire.metadata(topic, create=False)
-            nodes = {b.node_id: (b.host, b.port) for b in answer.brokers}
-            leaders = {p.partition_index: p.leader_id for p in answer.topics[0].partitions}
-            where = nodes.get(leaders.get(partition, -1))
-            found = self.at(*where) if where else self.wire
-            if where:
-                self._leaders[topic, partition] = found
-        return found
-
-    def coordinated(
-        self, asked: str, key: int, version: int, values: dict[str, Any], *,
-        key_type: int = 1, codes: Callable[[Any], set[int]] = lambda a: {int(a.error_code)},
-        again: frozenset[int] | set[int] = frozenset(LATER),
-    ) -> Any:  # fmt: skip
-        """Ask a coordinator, again while it answers that it cannot tell yet."""
-        end = time.monotonic() + 20
-        while True:
-            # An empty id has no coordinator: whoever is connected answers.
-            wire = self.coordinator(asked, key_type) if asked else self.wire
-            answer = wire.call(key, version, values)
-            if not codes(answer) & again or time.monotonic() > end:
-                return answer
-            self._coordinators.pop((key_type, asked), None)
-            time.sleep(0.02)
-
-    # -- topics
-
-    def make(self, topic: str, partitions: int = 1, **configs: str) -> str:
-        assert self.wire.create(topic, partitions, **configs).error_code == 0
-
-        def there(index: int) -> bool:
-            self._leaders.pop((topic, index), None)
-            return self.leader(topic, index).list_offset(topic, -1, index).error_code == 0
-
-        for index in range(partitions):
-            eventually(lambda i=index: there(i))
-        return topic
-
-    def plain_write(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        """A batch of nobody's."""
-        answer = self.leader(topic, partition).produce(topic, batch(*values), partition)
-        self.say(f"plain write {len(values)}", f"{name(answer.error_code)} @{answer.base_offset}")
-
-    def fetch(
-        self, topic: str, offset: int = 0, *, partition: int = 0, isolation: int = 1,
-        version: int = 12, **more: Any,
-    ) -> Any:  # fmt: skip
-        asked = self.topic_id(topic) if version >= 13 else topic
-        values = fetch_values({(asked, partition): offset}, isolation=isolation, **more)
-        answer = self.leader(topic, partition).call(1, version, values)
-        part = answer.responses[0].partitions[0]
-        aborted = part.aborted_transactions
-        if aborted is not None:
-            aborted = sorted((self.pid(a.producer_id), a.first_offset) for a in aborted)
-        shown = " ".join(self.shown(data) for _, data in batches(part.records))
-        self.say(
-            f"fetch v{version} {topic}/{partition} @{offset} isolation {isolation}",
-            f"{name(part.error_code)} start {getattr(part, 'log_start_offset', 0)} "
-            f"lso {part.last_stable_offset} high {part.high_watermark} aborted {aborted} [{shown}]",
-        )
-        return part
-
-    def shown(self, data: bytes) -> str:
-        """A batch in short: offsets, kind, producer."""
-        base, last = struct.unpack_from(">q", data)[0], struct.unpack_from(">i", data, 23)[0]
-        attributes, pid, epoch, sequence, count = batch_head(data)
-        if attributes & 0x20:
-            kind, _ = marker(data)
-            return f"<{base} {('abort', 'commit')[kind]} {self.pid(pid)}/{epoch}>"
-        mark = "txn " if attributes & 0x10 else ""
-        gap = "" if count == last + 1 else f" of {count}"
-        return f"<{base}-{base + last}{gap} {mark}{self.pid(pid)}/{epoch} seq {sequence}>"
-
-    def offsets(
-        self, topic: str, *times: int, partition: int = 0, versions: tuple[int, ...] = (8,)
-    ) -> None:
-        """ListOffsets, in both isolation levels; times are from `LONG_AGO` on."""
-        for when, version, isolation in product(times, versions, (0, 1)):
-            timestamp = when if when < 0 else LONG_AGO + when
-            part = {"partition_index": partition, "timestamp": timestamp,
-                    "current_leader_epoch": -1}  # fmt: skip
-            values = {
-                "replica_id": -1, "isolation_level": isolation, "timeout": 1000,
-                "topics": [{"name": topic, "partitions": [part]}],
-            }  # fmt: skip
-            answer = self.leader(topic, partition).call(ApiKey.LIST_OFFSETS, version, values)
-            found = answer.topics[0].partitions[0]
-            at = found.timestamp
-            self.say(
-                f"offset v{version} {topic}/{partition} by {when} isolation {isolation}",
-                f"{name(found.error_code)} {found.offset} time "
-                f"{at if at < 0 else at - LONG_AGO if at < TODAY_MS else 'now'}",
-            )
-
-    def topic_id(self, topic: str) -> UUID:
-        return self.wire.metadata(topic, create=False).topics[0].topic_id
-
-    def end_offset(self, topic: str, partition: int = 0) -> int:
-        return int(self.leader(topic, partition).list_offset(topic, -1, partition).offset)
-
-    # -- groups
-
-    def committed(
-        self, group: str, topic: str, *, partition: int = 0, stable: bool = True, version: int = 8
-    ) -> None:
-        """What OffsetFetch gives."""
-        asked_topic = {"name": topic, "partition_indexes": (partition,)}
-        asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": [asked_topic]}
-        values = (
-            {"groups": [asked], "require_stable": stable}
-            if version >= 8
-            else {"group_id": group, "topics": [asked_topic], "require_stable": stable}
-        )
-        answer = self.coordinated(
-            group, ApiKey.OFFSET_FETCH, version, values, key_type=0, again=ELSEWHERE,
-            codes=lambda a: {int((a.groups[0] if version >= 8 else a).error_code)},
-        )  # fmt: skip
-        found = answer.groups[0] if version >= 8 else answer
-        part = found.topics[0].partitions[0]
-        self.say(
-            f"offset fetch v{version} of {group} {topic}/{partition} stable {stable}",
-            f"{name(found.error_code)} {name(part.error_code)} {part.committed_offset} "
-            f"{part.metadata!r}",
-        )
-
-    def commit_plainly(self, group: str, topic: str, offset: int, partition: int = 0) -> None:
-        answer = self.coordinator(group, 0).call(
-            ApiKey.OFFSET_COMMIT, 8, commit_values(group, topic, offset, partition=partition)
-        )
-        self.say(
-            f"plain commit {group} {topic} {offset}",
-            name(answer.topics[0].partitions[0].error_code),
-        )
-
-    # -- looking at transactions
-
-    def state(self, transactional_id: str) -> "State":
-        """DescribeTransactions."""
-        end = time.monotonic() + 20
-        while True:
-            wire = self.coordinator(transactional_id) if transactional_id else self.wire
-            wire.send(DESCRIBE, 0, {"transactional_ids": (transactional_id,)})
-            found = State(wire.receive_frame())
-            if found.error not in ELSEWHERE or time.monotonic() > end:
-                return found
-            self._coordinators.pop((1, transactional_id), None)
-            time.sleep(0.02)
-
-    def settle(self, transactional_id: str) -> None:
-        """Wait until markers are written."""
-        eventually(
-            lambda: not self.state(transactional_id).state.startswith("Prepare"), period=0.01
-        )
-
-    def describe(self, transactional_id: str) -> None:
-        found = self.state(transactional_id)
-        topics: dict[str, Any] = dict(sorted(found.topics.items()))
-        if OFFSETS_TOPIC in topics:
-            topics[OFFSETS_TOPIC] = "some"  # which depends on how many there are
-        self.say(
-            f"describe {transactional_id!r}",
-            f"{name(ErrorCode(found.error))} {found.state!r} "
-            f"{found.pid if found.error else self.pid(found.pid)}/{found.epoch} "
-            f"timeout {found.timeout_ms} "
-            f"started {'lately' if found.started > TODAY_MS - 60_000 else found.started} {topics}",
-        )
-
-    def list_transactions(self, prefix: str, version: int = 2, **filters: Any) -> None:
-        """Of all nodes, those with this prefix."""
-        values = {
-            "state_filters": (), "producer_id_filters": (), "duration_filter": -1,
-            "transactional_id_pattern": None,
-        } | filters  # fmt: skip
-        found, unknown, codes = set(), set(), set()
-        for address in {(b.host, b.port) for b in self.wire.metadata().brokers}:
-            answer = self.at(*address).call(LIST, version, values)
-            codes.add(name(answer.error_code))
-            unknown |= set(answer.unknown_state_filters)
-            found |= {
-                (s.transactional_id, self.pid(s.producer_id), s.transaction_state)
-                for s in answer.transaction_states
-                if s.transactional_id.startswith(prefix)
-            }
-        shown = {
-            k: [self.pid(p) for p in v] if k == "producer_id_filters" else v
-            for k, v in filters.items()
-        }
-        self.say(
-            f"list v{version} {shown}", f"{sorted(codes)} unknown {sorted(unknown)} {sorted(found)}"
-        )
-
-    def producers(self, topic: str, partition: int = 0) -> None:
-        values = {"topics": [{"name": topic, "partition_indexes": (partition,)}]}
-        answer = self.leader(topic, partition).call(ApiKey.DESCRIBE_PRODUCERS, 0, values)
-        part = answer.topics[0].partitions[0]
-        shown = sorted(
-            f"{self.pid(p.producer_id)}/{p.producer_epoch} last {p.last_sequence} "
-            f"began {p.current_txn_start_offset} coordinator {min(p.coordinator_epoch, 0)}"
-            for p in part.active_producers
-        )
-        self.say(f"producers of {topic}/{partition}", f"{name(part.error_code)} {shown}")
-
-
-class State:
-    """The state in an answer to DescribeTransactions; by hand, as kio refuses a time of -1."""
-
-    def __init__(self, frame: bytes) -> None:
-        self._data = frame
-        self._at = 4 + 1 + 4  # correlation id, tags, throttle time
-        assert self._count() == 1
-        (self.error,) = self._take(">h")
-        self.id, self.state = self._text(), self._text()
-        self.timeout_ms, self.started, self.pid, self.epoch = self._take(">iqqh")
-        self.topics: dict[str, list[int]] = {}
-        for _ in range(self._count()):
-            topic = self._text()
-            self.topics[topic] = sorted(self._take(">i")[0] for _ in range(self._count()))
-            self._at += 1
-
-    def _take(self, form: str) -> Any:
-        values = struct.unpack_from(form, self._data, self._at)
-        self._at += struct.calcsize(form)
-        return values
-
-    def _count(self) -> int:
-        """Of an array, or of a text's bytes: a varint of one more."""
-        value = shift = 0
-        while True:
-            (byte,) = self._take(">B")
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value - 1
-
-    def _text(self) -> str:
-        size = self._count()
-        self._at += size
-        return self._data[self._at - size : self._at].decode()
+Script = Callable[[Cluster, str], None]
 
 
 class Producer:
@@ -397,7 +85,8 @@ class Producer:
             "v3_and_below_topics": [{"name": t, "partitions": p} for t, p in topics.items()]
         }
         answer = self.cluster.coordinated(
-            self.id, ADD_PARTITIONS, version, values, again=LATER if again else ELSEWHERE,
+            self.id, ApiKey.ADD_PARTITIONS_TO_TXN, version, values,
+            again=LATER if again else ELSEWHERE,
             codes=lambda a: {
                 int(p.partition_error_code)
                 for t in a.results_by_topic_v3_and_below
@@ -415,7 +104,7 @@ class Producer:
     def add_offsets(self, group: str, version: int = 3, again: bool = True) -> "Producer":
         """AddOffsetsToTxn."""
         answer = self.cluster.coordinated(
-            self.id, ADD_OFFSETS, version, self._named() | {"group_id": group},
+            self.id, ApiKey.ADD_OFFSETS_TO_TXN, version, self._named() | {"group_id": group},
             again=LATER if again else ELSEWHERE,
         )  # fmt: skip
         self.cluster.say(f"add offsets v{version} {self} {group!r}", name(answer.error_code))
@@ -427,7 +116,7 @@ class Producer:
         """EndTxn, and wait until the markers are written."""
         version = version if version is not None else 5 if self.tv == 2 else 3
         answer = self.cluster.coordinated(
-            self.id, END, version, self._named() | {"committed": commit},
+            self.id, ApiKey.END_TXN, version, self._named() | {"committed": commit},
             again=LATER if again else ELSEWHERE,
         )  # fmt: skip
         shown = name(answer.error_code)
@@ -461,13 +150,14 @@ class Producer:
             attributes=attributes | (0x10 if transactional else 0),
         )  # fmt: skip
         who = self.id if transactional_id == "-" else transactional_id
-        request = produce_values(topic, data, partition, acks) | {"transactional_id": who}
+        asked = self.cluster.topic_id(topic) if version >= 13 else topic
+        request = produce_values(asked, data, partition, acks) | {"transactional_id": who}
         end = time.monotonic() + 10
         while True:
             wire = self.cluster.leader(topic, partition)
             answer = wire.call(ApiKey.PRODUCE, version, request)
             part = answer.responses[0].partition_responses[0]
-            if not again or part.error_code not in NOT_NOW - {3} or time.monotonic() > end:
+            if not again or part.error_code not in NOT_NOW or time.monotonic() > end:
                 break
             time.sleep(0.02)
         self.cluster.say(
@@ -492,7 +182,7 @@ class Producer:
             "topics": [{"name": topic, "partitions": [part]}],
         } | member  # fmt: skip
         answer = self.cluster.coordinated(
-            group, TXN_OFFSET_COMMIT, version, values, key_type=0,
+            group, ApiKey.TXN_OFFSET_COMMIT, version, values, key_type=0,
             again=LATER if again else ELSEWHERE,
             codes=lambda a: {int(p.error_code) for t in a.topics for p in t.partitions},
         )  # fmt: skip
@@ -507,30 +197,6 @@ class Producer:
             shown,
         )
         return self
-
-
-def batch_head(data: bytes) -> tuple[int, int, int, int, int]:
-    """Attributes, producer id, epoch, sequence, count."""
-    (attributes,) = struct.unpack_from(">h", data, 21)
-    return attributes, *struct.unpack_from(">qhii", data, 43)
-
-
-def marker(data: bytes) -> tuple[int, int]:
-    """(0 abort or 1 commit, coordinator epoch) of a control batch, whose form is checked."""
-    assert len(data) == 78, len(data)
-    attributes, _, _, sequence, count = batch_head(data)
-    # A real Kafka stamps them as the topic is: 0x38 with LogAppendTime.
-    assert (attributes & ~8, sequence, count) == (0x30, -1, 1), (attributes, sequence, count)
-    assert struct.unpack_from(">i", data, 23) == (0,)  # last offset delta
-    record = data[61:]
-    # length 16, attributes, time and offset delta, a key of 4, a value of 6, no headers
-    assert record[:5] == bytes([32, 0, 0, 0, 8]), record
-    assert record[9:10] == bytes([12]), record
-    assert record[16:] == b"\0", record
-    version, kind = struct.unpack_from(">hh", record, 5)
-    value_version, coordinator_epoch = struct.unpack_from(">hi", record, 10)
-    assert (version, value_version) == (0, 0)
-    return kind, coordinator_epoch
 
 
 def ready(wire: Wire) -> None:
