@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
-from kproxy.handlers.transactions import begun
+from kproxy.errors import Code
+from kproxy.handlers.transactions import begun, by_shard
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.transaction_commands import ASKS_ONLY, NAMED_MAX, Enlist
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.transaction_rows import Participant, tag_of
 from kproxy.worker.worker import Worker
 
 ENLISTS_FROM = 12
@@ -94,18 +94,9 @@ def _tell(
     participants: Sequence[Participant],
     number: int,
 ) -> None:
-    home = shard_of(transactional_id, worker.routes.shards)
-    by_shard: dict[int, list[Participant]] = {}
-    for one in participants:
-        if one.shard != home:
-            by_shard.setdefault(one.shard, []).append(one)
-    for index, mine in by_shard.items():
+    """Put a BEGIN in line in each shard; in the coordinator's own the ENLIST has done that."""
+    home, tag = shard_of(transactional_id, worker.routes.shards), tag_of(transactional_id)
+    for index, some in by_shard(participants):
         shard = worker.routes.serving(index)
-        if shard is None:
-            continue  # another worker's by now: what would follow is refused
-        for start in range(0, len(mine), NAMED_MAX):
-            some = mine[start : start + NAMED_MAX]
-            try:
-                shard.append([begun(some, producer_id, epoch, 2, number, worker.now_ms())])
-            except KafkaError:
-                continue
+        if index != home and shard is not None:  # not served: what would follow is refused
+            shard.append([begun(producer_id, epoch, 2, number, tag, worker.now_ms(), some)])

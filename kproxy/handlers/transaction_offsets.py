@@ -128,7 +128,8 @@ async def _take_part(worker: Worker, request: Request, shard: Shard) -> Code:
     body = request.body
     producer = body.producer_id, body.producer_epoch
     opened = transaction_rows.open_group_in(shard.state.get, body.group_id, body.producer_id)
-    if opened is not None and opened.epoch == body.producer_epoch:
+    tag = transaction_rows.tag_of(body.transactional_id)
+    if opened is not None and (opened.epoch, opened.tag) == (body.producer_epoch, tag):
         return Code.NONE
     participants = [Participant(shard.shard, group=body.group_id)]
     enlists = request.version >= _ENLISTS_FROM

@@ -6,8 +6,9 @@ Kafka's `TransactionCoordinator`. The fold decides; a handler checks what needs 
 command and waits for what the client may rely on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from anyio import move_on_after
@@ -24,7 +25,12 @@ from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.transaction_commands import NAMED_MAX, Begin, End, Enlist, InitProducer
-from kproxy.virtual.transaction_rows import NO_NUMBER, Participant, TransactionState
+from kproxy.virtual.transaction_rows import (
+    NO_NUMBER,
+    Participant,
+    TransactionState,
+    tag_of,
+)
 from kproxy.worker.worker import Request, Worker
 
 _FENCED_SAID = 2  # versions of three APIs from which a fenced producer is told so
@@ -32,6 +38,7 @@ _FENCED_SAID_AT_INIT = 4
 _BATCHED = 4  # versions of AddPartitionsToTxn that only brokers use
 _EPOCH_BUMPED = 5  # the version of EndTxn that ends a transaction by KIP-890
 _END_WAIT_S = 2.0  # for those who take part, when one is away
+_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _PART_BYTES = 400
 _MS = timedelta(milliseconds=1)
 
@@ -122,8 +129,7 @@ async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
     for topic in topics:
         parts = []
         for index in topic.partitions:
-            missing = (topic.name, index) in unknown
-            code = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else every
+            code = unknown.get((topic.name, index), every)
             parts.append({"partition_index": index, "partition_error_code": code})
             await request.budget.step(_PART_BYTES)
         results.append({"name": topic.name, "results_by_partition": parts})
@@ -133,17 +139,20 @@ async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 async def _participants(
     worker: Worker, request: Request, topics: Sequence[Any]
-) -> tuple[list[Participant], set[tuple[str, int]]]:
+) -> tuple[list[Participant], dict[tuple[str, int], Code]]:
     """The partitions that are there, and those that are not."""
     found: dict[Participant, None] = {}
-    unknown: set[tuple[str, int]] = set()
+    unknown: dict[tuple[str, int], Code] = {}
     shards = worker.routes.shards
     await worker.routes.wait_for_catalogue(topic.name for topic in topics)
     for topic in topics:
         queue = worker.catalogue.find(topic.name)
         for index in topic.partitions:
             if queue is None or not 0 <= index < queue.partitions:
-                unknown.add((topic.name, index))
+                internal = topic.name in _INTERNAL
+                unknown[topic.name, index] = (
+                    Code.TOPIC_AUTHORIZATION_FAILED if internal else Code.UNKNOWN_TOPIC_OR_PARTITION
+                )
             else:
                 found[Participant(shard_of(topic.name, shards, index), (queue.queue_id, index))] = (
                     None
@@ -192,48 +201,49 @@ async def _take_part(
     coordinator.note_begun(transactional_id, number, connection)
     if any(outcome.number != number for outcome in outcomes):
         return Code.CONCURRENT_TRANSACTIONS  # it ended in between, and they opened another
-    tickets = begin_elsewhere(
-        worker, shard, participants, producer_id, epoch, version=1, number=number
-    )
+    begin = partial(begun, producer_id, epoch, 1, number, tag_of(transactional_id), worker.now_ms())
+    tickets = _begin_elsewhere(worker, shard, participants, begin)
     began = await outcomes_of(tickets)
     return Code.COORDINATOR_NOT_AVAILABLE if any(one.code for one in began) else Code.NONE
 
 
-def begin_elsewhere(
+def _begin_elsewhere(
     worker: Worker,
     coordinator: Shard,
     participants: Sequence[Participant],
-    producer_id: int,
-    epoch: int,
-    *,
-    version: int,
-    number: int,
+    begin: Callable[[Sequence[Participant]], Envelope],
 ) -> list[Ticket]:
     """Tell all other shards who takes part, and give the tickets of that: one envelope each."""
-    by_shard: dict[int, list[Participant]] = {}
-    for one in participants:
-        if one.shard != coordinator.shard:
-            by_shard.setdefault(one.shard, []).append(one)
     tickets = []
-    for index, mine in by_shard.items():
-        for some in slices(mine, NAMED_MAX):
-            begin = begun(some, producer_id, epoch, version, number, worker.now_ms())
-            tickets.append(worker.routes.land(index, [begin]))
+    for index, some in by_shard(participants):
+        if index != coordinator.shard:
+            tickets.append(worker.routes.land(index, [begin(some)]))
     return tickets
 
 
+def by_shard(participants: Sequence[Participant]) -> Iterator[tuple[int, list[Participant]]]:
+    """(shard, some of those who take part there), as many as one command names."""
+    found: dict[int, list[Participant]] = {}
+    for one in participants:
+        found.setdefault(one.shard, []).append(one)
+    for index, mine in found.items():
+        for some in slices(mine, NAMED_MAX):
+            yield index, some
+
+
 def begun(
-    participants: Sequence[Participant],
     producer_id: int,
     epoch: int,
     version: int,
     number: int,
+    tag: bytes,
     time_ms: int,
+    participants: Sequence[Participant],
 ) -> Envelope:
     """The BEGIN for those of one shard."""
     keys = [one.key for one in participants if one.key is not None]
     groups = [one.group for one in participants if one.key is None]
-    return Begin(producer_id, epoch, version, number, keys, groups, time_ms).envelope()
+    return Begin(producer_id, epoch, version, number, tag, keys, groups, time_ms).envelope()
 
 
 def _late(transactional_id: str) -> Malformed:

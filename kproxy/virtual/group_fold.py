@@ -80,7 +80,7 @@ class GroupFold:
         fault = self._member_fault(group, head, member, epoch)
         if fault:
             return Outcome(fault)
-        codes = [self._commit_one(group, head, offset, time_ms) for offset in offsets]
+        codes = [self._commit_one(log_offset, group, head, one, time_ms) for one in offsets]
         if Code.NONE in codes:
             self.note_commit(log_offset, group, time_ms)
         return Outcome(Code.NONE, codes=tuple(codes))
@@ -108,7 +108,12 @@ class GroupFold:
         return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
 
     def _commit_one(
-        self, group: str, head: GroupRow | None, asked: OffsetCommit, time_ms: int
+        self,
+        log_offset: int,
+        group: str,
+        head: GroupRow | None,
+        asked: OffsetCommit,
+        time_ms: int,
     ) -> Code:
         key = asked.key
         if self._alone and self._state.partition(key) is None:
@@ -121,8 +126,7 @@ class GroupFold:
                 return Code.POLICY_VIOLATION
         committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata)
         self._put_offset(group, key, committed)
-        for pending_key, pending in self._pending(group, key):
-            self._state.put(pending_key, pending._replace(superseded=True).encode())
+        self._supersede(group, key, log_offset)
         return Code.NONE
 
     def _put_offset(self, group: str, key: PartitionKey, committed: Committed) -> None:
@@ -142,13 +146,13 @@ class GroupFold:
         return not self._alone or self._state.partition(key) is not None
 
     def wait_for_end(
-        self, group: str, producer_id: int, offset: OffsetCommit, time_ms: int
+        self, log_offset: int, group: str, producer_id: int, offset: OffsetCommit, time_ms: int
     ) -> bool:
         """Keep an offset until its transaction ends; whether it is one more that waits."""
         key = transaction_rows.pending_key(group, producer_id, offset.key)
         one_more = self._state.get(key) is None
         committed = Committed(offset.offset, offset.leader_epoch, time_ms, offset.metadata)
-        self._state.put(key, PendingOffset(False, committed).encode())
+        self._state.put(key, PendingOffset(False, log_offset, committed).encode())
         by_partition = transaction_rows.pending_by_partition_key(group, offset.key, producer_id)
         self._state.put(by_partition, b"")
         return one_more
@@ -164,11 +168,18 @@ class GroupFold:
             _, key = transaction_rows.producer_and_partition_of_pending(pending_key)
             if commit and not pending.superseded and self.takes(key):
                 self._put_offset(group, key, pending.committed)
+                self._supersede(group, key, pending.log_offset)
                 committed = True
             self._drop_pending(pending_key)
         if committed:
             self.note_commit(log_offset, group, time_ms)
         return len(found)
+
+    def _supersede(self, group: str, key: PartitionKey, log_offset: int) -> None:
+        """An offset is committed: those that wait and were given before it do not count."""
+        for pending_key, pending in self._pending(group, key):
+            if pending.log_offset < log_offset:
+                self._state.put(pending_key, pending._replace(superseded=True).encode())
 
     def _drop_pending(self, pending_key: bytes) -> None:
         self._state.put(pending_key, None)

@@ -9,8 +9,6 @@ A transaction's number tells a late command of an earlier transaction from one o
 remembers of a producer, `TransactionalProducer`, keeps a late BEGIN from opening what has ended.
 """
 
-from collections.abc import Sequence
-
 from kproxy.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
 from kproxy.virtual import producers, rows, transaction_rows
@@ -46,24 +44,16 @@ class ParticipantFold:
 
     def begin(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """INVALID_TXN_STATE: it comes too late."""
-        return Outcome(self.take_part(*Begin.decode(envelope)))
+        return Outcome(self.take_part(Begin.decode(envelope)))
 
-    def take_part(
-        self,
-        producer_id: int,
-        epoch: int,
-        version: int,
-        number: int,
-        partitions: Sequence[PartitionKey],
-        groups: Sequence[str],
-        time_ms: int,
-    ) -> Code:
+    def take_part(self, asked: Begin) -> Code:
         """Open a transaction in partitions and groups that are there."""
         state = self._state
+        producer_id, epoch, version, number, tag, partitions, groups, _ = asked
         known = self._producer(producer_id)
         if known is not None and (number <= known.closed or epoch < known.least_epoch):
             return Code.INVALID_TXN_STATE
-        opened = OpenTransaction(version, _NO_RECORD, epoch, number)
+        opened = OpenTransaction(version, _NO_RECORD, epoch, number, tag)
         for key in partitions:
             if state.partition(key) is None:
                 continue
@@ -75,7 +65,7 @@ class ParticipantFold:
             group_key = transaction_rows.open_group_key(group, producer_id)
             data = state.get(group_key)
             if data is None or decode_open_group(data).number < number:
-                state.put(group_key, OpenGroup(version, epoch, number, 0).encode())
+                state.put(group_key, OpenGroup(version, epoch, number, 0, tag).encode())
         return Code.NONE
 
     def _producer(self, producer_id: int) -> TransactionalProducer | None:
@@ -222,7 +212,9 @@ class ParticipantFold:
                 codes.append(Code.UNKNOWN_TOPIC_ID)
                 continue
             codes.append(Code.NONE)
-            added += self._groups.wait_for_end(group, asked.producer_id, offset, asked.time_ms)
+            added += self._groups.wait_for_end(
+                log_offset, group, asked.producer_id, offset, asked.time_ms
+            )
         if added:
             opened = opened._replace(pending=opened.pending + added)
             state.put(group_key, opened.encode())

@@ -38,7 +38,7 @@ _FORM = 1
 _LENGTH = struct.Struct(">H")
 _INIT = struct.Struct(">iqh")
 _PRODUCER = struct.Struct(">qhB")
-_BEGIN = struct.Struct(">qhBqII")
+_BEGIN = struct.Struct(">qhBq8sII")
 _END = struct.Struct(">qhBBq")
 _MARKER = struct.Struct(">BqhqBII")
 _PARTITION = struct.Struct(">16sI")
@@ -178,6 +178,7 @@ class Begin(NamedTuple):
     epoch: int
     version: int
     number: int
+    tag: bytes  # of the transactional id (`transaction_rows.tag_of`)
     partitions: Sequence[PartitionKey]
     groups: Sequence[str]
     time_ms: int
@@ -185,7 +186,7 @@ class Begin(NamedTuple):
     def envelope(self) -> Envelope:
         body = (
             bytes([_FORM])
-            + _BEGIN.pack(*self[:4], len(self.partitions), len(self.groups))
+            + _BEGIN.pack(*self[:5], len(self.partitions), len(self.groups))
             + _named(self.partitions, self.groups)
         )
         return Envelope(Kind.BEGIN, time_ms=self.time_ms, body=body)
@@ -194,9 +195,9 @@ class Begin(NamedTuple):
     def decode(envelope: Envelope) -> "Begin":
         """Raises ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
-        producer_id, epoch, version, number, partitions, groups = _BEGIN.unpack_from(body, 1)
+        producer_id, epoch, version, number, tag, partitions, groups = _BEGIN.unpack_from(body, 1)
         keys, names = _named_at(body, 1 + _BEGIN.size, partitions, groups)
-        return Begin(producer_id, epoch, version, number, keys, names, envelope.time_ms)
+        return Begin(producer_id, epoch, version, number, tag, keys, names, envelope.time_ms)
 
 
 def _named(partitions: Sequence[PartitionKey], groups: Sequence[str]) -> bytes:
@@ -234,8 +235,8 @@ class EndCause:
 class End(NamedTuple):
     """A transaction is committed or aborted.
 
-    `number`: of the transaction that is meant, -1: whichever is open, as the client's request was
-    taken. `version`: of the transaction protocol, 2: the epoch is bumped (KIP-890).
+    `number`: of the transaction that was open as the client's request was taken, -1: none was; it
+    ends no other. `version`: of the transaction protocol, 2: the epoch is bumped (KIP-890).
     """
 
     transactional_id: str

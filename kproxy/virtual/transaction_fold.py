@@ -14,6 +14,7 @@ from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import (
     ASKS_ONLY,
     NAMED_MAX,
+    Begin,
     Complete,
     End,
     EndCause,
@@ -23,6 +24,7 @@ from kproxy.virtual.transaction_commands import (
 )
 from kproxy.virtual.transaction_rows import (
     EPOCH_LAST,
+    Participant,
     Transaction,
     TransactionState,
     decode_transaction,
@@ -131,19 +133,22 @@ class TransactionFold:
             keys = [transaction_rows.participant_key(number, one) for one in asked.participants]
             taken = opened and all(state.get(key) is not None for key in keys)
             return Outcome(Code.NONE if taken else Code.TRANSACTION_ABORTABLE, number)
+        listed, code = [], Code.NONE
         for participant in dict.fromkeys(asked.participants):
             key = transaction_rows.participant_key(number, participant)
-            if opened and state.get(key) is not None:
-                continue
-            if row.participants * opened + added >= PARTICIPANTS_MAX:
-                return self._enlisted(asked, row, number, added, Code.INVALID_TXN_STATE)
-            state.put(key, b"")
-            added += 1
-        return self._enlisted(asked, row, number, added, Code.NONE)
+            if not opened or state.get(key) is None:
+                if row.participants * opened + added >= PARTICIPANTS_MAX:
+                    code = Code.INVALID_TXN_STATE
+                    continue
+                state.put(key, b"")
+                added += 1
+            listed.append(participant)
+        self._enlisted(asked, row, number, added)
+        self._begin_here(asked, number, listed)
+        message = f"a transaction takes {PARTICIPANTS_MAX} partitions at most" if code else None
+        return Outcome(code, number, message=message)
 
-    def _enlisted(
-        self, asked: Enlist, row: Transaction, number: int, added: int, code: Code
-    ) -> Outcome:
+    def _enlisted(self, asked: Enlist, row: Transaction, number: int, added: int) -> None:
         opened = row.state == _ONGOING
         if added or not opened:
             after = row._replace(
@@ -155,15 +160,18 @@ class TransactionFold:
                 participants=row.participants * opened + added,
             )
             self._put(asked.transactional_id, row, after)
-        mine = [one for one in asked.participants if one.shard == self._shard]
+
+    def _begin_here(self, asked: Enlist, number: int, listed: list[Participant]) -> None:
+        """Those of this shard take part at once: who is not listed would not be told of the end."""
+        mine = [one for one in listed if one.shard == self._shard]
         if mine:
-            self._participants.take_part(
+            begin = Begin(
                 asked.producer_id, asked.epoch, asked.version, number,
+                transaction_rows.tag_of(asked.transactional_id),
                 [one.key for one in mine if one.key is not None],
                 [one.group for one in mine if one.key is None], asked.time_ms,
             )  # fmt: skip
-        message = f"a transaction takes {PARTICIPANTS_MAX} partitions at most" if code else None
-        return Outcome(code, number, message=message)
+            self._participants.take_part(begin)
 
     # -- how it ends
 
@@ -238,8 +246,8 @@ class TransactionFold:
         if row.state == _ONGOING:
             if repeats:
                 return Code.PRODUCER_FENCED
-            other = asked.number not in (transaction_rows.NO_NUMBER, row.number)
-            return Code.INVALID_TXN_STATE if other else None
+            # It was taken before this one was open, by a late worker: to be asked for again.
+            return None if asked.number == row.number else Code.CONCURRENT_TRANSACTIONS
         if row.state.is_ending:
             return Code.CONCURRENT_TRANSACTIONS
         if not bumps:

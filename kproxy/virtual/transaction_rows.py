@@ -8,6 +8,7 @@ told from one of this. `virtual.transaction_commands` says what each command doe
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from hashlib import blake2b
 from typing import NamedTuple
 
 from kproxy.virtual.forms import later_form
@@ -17,11 +18,11 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 _FORM = 1
 _TRANSACTION = struct.Struct(">BqqhhiBBqqqqhhI")
-_OPEN = struct.Struct(">BBqhq")
+_OPEN = struct.Struct(">BBqhq8s")
 _PRODUCER = struct.Struct(">BhqQ")
 _ABORTED = struct.Struct(">Bqqq")
-_GROUP_OPEN = struct.Struct(">BBhqI")
-_PENDING = struct.Struct(">BB")
+_GROUP_OPEN = struct.Struct(">BBhqI8s")
+_PENDING = struct.Struct(">BBQ")
 _COUNT = struct.Struct(">Q")
 _NUMBER_SHARD = struct.Struct(">QI")
 _PARTITION = struct.Struct(">16sI")
@@ -31,9 +32,16 @@ _TIME = struct.Struct(">Q")
 _A_PARTITION, _A_GROUP = 0, 1  # kinds of participants
 
 NO_NUMBER = -1
+TAG_BYTES = 8
+NO_TAG = bytes(TAG_BYTES)
 EPOCH_MAX = 32767
 EPOCH_LAST = EPOCH_MAX - 1
 """The last epoch that a producer gets; then it gets another id. One more fences who has it."""
+
+
+def tag_of(transactional_id: str) -> bytes:
+    """What tells a transactional id from others where it takes part: 8 bytes."""
+    return blake2b(transactional_id.encode(), digest_size=TAG_BYTES).digest()
 
 
 class TransactionState(IntEnum):
@@ -211,6 +219,7 @@ class OpenTransaction(NamedTuple):
     first_offset: int  # -1: it has no record here yet
     epoch: int
     number: int
+    tag: bytes = NO_TAG  # of the transactional id
 
     def encode(self) -> bytes:
         return _OPEN.pack(_FORM, *self)
@@ -308,6 +317,7 @@ class OpenGroup(NamedTuple):
     epoch: int
     number: int
     pending: int  # offsets that wait for its end
+    tag: bytes = NO_TAG  # of the transactional id
 
     def encode(self) -> bytes:
         return _GROUP_OPEN.pack(_FORM, *self)
@@ -346,17 +356,19 @@ class PendingOffset(NamedTuple):
     """An offset that is committed once its transaction is. A later plain commit supersedes it."""
 
     superseded: bool
+    log_offset: int  # of the commit: of two transactions' offsets the later commit's holds
     committed: Committed
 
     def encode(self) -> bytes:
-        return _PENDING.pack(_FORM, self.superseded) + self.committed.encode()
+        return _PENDING.pack(_FORM, self.superseded, self.log_offset) + self.committed.encode()
 
 
 def decode_pending(data: bytes) -> PendingOffset:
     """Raises ValueError for a form of a later kproxy."""
     if data[0] != _FORM:
         raise later_form("a row of kind O", data[0])
-    return PendingOffset(bool(data[1]), decode_committed(data[_PENDING.size :]))
+    _, superseded, log_offset = _PENDING.unpack_from(data)
+    return PendingOffset(bool(superseded), log_offset, decode_committed(data[_PENDING.size :]))
 
 
 def pending_key(group: str, producer_id: int, key: PartitionKey) -> bytes:
