@@ -1,0 +1,264 @@
+"""The fold's decisions for offsets that are committed with transactions: Kafka 4.3.1's."""
+
+import pytest
+
+from kproxy.errors import Code
+from kproxy.loop.steps import at_once
+from kproxy.virtual.commands import (
+    ChangeGroup,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteQueue,
+    ExpireOffsets,
+)
+from kproxy.virtual.group_rows import decode_group, group_key
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.types import PartitionKey
+from tests.virtual.transactional import Shards
+
+NONE, INVALID = Code.NONE, Code.INVALID_TXN_STATE
+UNKNOWN_MEMBER, ILLEGAL = Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION
+GROUP = "g"
+
+
+def opened(name: str = "t", partitions: int = 1) -> tuple[Shards, PartitionKey, int, int]:
+    shards = Shards()
+    key = shards.make(partitions=partitions)
+    pid, epoch, _ = shards.open(groups=[GROUP], name=name)
+    return shards, key, pid, epoch
+
+
+def ended(shards: Shards, pid: int, epoch: int, *, commit: bool, name: str = "t") -> None:
+    assert shards.end(pid, epoch, commit=commit, name=name).code == NONE
+    shards.finish(name)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_wait_for_the_end(commit: bool) -> None:
+    shards, key, pid, epoch = opened(partitions=2)
+    other = key[0], 1
+    shards.commit_plainly(GROUP, (key, 1))
+    assert shards.commit_offsets(GROUP, pid, epoch, (key, 7), (other, 8)).codes == (NONE, NONE)
+    assert shards.commit_offsets(GROUP, pid, epoch, (key, 3)).codes == (NONE,)  # and back
+    assert shards.pending() == 2
+    assert (shards.committed(GROUP, key), shards.committed(GROUP, other)) == (1, None)
+    ended(shards, pid, epoch, commit=commit)
+    assert shards.pending() == 0
+    after = (3, 8) if commit else (1, None)
+    assert (shards.committed(GROUP, key), shards.committed(GROUP, other)) == after
+    assert not shards.of(RowKind.OPEN_GROUP)
+    assert shards.commit_offsets(GROUP, pid, epoch, (key, 9)).code == INVALID
+
+
+def test_who_may_commit_with_a_transaction() -> None:
+    shards, key, pid, epoch = opened()
+    for other in ((pid, epoch + 1), (pid, epoch - 1), (pid + 1, epoch), (-1, -1)):
+        assert shards.commit_offsets(GROUP, *other, (key, 1)).code == INVALID
+    assert shards.commit_offsets("other", pid, epoch, (key, 1)).code == INVALID
+    assert shards.pending() == 0
+    absent = key[0], 9
+    outcome = shards.commit_offsets(GROUP, pid, epoch, (absent, 1), (key, 2))
+    assert outcome.codes == (Code.UNKNOWN_TOPIC_ID, NONE)
+    assert shards.pending() == 1
+    assert shards.commit_offsets(GROUP, pid, epoch).code == NONE
+
+
+def member_group(shards: Shards, kind: str) -> None:
+    row = {
+        "epoch": 3, "protocols": [], "assigned": b"", "target": b"", "client_id": "c",
+    }  # fmt: skip
+    encoding = ChangeGroup.encode(GROUP, -1, kind, 1, {}, {"m": row}, level=2, time_ms=1)
+    assert shards.apply(0, at_once(encoding)).code == NONE
+
+
+@pytest.mark.parametrize("kind", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    ("member", "generation", "code"),
+    [
+        ("", -1, NONE),
+        ("m", 3, NONE),
+        ("m", 2, ILLEGAL),
+        ("m", 4, ILLEGAL),
+        ("m", -1, ILLEGAL),
+        ("n", 3, UNKNOWN_MEMBER),
+        ("", 3, UNKNOWN_MEMBER),
+    ],
+)
+def test_members_commit_with_their_generation(
+    kind: str, member: str, generation: int, code: Code
+) -> None:
+    shards = Shards()
+    member_group(shards, kind)
+    pid, epoch, _ = shards.open(groups=[GROUP])
+    outcome = shards.commit_offsets(
+        GROUP, pid, epoch, (shards.keys[0], 5), member=member, generation=generation
+    )
+    assert outcome.code == code
+    assert shards.pending() == (code == NONE)
+
+
+@pytest.mark.parametrize(("generation", "code"), [(-1, NONE), (0, ILLEGAL), (3, ILLEGAL)])
+def test_a_group_that_is_not_there_has_no_generation(generation: int, code: Code) -> None:
+    """As Kafka says it (`OffsetMetadataManager.validateTransactionalOffsetCommit`)."""
+    shards, key, pid, epoch = opened()
+    outcome = shards.commit_offsets(GROUP, pid, epoch, (key, 5), member="m", generation=generation)
+    assert outcome.code == code
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_later_plain_commit_wins(commit: bool) -> None:
+    shards, key, pid, epoch = opened()
+    shards.commit_offsets(GROUP, pid, epoch, (key, 10))
+    shards.commit_plainly(GROUP, (key, 5))
+    assert (shards.committed(GROUP, key), shards.pending()) == (5, 1)
+    ended(shards, pid, epoch, commit=commit)
+    assert (shards.committed(GROUP, key), shards.pending()) == (5, 0)
+
+
+def test_a_transactional_commit_after_a_plain_one_wins() -> None:
+    shards, key, pid, epoch = opened()
+    shards.commit_offsets(GROUP, pid, epoch, (key, 10))
+    shards.commit_plainly(GROUP, (key, 5))
+    shards.commit_offsets(GROUP, pid, epoch, (key, 30))
+    ended(shards, pid, epoch, commit=True)
+    assert shards.committed(GROUP, key) == 30
+
+
+def test_a_plain_commit_of_another_group_or_partition_supersedes_nothing() -> None:
+    shards, key, pid, epoch = opened(partitions=2)
+    shards.commit_offsets(GROUP, pid, epoch, (key, 10))
+    shards.commit_plainly("gg", (key, 5))
+    shards.commit_plainly(GROUP, ((key[0], 1), 5))
+    ended(shards, pid, epoch, commit=True)
+    assert shards.committed(GROUP, key) == 10
+
+
+@pytest.mark.parametrize("first_ends", ["a", "b"])
+@pytest.mark.parametrize("later", ["commits", "aborts"])
+def test_of_two_producers_the_later_commit_wins(first_ends: str, later: str) -> None:
+    shards = Shards()
+    key = shards.keys[0]
+    a, b = (shards.open(groups=[GROUP], name=name)[:2] for name in "ab")
+    shards.commit_offsets(GROUP, *a, (key, 1))
+    shards.commit_offsets(GROUP, *b, (key, 2))
+    for name in (first_ends, "b" if first_ends == "a" else "a"):
+        commit = name == "a" or later == "commits"
+        ended(shards, *(a if name == "a" else b), commit=commit, name=name)
+    assert shards.committed(GROUP, key) == (2 if later == "commits" else 1)
+    assert shards.pending() == 0
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_many_offsets_are_settled_in_lots(commit: bool) -> None:
+    shards, key, pid, epoch = opened(partitions=1300)
+    keys = [(key[0], i) for i in range(1300)]
+    for start in range(0, 1300, 500):
+        some = [(one, 7) for one in keys[start : start + 500]]
+        assert set(shards.commit_offsets(GROUP, pid, epoch, *some).codes) == {NONE}
+    assert shards.pending() == 1300
+    shards.end(pid, epoch, commit=commit)
+    row = shards.row()
+    for left in (800, 300, 0):
+        assert shards.marker(row, (), [GROUP]) == left
+        assert shards.pending() == left
+    assert shards.marker(row, (), [GROUP]) == 0
+    assert {shards.committed(GROUP, one) for one in keys} == {7 if commit else None}
+    assert not shards.of(RowKind.OPEN_GROUP)
+
+
+def test_a_marker_of_another_transaction_settles_nothing() -> None:
+    shards, key, pid, epoch = opened()
+    shards.commit_offsets(GROUP, pid, epoch, (key, 1))
+    shards.end(pid, epoch, commit=True)
+    first = shards.finish()
+    shards.enlist(pid, epoch, Participant(0, group=GROUP))
+    shards.commit_offsets(GROUP, pid, epoch, (key, 2))
+    shards.marker(first, (), [GROUP])
+    assert (shards.committed(GROUP, key), shards.pending()) == (1, 1)
+    ended(shards, pid, epoch, commit=False)
+    assert shards.committed(GROUP, key) == 1
+
+
+def test_a_group_begins_again_only_behind_the_end_of_its_offsets() -> None:
+    """While some are left to settle a late BEGIN does not begin it anew."""
+    shards, key, pid, epoch = opened(partitions=600)
+    for start in (0, 300):
+        some = [((key[0], i), 7) for i in range(start, start + 300)]
+        shards.commit_offsets(GROUP, pid, epoch, *some)
+    shards.end(pid, epoch, commit=True)
+    row = shards.row()
+    assert shards.marker(row, (), [GROUP]) == 100
+    assert shards.begin(pid, epoch, row.number, (), [GROUP]) == NONE
+    assert shards.pending() == 100
+    assert shards.marker(row, (), [GROUP]) == 0
+    assert shards.begin(pid, epoch, row.number, (), [GROUP]) == INVALID
+    assert shards.pending() == 0
+
+
+# -- deletions
+
+
+def test_deleting_a_group_drops_what_waits() -> None:
+    shards, key, pid, epoch = opened(partitions=2)
+    shards.commit_offsets(GROUP, pid, epoch, (key, 7), ((key[0], 1), 8))
+    assert shards.apply(0, DeleteGroup(GROUP).envelope()).code == NONE
+    assert shards.pending() == 0
+    ended(shards, pid, epoch, commit=True)
+    assert shards.committed(GROUP, key) is None
+    assert not shards.of(RowKind.OPEN_GROUP, RowKind.GROUP, RowKind.OFFSET)
+
+
+def test_a_deleted_group_may_get_offsets_of_the_same_transaction_again() -> None:
+    shards, key, pid, epoch = opened()
+    shards.commit_offsets(GROUP, pid, epoch, (key, 7))
+    shards.apply(0, DeleteGroup(GROUP).envelope())
+    assert shards.commit_offsets(GROUP, pid, epoch, (key, 8)).code == NONE
+    assert shards.pending() == 1
+    ended(shards, pid, epoch, commit=True)
+    assert (shards.committed(GROUP, key), shards.pending()) == (8, 0)
+
+
+def test_deleting_offsets_drops_those_that_wait_of_all_producers() -> None:
+    shards = Shards()
+    key = shards.make(partitions=2)
+    other = key[0], 1
+    a, b = (shards.open(groups=[GROUP], name=name)[:2] for name in "ab")
+    for producer in (a, b):
+        shards.commit_offsets(GROUP, *producer, (key, 1), (other, 2))
+    shards.commit_plainly(GROUP, (key, 9))
+    assert shards.pending() == 4
+    assert shards.apply(0, DeleteOffsets(GROUP, [key, key]).envelope(2)).code == NONE
+    assert shards.pending() == 2
+    for name, producer in (("a", a), ("b", b)):
+        ended(shards, *producer, commit=True, name=name)
+    assert (shards.committed(GROUP, key), shards.committed(GROUP, other)) == (None, 2)
+    assert shards.pending() == 0
+
+
+def test_offsets_of_a_queue_that_is_gone_go_with_the_end() -> None:
+    shards, key, pid, epoch = opened()
+    shards.commit_offsets(GROUP, pid, epoch, (key, 7))
+    shards.apply(0, DeleteQueue(key[0]).envelope())
+    ended(shards, pid, epoch, commit=True)
+    assert (shards.committed(GROUP, key), shards.pending()) == (None, 0)
+    assert not shards.of(RowKind.OFFSET, RowKind.OFFSET_BY_QUEUE)
+
+
+def test_a_group_with_waiting_offsets_does_not_expire() -> None:
+    shards, key, pid, epoch = opened()
+    shards.commit_offsets(GROUP, pid, epoch, (key, 7))
+
+    def expire() -> None:
+        data = shards.all[0].state.get(group_key(GROUP))
+        assert data is not None
+        command = ExpireOffsets(GROUP, decode_group(data).version, True, [], 99)
+        assert shards.apply(0, command.envelope(2)).code == NONE
+
+    for _ in range(3):
+        expire()
+    assert shards.of(RowKind.GROUP)
+    ended(shards, pid, epoch, commit=False)
+    for _ in range(2):
+        expire()
+    assert not shards.of(RowKind.GROUP)
