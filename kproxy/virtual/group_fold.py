@@ -136,10 +136,17 @@ class GroupFold:
     # -- offsets of transactions
 
     def commit_fault(self, group: str, member: str, generation: int) -> Code:
-        """Of a transaction's commit: anybody may make it who does not say that it is a member."""
+        """Of a transaction's commit: anybody may make it who does not say that it is a member.
+
+        Codes are those of classic groups, as in Kafka.
+        """
         if generation < 0 and not member:
             return Code.NONE
-        return self._member_fault(group, self.head(group), member, generation)
+        head = self.head(group)
+        if head is None and generation >= 0:
+            return Code.ILLEGAL_GENERATION
+        fault = self._member_fault(group, head, member, generation)
+        return Code.ILLEGAL_GENERATION if fault == Code.STALE_MEMBER_EPOCH else fault
 
     def takes(self, key: PartitionKey) -> bool:
         """Whether an offset of this partition can be committed, as far as this shard knows."""
