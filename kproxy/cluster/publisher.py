@@ -15,6 +15,8 @@ Publication bounds the log: without it a new owner would fold the log from its f
 All published rows together are the shard's state at X. `cluster.rebuild` starts from there.
 """
 
+from itertools import islice
+
 import anyio
 import structlog
 from anyio import to_thread
@@ -166,5 +168,12 @@ class Publisher:
             return
         self._trimmed_to = trim_to
         _log.info("log_trimmed", shard=self._shard.shard, to=trim_to, log_start=start)
-        voids = self._shard.kv.scan(RowKind.NO_EFFECT.letter, rows.no_effect_key(trim_to))
-        self._shard.commit(dict.fromkeys(key for key, _ in voids))
+        await self._sweep_voids(trim_to)
+
+    async def _sweep_voids(self, trim_to: int) -> None:
+        """Forget what had no effect in a part of the log that no rebuild reads any more."""
+        start, end = RowKind.NO_EFFECT.letter, rows.no_effect_key(trim_to)
+        while found := list(islice(self._shard.kv.scan(start, end), _ROWS_AT_ONCE)):
+            self._shard.commit(dict.fromkeys(key for key, _ in found))
+            start = found[-1][0] + b"\0"  # RocksDB would step over what was deleted
+            await checkpoint()

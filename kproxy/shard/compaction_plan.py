@@ -31,9 +31,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDue:
-    """Nothing is to be done before `again_ms`, if nothing new comes."""
+    """Nothing is to be done before `again_ms`, if nothing new comes, and no transaction ends."""
 
     again_ms: int = _NEVER
+    undecided: bool = False  # a transaction is open
 
     @property
     def never(self) -> bool:
@@ -43,10 +44,11 @@ class NotDue:
 def plan(state: State, key: PartitionKey, settings: QueueSettings, now_ms: int) -> Plan | NotDue:
     """What is to be done about a partition now."""
     row = state.partition(key)
-    if row is None or row.next_offset - row.log_start < 2:
-        return NotDue()  # of a single record nothing goes
+    if row is None or row.next_offset - row.log_start < 2:  # of a single record nothing goes
+        return NotDue(undecided=row is not None and row.first_open >= 0)
     done = state.compaction(key)
     end, size_through, old_ms = _old_enough(state, key, row, settings, now_ms)
+    end, size_through = min((end, size_through), _decided(state, key, row))
     end = max(end, done.clean_end)
     settles_ms = _NEVER if done.pending_ms < 0 else done.pending_ms + settings.delete_retention_ms
     settled = settles_ms <= now_ms
@@ -54,7 +56,7 @@ def plan(state: State, key: PartitionKey, settings: QueueSettings, now_ms: int) 
     if end > done.clean_end:
         due_ms = _new_due_ms(state, key, done, settings, end, size_through)
     if not settled and due_ms > now_ms:
-        return NotDue(again_ms=min(due_ms, settles_ms))
+        return NotDue(again_ms=min(due_ms, settles_ms), undecided=row.first_open >= 0)
     pending = (
         (end, now_ms) if settled or done.pending_ms < 0 else (done.pending_end, done.pending_ms)
     )
@@ -79,6 +81,17 @@ def _old_enough(
     last_offset, batch = young
     size = batch.size_through - batch.length
     return last_offset - batch.last_delta, size, batch.max_time_through_ms + lag_ms
+
+
+def _decided(state: State, key: PartitionKey, row: Partition) -> tuple[int, int]:
+    """Where records begin that are not decided, and the size there: as far as Kafka compacts."""
+    end = row.last_stable
+    undecided = (
+        next(state.batches(key, end, row.next_offset), None) if row.first_open >= 0 else None
+    )
+    if undecided is None:
+        return row.next_offset, row.size
+    return end, undecided[1].size_through - undecided[1].length
 
 
 def _new_due_ms(

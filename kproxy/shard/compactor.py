@@ -13,12 +13,19 @@ a value (a tombstone) goes `delete.retention.ms` after a pass that left nothing 
 
 The partition's last record stays, whatever it is: a reader that waits for the end gets there. What
 cannot be read is left as it is, with all of its partition.
+
+What a transaction has written is looked at once all before it is decided. Records of an aborted one
+go, and stand for no key. The marker of a committed one goes, for it says nothing to a reader; that
+of an aborted one stays, as its ABORTED row does: a reader drops all of the producer's records from
+the row's offset to the marker's.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
 from hashlib import blake2b
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, Semaphore, create_task_group, to_thread
@@ -30,16 +37,17 @@ from kproxy.errors import KafkaError
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.queue_settings import settings_of
-from kproxy.protocol.batch import BatchHeader, read_header
+from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from kproxy.protocol.records import KeyedRecord, keyed_records, unpacked, with_records
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.compaction_plan import Plan, plan
 from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
+from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.commands import Compact
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.rows import GENERATION_MAX, Batch, Compaction
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -50,6 +58,8 @@ _READ_BYTES, _READ_BATCHES = 1 << 20, 200  # at a time
 _APPEND_BYTES, _APPENDS = 1 << 20, 500  # at a time
 _UNREADABLE_MAX = 10_000
 _SHORT_KEY = 16
+_ABORTED_AT_ONCE = 500  # rows
+_COMMIT_KEY = bytes((0, 0, 0, 1))  # of a marker's record
 _LOOKS_AT_ONCE = 50
 _PASSES = 16
 """At a time in a shard, so that those over small partitions share the log's fsync."""
@@ -57,8 +67,24 @@ _SMALL_BYTES = 64 << 10
 """A pass over no more takes little memory, whatever is in it."""
 
 Made = TypeVar("Made")
-_Found = tuple[int, Batch, bytes]
-"""A batch: its last offset, its row, its bytes."""
+
+
+class _What(Enum):
+    """What a batch is to compaction."""
+
+    RECORDS = auto()
+    ABORTED = auto()
+    COMMIT_MARKER = auto()
+    ABORT_MARKER = auto()
+
+
+class _Found(NamedTuple):
+    """A batch, as a pass reads it."""
+
+    last_offset: int
+    batch: Batch
+    data: bytes
+    what: _What
 
 
 class CompactionLimits:
@@ -120,6 +146,61 @@ def _records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
         raise Unreadable(str(error)) from error
 
 
+class Aborted:
+    """Which batches are of aborted transactions; asked in the order of their offsets."""
+
+    def __init__(self, state: State, key: PartitionKey, start: int) -> None:
+        self._state = state
+        self._start, self._end = transaction_rows.aborted_range(key, start)
+        self._through = start  # of all that began before it the rows are read
+        self._by_producer: dict[int, deque[tuple[int, int]]] = {}  # (first offset, marker's)
+        self._held, self._held_max = 0, _ABORTED_AT_ONCE
+
+    async def read(self, start: int, end: int) -> None:
+        """Read the rows that matter to the records from `start` to before `end`, in slices."""
+        self._forget(start)
+        while self._through < end:
+            found = list(islice(self._state.kv.scan(self._start, self._end), _ABORTED_AT_ONCE))
+            for key, value in found:
+                self._note(transaction_rows.marker_offset_of(key), value, start)
+                self._start = key + b"\0"
+                if self._through >= end:
+                    return
+            if len(found) < _ABORTED_AT_ONCE:
+                self._through = end  # those that are still to end begin later
+            await checkpoint()
+
+    def _note(self, marker_offset: int, value: bytes, start: int) -> None:
+        aborted = transaction_rows.decode_aborted(value)
+        self._through = max(self._through, aborted.last_stable)
+        if marker_offset >= start:
+            where = aborted.first_offset, marker_offset
+            self._by_producer.setdefault(aborted.producer_id, deque()).append(where)
+            self._held += 1
+
+    def _forget(self, start: int) -> None:
+        """Those whose markers lie before, where they may be many."""
+        if self._held < self._held_max:
+            return
+        for producer_id, transactions in list(self._by_producer.items()):
+            while transactions and transactions[0][1] < start:
+                transactions.popleft()
+            if not transactions:
+                del self._by_producer[producer_id]
+        self._held = sum(map(len, self._by_producer.values()))
+        self._held_max = max(_ABORTED_AT_ONCE, 2 * self._held)
+
+    def has(self, producer_id: int, offset: int) -> bool:
+        """Whether a transactional record of this producer was aborted."""
+        transactions = self._by_producer.get(producer_id, _NO_TRANSACTIONS)
+        while transactions and transactions[0][1] < offset:
+            transactions.popleft()
+        return bool(transactions) and transactions[0][0] <= offset
+
+
+_NO_TRANSACTIONS: deque[tuple[int, int]] = deque()
+
+
 class Compactor:
     """Compacts one shard's partitions, of queues that ask for it; `run` until cancelled."""
 
@@ -169,6 +250,8 @@ class Compactor:
         due = plan(self._shard.state, key, settings, self._now_ms())
         if isinstance(due, Plan):
             return due
+        if due.undecided:
+            self._shard.note_uncompacted(key)
         if not due.never:
             self._file(key, due.again_ms)
         return None
@@ -236,8 +319,9 @@ class _Pass:
         plan = self._plan
         end, size_through = await self._note_keys()
         offset = plan.log_start
-        while found := await self._read(offset, end):
-            offset = found[-1][0] + 1
+        aborted = Aborted(self._shard.state, self._key, offset)
+        while found := await self._read(offset, end, aborted):
+            offset = found[-1].last_offset + 1
             for envelope in await self._aside(self._rewritten, found):
                 self._appends.append(envelope)
                 self._pending_bytes += len(envelope.body)
@@ -258,17 +342,19 @@ class _Pass:
         plan = self._plan
         offset = max(plan.done.clean_end, plan.log_start)
         size_through = plan.done.size_through
-        while found := await self._read(offset, plan.end):
-            count = await self._aside(self._note, found)
-            offset, size_through = found[count - 1][0] + 1, found[count - 1][1].size_through
+        aborted = Aborted(self._shard.state, self._key, offset)
+        while found := await self._read(offset, plan.end, aborted):
+            last = found[await self._aside(self._note, found) - 1]
+            offset, size_through = last.last_offset + 1, last.batch.size_through
             if self._keys.full:
                 return offset, size_through
         return plan.end, plan.size_through
 
     def _note(self, found: list[_Found]) -> int:
         """How many of these batches were noted. Raises Unreadable."""
-        for number, (last_offset, batch, data) in enumerate(found, 1):
-            self._keys.note(_records(read_header(data), data), last_offset - batch.last_delta)
+        for number, (last_offset, batch, data, what) in enumerate(found, 1):
+            if what == _What.RECORDS:
+                self._keys.note(_records(read_header(data), data), last_offset - batch.last_delta)
             if self._keys.full:
                 return number
         return len(found)
@@ -276,7 +362,15 @@ class _Pass:
     def _rewritten(self, found: list[_Found]) -> list[Envelope]:
         """What writes batches again that lose records. Raises Unreadable."""
         made = []
-        for last_offset, batch, data in found:
+        for last_offset, batch, data, what in found:
+            if what == _What.ABORT_MARKER or (
+                what == _What.COMMIT_MARKER and last_offset == self._plan.last_offset
+            ):
+                self._left_bytes += len(data)
+                continue
+            if what != _What.RECORDS:
+                self._removed.append((last_offset, batch.generation))
+                continue
             base_offset, header = last_offset - batch.last_delta, read_header(data)
             kept: list[bytes] = []
             latest_ms = -1
@@ -316,7 +410,7 @@ class _Pass:
             if outcome.code:
                 raise _Stopped(f"{outcome.code_by_name} for a batch")
 
-    async def _read(self, offset: int, end: int) -> list[_Found]:
+    async def _read(self, offset: int, end: int, aborted: Aborted) -> list[_Found]:
         """The next batches from `offset` on that begin before `end`, with their bytes."""
         found, size = [], 0
         for last_offset, batch in islice(
@@ -328,10 +422,26 @@ class _Pass:
                 break
         segments = self._shard.segments
         with segments.pinned({batch.segment for _, batch in found}):
-            return await to_thread.run_sync(list, self._bytes(found))
+            read = await to_thread.run_sync(list, self._bytes(found))
+        if found and (row := self._shard.state.partition(self._key)) and row.any_aborted:
+            await aborted.read(found[0][0], found[-1][0] + 1)
+        return [
+            _Found(last_offset, batch, data, _what(data, last_offset, aborted))
+            for (last_offset, batch), data in zip(found, read, strict=True)
+        ]
 
-    def _bytes(self, found: list[tuple[int, Batch]]) -> Iterator[_Found]:
-        for last_offset, batch in found:
+    def _bytes(self, found: list[tuple[int, Batch]]) -> Iterator[bytes]:
+        for _, batch in found:
             data = bytearray(batch.length)
             self._shard.segments.read_into(memoryview(data), batch.segment, batch.position, True)
-            yield last_offset, batch, bytes(data)
+            yield bytes(data)
+
+
+def _what(data: bytes, last_offset: int, aborted: Aborted) -> _What:
+    header = read_header(data)
+    if not header.is_transactional:
+        return _What.RECORDS
+    if header.is_control:
+        commit = next(keyed_records(header, data[HEADER_BYTES:])).key == _COMMIT_KEY
+        return _What.COMMIT_MARKER if commit else _What.ABORT_MARKER
+    return _What.ABORTED if aborted.has(header.producer_id, last_offset) else _What.RECORDS

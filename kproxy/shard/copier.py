@@ -2,10 +2,11 @@
 
 A segment may hold a million batches, nearly all of them dead. The copier therefore reads the heads
 of the batches alone, and looks up only the next live batch of each partition; it passes over what
-lies before that batch. A thread reads the disk, and the work on the loop is cut into slices.
+lies before that batch. Of a MARKER it reads all: its one batch is copied for each partition that
+still needs it. A thread reads the disk, and the work on the loop is cut into slices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 import structlog
@@ -14,13 +15,14 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
-from kproxy.protocol.batch import read_header
+from kproxy.protocol.batch import CONTROL_BATCH_BYTES, read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import COPIED, Body, Envelope, Kind
 from kproxy.virtual.fold import copied_location
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.state import State
+from kproxy.virtual.transaction_commands import Marker
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -34,6 +36,7 @@ _CURSORS_MAX = 20_000
 _AHEAD_MAX = 64
 _NEVER = 1 << 64
 _COPIES, _APPEND = (int(Kind.COPY), int(Kind.REPLACE)), int(Kind.APPEND)
+_MARKER = int(Kind.MARKER)
 
 
 class _Cursor:
@@ -102,12 +105,21 @@ class Live:
             last = envelope.number + read_header(records).last_offset_delta
         elif self.may_be(key, log_offset):
             last = self._cursors[key].last
+            if envelope.kind == _MARKER:
+                records = records[:CONTROL_BATCH_BYTES]
         else:
             return None
         batch = self._state.batch_at(key, last)
         if batch is None or last < row.log_start or (batch.segment, batch.position) != location[:2]:
             return None
         return copy_of(key, last, batch, records, batch.generation)
+
+
+def partitions_of(envelope: Envelope) -> Sequence[PartitionKey]:
+    """The partitions that have the batch of an APPEND, a copy or a MARKER."""
+    if envelope.kind == _MARKER:
+        return Marker.decode(envelope).partitions
+    return ((envelope.queue_id, envelope.partition),)
 
 
 def copy_of(key: PartitionKey, last: int, batch: Batch, records: Body, generation: int) -> Envelope:
@@ -134,6 +146,7 @@ class Copier:
         self._reader = shard.segments.reader(segment)
         self._pending: list[Envelope] = []
         self._pending_bytes = 0
+        self._began = 0.0  # of what is done in this turn of the loop
         self.copied = 0  # bytes
 
     async def run(self) -> None:
@@ -142,37 +155,50 @@ class Copier:
             await self._run()
 
     async def _run(self) -> None:
-        read, began = 0, self._monotonic()
+        read, self._began = 0, self._monotonic()
         for number, (log_offset, kind, key, position, after) in enumerate(self._reader.heads()):
             if after > read:
                 read = after + _READ_BYTES
                 await to_thread.run_sync(self._reader.read_ahead, position, read - position)
-                began = self._monotonic()
-            elif not number % _LOOK_FRAMES and self._monotonic() - began > _TURN_S:
-                await checkpoint()
-                began = self._monotonic()
-            if not (kind in _COPIES or (kind == _APPEND and self._live.may_be(key, log_offset))):
-                continue
-            self._take(key, position)
-            if self._pending_bytes >= _COPY_BYTES or len(self._pending) >= _COPY_ENVELOPES:
-                if not await self._append():
-                    return
-                began = self._monotonic()
+                self._began = self._monotonic()
+            elif not number % _LOOK_FRAMES:
+                await self._pause()
+            if kind == _APPEND:
+                wanted = self._live.may_be(key, log_offset) and self._is_there(key)
+            else:
+                wanted = kind == _MARKER or (kind in _COPIES and self._is_there(key))
+            if wanted and not await self._take(position):
+                return
         if self._pending:
             await self._append()
 
-    def _take(self, key: PartitionKey, position: int) -> None:
-        if self._shard.state.partition(key) is None:
-            return
+    async def _pause(self) -> None:
+        if self._monotonic() - self._began > _TURN_S:
+            await checkpoint()
+            self._began = self._monotonic()
+
+    def _is_there(self, key: PartitionKey) -> bool:
+        return self._shard.state.partition(key) is not None
+
+    async def _take(self, position: int) -> bool:
+        """Copy what is live of one frame; whether the log takes more."""
         frame = self._reader.at(position)
         if frame is None:
             _log.error("damaged_frame_not_copied", segment=self._segment, position=position)
-            return
+            return True
         log_offset, envelope, location, _ = frame
-        copy = self._live.copy_of(key, envelope, log_offset, location)
-        if copy is not None:
-            self._pending.append(copy)
-            self._pending_bytes += len(copy.body)
+        for number, key in enumerate(partitions_of(envelope), 1):
+            copy = self._live.copy_of(key, envelope, log_offset, location)
+            if copy is not None:
+                self._pending.append(copy)
+                self._pending_bytes += len(copy.body)
+            if self._pending_bytes >= _COPY_BYTES or len(self._pending) >= _COPY_ENVELOPES:
+                if not await self._append():
+                    return False
+                self._began = self._monotonic()
+            elif not number % _LOOK_FRAMES:
+                await self._pause()
+        return True
 
     async def _append(self) -> bool:
         """Returns whether the log took them."""

@@ -6,7 +6,7 @@ None of it changes an answer.
   was applied meanwhile; begin the flush before anything else is applied. So flushed rows never run
   ahead of the synced log.
 - A sweep removes the index rows of batches that no reader can reach any more, and subtracts the
-  bytes of these batches from their segments' live bytes.
+  bytes of these batches from their segments' live bytes. What transactions left there goes as well.
 - A segment without live bytes is deleted, once the rows that say so are on disk.
 - A segment that is mostly dead is copied forward first (`shard.copier`).
 
@@ -29,7 +29,7 @@ from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
 from kproxy.shard.copier import Copier
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
+from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.offset_commands import DeleteOffsets
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -220,6 +220,8 @@ class Housekeeper:
         log_start = done if row is None else row.log_start  # as of now: it may go on meanwhile
         if log_start > done:
             await self._sweep_batches(rows.batch_key(*key, done), rows.batch_key(*key, log_start))
+            if row is not None and row.any_aborted:
+                await self._sweep_rows(*transaction_rows.aborted_range(key, done, log_start))
             done = log_start
         self._swept[key] = done
         if len(self._swept) > _SWEPT_MAX:
@@ -236,6 +238,8 @@ class Housekeeper:
         start, _ = rows.producers_range(queue_id, 0)
         _, end = rows.producers_range(queue_id, _PARTITION_END)
         await self._sweep_rows(start, end)
+        for start, end in transaction_rows.queue_ranges(queue_id):
+            await self._sweep_rows(start, end)
         await sweep_commits(self._shard, queue_id)
         return next(self._shard.kv.scan(*rows.offsets_by_queue_range(queue_id)), None) is None
 

@@ -3,18 +3,20 @@
 All of a shard's published rows stand for one log offset, X: together they are the state there. What
 is not published is the index of batches: it is read from the log, which still holds every live
 batch. Below X an append is not judged again, for the state that judged it is gone; its place is
-counted on from the partition's `Anchor`, past those that have a `v` row. From X on the fold goes on
-as always.
+counted on from the partition's `Anchor`, past those that have a `v` row. A MARKER takes an offset
+in each partition that it names, but those whose bits are set in its `v` row. From X on the fold
+goes on as always.
 """
 
+import json
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from kproxy.protocol.batch import read_header
-from kproxy.virtual import group_rows, rows
+from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
+from kproxy.virtual import group_rows, rows, transaction_rows
 from kproxy.virtual.commands import Compact, Replace
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
@@ -22,6 +24,7 @@ from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.state import Kv, State
+from kproxy.virtual.transaction_commands import Marker
 from kproxy.virtual.types import PartitionKey
 
 AS_OF_KEY = rows.CHECKPOINT_KEY
@@ -151,12 +154,25 @@ def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None
     yield key, data
     if RowKind.OFFSET.of(key):
         yield _tracked_key(key), None if data is None else b""
-    elif RowKind.GROUP.of(key) and data is not None:
-        # An earlier one's look is left behind: who looks finds that it is not the group's.
-        yield (
-            group_rows.group_due_key(group_rows.decode_group(data).look_ms, rows.name_of(key)),
-            b"",
-        )
+    elif RowKind.PENDING_OFFSET.of(key):
+        tracked = transaction_rows.pending_by_partition_of_pending(key)
+        yield tracked, None if data is None else b""
+    elif data is not None and (due := _due_key(key, data)) is not None:
+        # An earlier one is left behind: who looks finds that it is not the row's.
+        yield due, b""
+
+
+def _due_key(key: bytes, data: bytes) -> bytes | None:
+    """When to look at what a published row is of; None where there is nothing to look for."""
+    if RowKind.GROUP.of(key):
+        return group_rows.group_due_key(group_rows.decode_group(data).look_ms, rows.name_of(key))
+    if RowKind.TRANSACTION.of(key):
+        row = transaction_rows.decode_transaction(data)
+        return transaction_rows.transaction_due_key(row, transaction_rows.id_of_transaction(key))
+    if RowKind.TRANSACTIONAL_PRODUCER.of(key):
+        used_ms = transaction_rows.decode_transactional_producer(data).used_ms
+        return transaction_rows.producer_due_key(used_ms, transaction_rows.producer_id_of_key(key))
+    return None
 
 
 def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
@@ -229,18 +245,36 @@ class Reindex:
         elif envelope.kind == Kind.COMPACT:
             for last_offset, generation in Compact.decode(envelope).removed:
                 remove_batch(self._state, key, last_offset, generation)
+        elif envelope.kind == Kind.MARKER:
+            self._marker(log_offset, envelope, location)
 
     def _append(
         self, key: PartitionKey, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> None:
+        if not self._void(log_offset):
+            self._count_on(key, log_offset, read_header(envelope.body), location)
+
+    def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
+        """All partitions share the batch that it carries; a `v` row has those that took none."""
+        marker = Marker.decode(envelope)
+        header = read_header(marker.batch)
+        place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
+        void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
+        for number, key in enumerate(marker.partitions):
+            if void is None or not void[number >> 3] & 1 << (number & 7):
+                self._count_on(key, log_offset, header, place)
+
+    def _count_on(
+        self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation
+    ) -> None:
+        """A batch took the next offsets of its partition."""
         counter_key = rows.counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
         if data is None:
             return
         at, base_offset, size, through_ms, end_offset = _COUNTER.unpack(data)
-        if log_offset < at or self._void(log_offset):
+        if log_offset < at:
             return
-        header = read_header(envelope.body)
         last_offset = base_offset + header.last_offset_delta
         size += location.length
         through_ms = max(through_ms, header.max_timestamp)
@@ -303,6 +337,26 @@ class Reindex:
                     forget_ms, rows.queue_id_of(key), rows.TOMBSTONE_INDEX
                 )
                 self._state.file(note)
+        yield
+        yield from self._sweep_aborted()
+
+    def _sweep_aborted(self) -> Iterator[None]:
+        """Note for the sweeper where aborted transactions lie before the log start.
+
+        The note that the TRIM left is not published.
+        """
+        noted = None
+        for number, (key, _) in enumerate(self._state.kv.scan(*RowKind.ABORTED.range()), 1):
+            partition = rows.partition_of(key)
+            if partition != noted and (row := self._state.partition(partition)) is not None:
+                if transaction_rows.marker_offset_of(key) < row.log_start:
+                    note = json.dumps([partition[0].hex(), partition[1]]).encode()
+                    # No TRIM leaves a note with a key like that.
+                    note_key = rows.trimmed_key(0) + rows.partition_key(*partition)
+                    self._state.file(note_key, note)
+                noted = partition
+            if number % _ROWS_AT_ONCE == 0:
+                yield
         yield
 
     def _look_soon(self, key: PartitionKey) -> None:

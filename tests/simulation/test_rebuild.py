@@ -17,9 +17,9 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.levels import Level
 from kproxy.protocol.batch import read_header
 from kproxy.protocol.records import keyed_records, unpacked, with_records
-from kproxy.shard.copier import Live, copy_of
+from kproxy.shard.copier import Live, copy_of, partitions_of
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.virtual import group_rows, rows, snapshot
+from kproxy.virtual import group_rows, rows, snapshot, transaction_rows
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands import Compact
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
@@ -41,6 +41,8 @@ SEEDS = 1000
 STEPS = 120
 SEGMENT = 8  # envelopes
 SHARD, SHARDS = ShardId(1), 3
+OF_QUEUES = b"kflA"
+"""Kinds of rows that a deleted queue leaves to be swept."""
 
 
 @pytest.fixture
@@ -174,14 +176,25 @@ class Simulation:
             if log_offset >= len(self.owner.log) or self.rng.random() < 0.05:
                 return
             envelope = self.owner.log[log_offset]
-            if TRAITS[Kind(envelope.kind)].carries_batch and log_offset >= self.log_start:
-                key = (envelope.queue_id, envelope.partition)
-                place = place_of(log_offset, envelope)
+            carries = TRAITS[Kind(envelope.kind)].carries_batch or envelope.kind == Kind.MARKER
+            if not carries or log_offset < self.log_start:
+                continue
+            place = place_of(log_offset, envelope)
+            for key in partitions_of(envelope):
                 copy = live.copy_of(key, envelope, log_offset, place)
                 if copy is not None:
                     for _ in range(self.rng.choice((1, 1, 1, 2))):  # a zombie copies it as well
                         self.owner.apply(copy)
                         self.copied += 1
+        left = [key for key, batch in self.reachable() if batch.segment == segment]
+        assert not left, f"not copied: {left}"
+
+    def reachable(self) -> Iterator[tuple[bytes, rows.Batch]]:
+        """The owner's rows of batches that a reader can get to."""
+        for key, value in self.owner.kv.scan(*RowKind.BATCH.range()):
+            row = self.owner.state.partition(rows.partition_of(key))
+            if row is not None and rows.batch_key_offset(key) >= row.log_start:
+                yield key, rows.decode_batch(value)
 
     def compact(self) -> None:
         """A pass that drops any records, of a partition that there may be."""
@@ -220,7 +233,7 @@ class Simulation:
     def bytes_of(self, found: rows.Batch) -> bytes:
         if found.copied:
             return bytes(self.owner.log[found.position - COPIED.size].body[COPIED.size :])
-        return bytes(self.owner.log[found.position].body)
+        return bytes(self.owner.log[found.position].body[: found.length])
 
     # -- a worker with an empty disk
 
@@ -260,9 +273,11 @@ class Simulation:
         """Rows that answers come from. Notes of housekeeping, and what it has still to sweep, may
         differ: a rebuilt state never had the dead batches."""
         for key, value in state.kv.scan(b"", b"\xff"):
-            if key[:1] == b"k" and key[1:17].hex() in self.to_sweep:
+            if key[0] in OF_QUEUES and key[1:17].hex() in self.to_sweep:
                 continue
-            if key[0] in b"qipkohwguz" or (
+            if RowKind.ABORTED.of(key) and self.is_trimmed(state, key):
+                continue
+            if key[0] in b"qipkohwguzTUJflAGONQ" or (
                 key[:1] == b"v" and key >= rows.no_effect_key(self.log_start)
             ):
                 yield key, value
@@ -270,6 +285,10 @@ class Simulation:
                 row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
                 if row is not None and rows.batch_key_offset(key) >= row.log_start:
                     yield key, value
+
+    def is_trimmed(self, state: State, aborted_key: bytes) -> bool:
+        row = state.partition(rows.partition_of(aborted_key))
+        return row is not None and transaction_rows.marker_offset_of(aborted_key) < row.log_start
 
     # -- work
 

@@ -1,0 +1,402 @@
+"""As `test_rebuild`, with transactions: rebuilt from every publication, a shard is the owner's.
+
+Some transactional ids have their coordinator in this shard, others elsewhere; both versions of the
+protocol, commits and aborts, offsets of groups, markers that come twice or name what takes no part.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
+from kproxy.shard.copier import Live
+from kproxy.virtual import group_fold, rows, snapshot, transaction_fold, transaction_rows
+from kproxy.virtual import state as state_module
+from kproxy.virtual.commands import (
+    Begin,
+    Complete,
+    End,
+    Enlist,
+    ExpireTransaction,
+    InitProducer,
+    Marker,
+    TransactionCommit,
+)
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.offset_commands import OffsetCommit
+from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.snapshot import Reindex
+from kproxy.virtual.state import State
+from kproxy.virtual.transaction_commands import EndCause
+from kproxy.virtual.transaction_rows import (
+    Participant,
+    Transaction,
+    TransactionState,
+    decode_open,
+    decode_open_group,
+    decode_transaction,
+    decode_transactional_producer,
+)
+from kproxy.virtual.types import PartitionKey, QueueId
+from tests.simulation.test_rebuild import SHARD, Simulation, short_looks
+from tests.wire import batch
+
+__all__ = ["short_looks"]
+
+pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks", "few_at_once")
+
+SEEDS = 600
+LOCAL = ("t0", "t1")
+GROUPS = ("g", "h")
+TRANSACTIONAL = 0x10
+TAG = b"tag of t"
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pending offsets, and of those who took part, two at a time."""
+    monkeypatch.setattr(group_fold, "NAMED_MAX", 2)
+    monkeypatch.setattr(transaction_fold, "NAMED_MAX", 2)
+
+
+@dataclass
+class Foreign:
+    """A producer whose coordinator is elsewhere."""
+
+    producer_id: int
+    epoch: int = 0
+    version: int = 1
+    number: int = 0
+    is_open: bool = False
+    ending: bool = False
+    commit: bool = False
+
+    @property
+    def marker_epoch(self) -> int:
+        return self.epoch + (self.version == 2)
+
+
+class WithTransactions(Simulation):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.foreign = [Foreign(1000), Foreign(1001)]
+        self.sent: dict[tuple[PartitionKey, int, int], int] = {}
+        self.now = 0
+        self.seen: dict[str, int] = dict.fromkeys(
+            ("void", "aborted", "anchor", "copied", "pending", "empty"), 0
+        )
+
+    def publish(self) -> None:
+        super().publish()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        super().rebuild()
+        self.note_what_was_seen()
+
+    def finish(self, state: State, reindex: Reindex) -> None:
+        super().finish(state, reindex)
+        held = state.kv
+        for kv in (held, self.owner.kv) if self.as_of == len(self.owner.log) else (held,):
+            for fault in index_faults(dict(kv.scan(b"", b"\xff"))):
+                raise AssertionError(fault)
+
+    def note_what_was_seen(self) -> None:
+        kv, seen = self.owner.kv, self.seen
+        seen["void"] += any(value for _, value in kv.scan(*RowKind.NO_EFFECT.range()))
+        seen["aborted"] += any(True for _ in kv.scan(*RowKind.ABORTED.range()))
+        seen["pending"] += any(True for _ in kv.scan(*RowKind.PENDING_OFFSET.range()))
+        markers = {n for n, one in enumerate(self.owner.log) if one.kind == Kind.MARKER}
+        for key, found in self.reachable():
+            if found.log_offset in markers:
+                data = self.bytes_of(found)
+                assert len(data) == found.length == CONTROL_BATCH_BYTES
+                assert read_header(data).is_control
+                seen["copied"] += found.copied > 0
+            row = self.owner.kv.get(rows.partition_key(*rows.partition_of(key)))
+            if row is not None:
+                published = snapshot.Anchors(kv).encode(key=b"p" + key[1:21], value=row)
+                seen["anchor"] += int.from_bytes(published[:8], "big", signed=True) in markers
+                decoded = rows.decode_partition(row)
+                seen["empty"] += decoded.log_start > 0 and decoded.first_open >= 0
+
+    # -- work
+
+    def envelope(self) -> Envelope:
+        self.now += self.rng.randrange(20)
+        if self.queues and self.rng.random() < 0.6:
+            step = self.rng.choice((self.local, self.local, self.elsewhere, self.forget))
+            found = step()
+            if found is not None:
+                if self.rng.random() < 0.05 and found.kind == Kind.MARKER:
+                    self.late.append(found)
+                return found
+        return super().envelope()
+
+    def here(self) -> list[PartitionKey]:
+        return [rows.partition_of(key) for key, _ in self.owner.kv.scan(b"p", b"q")]
+
+    def some(self, most: int = 3) -> list[PartitionKey]:
+        there = self.here()
+        return self.rng.sample(there, min(len(there), self.rng.randrange(1, most + 1)))
+
+    def local(self) -> Envelope | None:
+        name = self.rng.choice(LOCAL)
+        data = self.owner.state.get(transaction_rows.transaction_key(name))
+        row = None if data is None else decode_transaction(data)
+        dice = self.rng.random()
+        if row is None or dice < 0.06:
+            expected = (-1, -1) if row is None or dice < 0.03 else (row.producer_id, row.epoch)
+            return InitProducer(name, 50, *expected, self.now).envelope()
+        if row.state.is_ending:
+            commit = row.state == TransactionState.PREPARE_COMMIT
+            marker = self.marker(
+                row.ending_producer_id, row.ending_epoch, row.marker_epoch, row.number, commit
+            )
+            return marker or Complete(name, row.number, self.now).envelope()
+        if row.state != TransactionState.ONGOING or dice < 0.2:
+            return self.enlist(name, row)
+        if dice < 0.35:
+            commit, version = self.rng.random() < 0.5, row.version
+            cause = EndCause.TIMEOUT if dice < 0.23 else EndCause.CLIENT
+            return End(
+                name, row.producer_id, row.epoch, version, commit, row.number, self.now, cause
+            ).envelope()
+        return self.work(row.producer_id, row.epoch)
+
+    def enlist(self, name: str, row: Transaction) -> Envelope:
+        taking = [Participant(SHARD, key) for key in self.some()]
+        if self.rng.random() < 0.5:
+            taking.append(Participant(SHARD, group=self.rng.choice(GROUPS)))
+        taking.append(Participant(0, (QueueId(b"f" * 16), self.rng.randrange(5))))
+        version = row.version if row.state == TransactionState.ONGOING else self.rng.choice((1, 2))
+        return Enlist(name, row.producer_id, row.epoch, version, taking, self.now).envelope()
+
+    def elsewhere(self) -> Envelope | None:
+        one = self.rng.choice(self.foreign)
+        if one.ending:
+            found = self.marker(
+                one.producer_id, one.epoch, one.marker_epoch, one.number, one.commit
+            )
+            if found is not None:
+                return found
+            one.epoch, one.ending, one.is_open = one.marker_epoch, False, False
+        dice = self.rng.random()
+        if not one.is_open:
+            one.number += self.rng.randrange(1, 9)
+            one.is_open, one.version = True, self.rng.choice((1, 2))
+            return self.begin(one)
+        if dice < 0.15:
+            one.ending, one.commit = True, self.rng.random() < 0.5
+        if dice < 0.3:
+            return self.begin(one)
+        return self.work(one.producer_id, one.epoch)
+
+    def begin(self, one: Foreign) -> Envelope:
+        groups = [self.rng.choice(GROUPS)] if self.rng.random() < 0.5 else []
+        return Begin(
+            one.producer_id, one.epoch, one.version, one.number, TAG, self.some(), groups, self.now
+        ).envelope()
+
+    def work(self, producer_id: int, epoch: int) -> Envelope | None:
+        """A record, or an offset."""
+        state = self.owner.state
+        if self.rng.random() < 0.3:
+            group = self.rng.choice(GROUPS)
+            there = self.some() or [(QueueId(b"x" * 16), 0)]
+            offsets = [OffsetCommit(*key, self.rng.randrange(9), -1, "", False) for key in there]
+            commit = TransactionCommit(group, "", -1, producer_id, epoch, offsets, self.now)
+            return commit.envelope()
+        opened = [k for k in self.here() if state.get(transaction_rows.open_key(k, producer_id))]
+        if not opened:
+            return None
+        key = self.rng.choice(opened)
+        count = self.rng.randrange(1, 4)
+        sent = key, producer_id, epoch
+        sequence = max(0, self.sent.get(sent, 0) + self.rng.choice((0, 0, 0, 0, -1, 1)))
+        self.sent[sent] = sequence + count
+        body = batch(
+            *[b"v"] * count, producer_id=producer_id, epoch=epoch, sequence=sequence,
+            times=(self.now,) * count, attributes=TRANSACTIONAL,
+        )  # fmt: skip
+        return Envelope(Kind.APPEND, *key, body=body)
+
+    def marker(
+        self, producer_id: int, epoch: int, marker_epoch: int, number: int, commit: bool
+    ) -> Envelope | None:
+        """What is still open is told, in parts, with others that take no part; None: all is."""
+        state = self.owner.state
+        keys = []
+        for found, data in state.kv.scan(*RowKind.OPEN_TRANSACTION.range()):
+            mine = transaction_rows.producer_id_of_key(found) == producer_id
+            if mine and decode_open(data).number == number:
+                keys.append(rows.partition_of(found))
+        groups = []
+        for group in GROUPS:
+            data = state.get(transaction_rows.open_group_key(group, producer_id))
+            if data is not None and decode_open_group(data).number == number:
+                groups.append(group)
+        if not keys and not groups:
+            return None
+        told = [key for key in keys if self.rng.random() < 0.8]
+        told += [key for key in self.some(9) if self.rng.random() < 0.3]
+        self.rng.shuffle(told)
+        header = control_batch(producer_id, marker_epoch, commit=commit, time_ms=self.now)
+        return Marker(
+            header, producer_id, epoch, number, commit, told, groups[:1], self.now
+        ).envelope()
+
+    def forget(self) -> Envelope | None:
+        if self.rng.random() < 0.8:
+            return None
+        for key, value in self.owner.kv.scan(*RowKind.TRANSACTIONAL_PRODUCER.range()):
+            used_ms = decode_transactional_producer(value).used_ms
+            producer_id = transaction_rows.producer_id_of_key(key)
+            return ExpireTransaction("", producer_id, used_ms).envelope()
+        name = self.rng.choice(LOCAL)
+        data = self.owner.state.get(transaction_rows.transaction_key(name))
+        if data is None:
+            return None
+        return ExpireTransaction(name, -1, decode_transaction(data).update_ms).envelope()
+
+
+def index_faults(found: dict[bytes, bytes]) -> Iterator[str]:
+    """What the background would not find."""
+    for key, value in found.items():
+        if RowKind.TRANSACTION.of(key):
+            name = transaction_rows.id_of_transaction(key)
+            if transaction_rows.transaction_due_key(decode_transaction(value), name) not in found:
+                yield f"nobody will look at {name}"
+        if RowKind.TRANSACTIONAL_PRODUCER.of(key):
+            producer_id = transaction_rows.producer_id_of_key(key)
+            used_ms = decode_transactional_producer(value).used_ms
+            filed = [
+                transaction_rows.producer_due_ms(due) <= used_ms
+                for due in found
+                if RowKind.PRODUCER_DUE.of(due)
+                and transaction_rows.producer_id_of_key(due) == producer_id
+            ]
+            if not any(filed):
+                yield f"nobody will look at producer {producer_id}"
+
+
+@pytest.mark.parametrize("part", range(SEEDS // 50))
+async def test_a_rebuilt_shard_is_the_owners(part: int) -> None:
+    seen: dict[str, int] = {}
+    for seed in range(part * 50, part * 50 + 50):
+        simulation = WithTransactions(seed)
+        await simulation.run()
+        seen = {name: seen.get(name, 0) + count for name, count in simulation.seen.items()}
+    assert min(seen.values()) > 2, seen
+
+
+Mistake = Callable[[pytest.MonkeyPatch], None]
+
+
+def _without(kind: RowKind) -> Mistake:
+    """An index row is not made again."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        decode = snapshot.decode
+
+        def decoded(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+            return ((k, v) for k, v in decode(key, data) if not kind.of(k) or k == key)
+
+        patch.setattr(snapshot, "decode", decoded)
+
+    return plant
+
+
+def _unpublished(kind: RowKind) -> Mistake:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(state_module, "PUBLISHED_BYTES", PUBLISHED_BYTES - {kind.byte})
+
+    return plant
+
+
+def _no_bitmap(patch: pytest.MonkeyPatch) -> None:
+    put = State.put
+
+    def without_bits(self: State, key: bytes, value: bytes | None) -> None:
+        if not (RowKind.NO_EFFECT.of(key) and value):
+            put(self, key, value)
+
+    patch.setattr(State, "put", without_bits)
+
+
+def _another_bit(patch: pytest.MonkeyPatch) -> None:
+    put = State.put
+
+    def shifted(self: State, key: bytes, value: bytes | None) -> None:
+        if RowKind.NO_EFFECT.of(key) and value:
+            value = bytes([value[0] << 1 & 0xFF])
+        put(self, key, value)
+
+    patch.setattr(State, "put", shifted)
+
+
+def _markers_are_not_copied(patch: pytest.MonkeyPatch) -> None:
+    copy_of = Live.copy_of
+
+    def dropped(self: Live, key: Any, envelope: Envelope, *rest: Any) -> Envelope | None:
+        return None if envelope.kind == Kind.MARKER else copy_of(self, key, envelope, *rest)
+
+    patch.setattr(Live, "copy_of", dropped)
+
+
+def _all_of_a_marker_is_copied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("kproxy.shard.copier.CONTROL_BATCH_BYTES", 200)
+
+
+def _markers_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reindex, "_marker", lambda self, log_offset, envelope, location: None)
+
+
+def _only_the_first_is_counted(patch: pytest.MonkeyPatch) -> None:
+    decode = Marker.decode
+
+    def first(envelope: Envelope) -> Marker:
+        found = decode(envelope)
+        return found._replace(partitions=found.partitions[:1])
+
+    class First:
+        pass
+
+    setattr(First, "decode", staticmethod(first))  # noqa: B010
+    patch.setattr(snapshot, "Marker", First)
+
+
+MISTAKES: dict[str, Mistake] = {
+    "the bitmap is left out": _no_bitmap,
+    "the bits are others": _another_bit,
+    "copying forward drops markers": _markers_are_not_copied,
+    "a copy has all of a marker": _all_of_a_marker_is_copied,
+    "a rebuild passes over markers": _markers_are_not_counted,
+    "a rebuild knows one partition of a marker": _only_the_first_is_counted,
+} | {
+    f"{kind.name} is not made again": _without(kind)
+    for kind in (
+        RowKind.TRANSACTION_DUE, RowKind.TRANSACTION_IDLE, RowKind.PRODUCER_DUE,
+        RowKind.PENDING_BY_PARTITION,
+    )
+} | {
+    f"{kind.name} is not published": _unpublished(kind)
+    for kind in (
+        RowKind.TRANSACTION, RowKind.PARTICIPANT, RowKind.TRANSACTIONAL_PRODUCER,
+        RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST, RowKind.ABORTED, RowKind.OPEN_GROUP,
+        RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    MISTAKES[mistake](monkeypatch)
+    for seed in range(100):
+        try:
+            await WithTransactions(seed).run()
+        except (AssertionError, snapshot.RowsDisagree):
+            return
+    pytest.fail("nobody saw it")
