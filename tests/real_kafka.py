@@ -12,8 +12,11 @@ class Kafka:
 
     host = "127.0.0.1"
 
-    def __init__(self, directory: Path, *java: str) -> None:
-        """`java`: its options; without any a small heap, as many run beside each other."""
+    def __init__(self, directory: Path, *java: str, advertise: int | None = None) -> None:
+        """`java`: its options; without any a small heap, as many run beside each other.
+
+        `advertise`: the port that clients are told, of a proxy between.
+        """
         need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
         self.port, controller = free_port(), free_port()
         self._log = (directory / "kafka.out").open("w")
@@ -24,7 +27,7 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{self.port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertise or self.port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={directory / "logs"}
