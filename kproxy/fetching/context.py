@@ -6,6 +6,7 @@ cost follows the traffic and not the size of the subscription (KIP-227).
 
 import anyio
 
+from kproxy.fetching.aborted import AbortedSearch
 from kproxy.loop.pace import Pace
 from kproxy.shard.shard import Shard
 from kproxy.virtual.types import PartitionKey
@@ -20,7 +21,7 @@ Ident = tuple[str | bytes, int]
 class FetchPartition:
     """One partition that a consumer follows, and what it was last told of it."""
 
-    __slots__ = ("epoch", "ident", "key", "last_sent", "max_bytes", "offset", "shard")
+    __slots__ = ("epoch", "ident", "key", "last_sent", "max_bytes", "offset", "search", "shard")
 
     def __init__(self, ident: Ident) -> None:
         self.ident = ident
@@ -30,6 +31,7 @@ class FetchPartition:
         self.max_bytes = 0
         self.epoch = -1
         self.last_sent: tuple[int, int] | None = None  # high watermark, log start
+        self.search: AbortedSearch | None = None  # that the next look goes on with
 
 
 class FetchContext:
@@ -41,6 +43,16 @@ class FetchContext:
         self._by_key: dict[PartitionKey, FetchPartition] = {}
         self._event: anyio.Event | None = None
         self._watching = self._ended = False
+        self._read_committed = False
+
+    def isolate(self, read_committed: bool) -> None:
+        """Note what may be read; where that is another than before, all is looked at again."""
+        if self._read_committed != read_committed:
+            self._read_committed = read_committed
+            self.look_at_all()
+
+    def look_at_all(self) -> None:
+        self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def follow(self, followed: FetchPartition) -> None:
         self.partitions[followed.ident] = followed
@@ -69,8 +81,11 @@ class FetchContext:
             if self._watching and not self._ended:
                 shard.watchers.add(key, self)
 
-    async def watch(self, pace: Pace) -> bool:
-        """Be told of changes from now on; whether something may have changed before unseen."""
+    async def watch(self, pace: Pace, rested: bool = False) -> bool:
+        """Be told of changes from now on; whether something may have changed before unseen.
+
+        `rested`: others had their turn while it was looked at.
+        """
         if self._watching:
             return False
         self._watching = True
@@ -79,7 +94,7 @@ class FetchContext:
                 followed.shard.watchers.add(followed.key, self)
             if pace.due:
                 await pace.rest()
-        return len(self.partitions) > AT_ONCE
+        return rested or len(self.partitions) > AT_ONCE
 
     def let_go(self) -> bool:
         """Forget some of what is followed; whether that was all. Nobody looks at it any more."""

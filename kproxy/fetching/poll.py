@@ -52,6 +52,8 @@ class PollLimits:
     max_wait_s: float
     full: bool
     """Every partition is answered, not only those with news."""
+    read_committed: bool = False
+    """Nothing is read from the first open transaction on, nor what was aborted."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class _Round:
     found: list[PartitionRead] = field(default_factory=list)
     size: int = 0
     failed: bool = False
+    searching: bool = False
+    rested: bool = False
     ahead: set[Shard] = field(default_factory=set)
 
     def add(self, part: PartitionRead) -> None:
@@ -83,6 +87,10 @@ class Poll:
         self._limits = limits
         self._pace = pace
         self._pins = pins
+        self._quiet: dict[FetchPartition, PartitionRead] = {}
+        """What the answer says of partitions that have nothing to be read, but have news or must
+        be answered. They are not looked at again before they change: behind open transactions they
+        may be many, and change often."""
 
     async def run(self, next_request: NextRequest) -> list[PartitionRead]:
         """The partitions' parts of the answer."""
@@ -98,45 +106,59 @@ class Poll:
                 caught_up = True
                 await _catch_up(seen.ahead)
                 continue
+            if seen.searching and not source.stopping:
+                await self._pace.rest()
+                continue
             enough = seen.size >= limits.min_bytes or seen.failed
             if enough or source.stopping or next_request.arrived:
-                return seen.found
+                return self._answer(seen)
             if (left := deadline - anyio.current_time()) <= 0 or not context.partitions:
-                return seen.found
-            if await context.watch(self._pace):
+                return self._answer(seen)
+            if await context.watch(self._pace, seen.rested):
+                context.look_at_all()
                 continue
             next_request.wake(changed)
             await source.long_poll(changed, left)
 
+    def _answer(self, seen: _Round) -> list[PartitionRead]:
+        """Of a full answer the partitions in the order in which they are followed."""
+        if not self._limits.full:
+            return [*seen.found, *self._quiet.values()]
+        parts = self._quiet | {part.followed: part for part in seen.found}
+        followed = self._context.partitions.values()
+        return [part for one in followed if (part := parts.get(one)) is not None]
+
     async def _round(self) -> _Round:
         """Read each partition that may have news, while the budget lasts."""
         full, pace, dirty = self._limits.full, self._pace, self._context.dirty
-        budget = Budget(self._limits.max_bytes)
-        seen, pinned = _Round(), 0
+        budget = Budget(self._limits.max_bytes, self._limits.read_committed)
+        seen, quiet, pinned = _Round(), self._quiet, 0
         self._pins.release()
         pace.begin()
-        for followed in list(self._context.partitions.values() if full else dirty):
+        for followed in list(dirty):
             if not (full or budget.first) and budget.bytes_left <= 0:
                 break
             part = self._read(followed, budget)
-            last_sent = followed.last_sent
-            news = part.code or part.size or last_sent != (part.high_watermark, part.log_start)
-            if news or full:
+            quiet.pop(followed, None)
+            if part.code or part.size:
                 seen.add(part)
-            if not (news or part.held_back):
+            elif full or followed.last_sent != (part.high_watermark, part.log_start):
+                quiet[followed] = part
+            if not (part.code or part.size or part.held_back):
                 dirty.pop(followed, None)
             elif part.size and dirty.pop(followed, 0) is None:
                 dirty[followed] = None  # had its turn: the others come first now
             if pace.due:
                 self._pins.hold(part.stored for part in seen.found[pinned:] if part.size)
-                pinned = len(seen.found)
+                pinned, seen.rested = len(seen.found), True
                 await pace.rest()
+        seen.searching = budget.searching
         return seen
 
     def _read(self, followed: FetchPartition, budget: Budget) -> PartitionRead:
         code = self._locate(followed)
         if code:
-            return PartitionRead(followed, code, -1, -1, (), 0)
+            return PartitionRead(followed, code)
         return plan_read(followed, budget)
 
     def _locate(self, followed: FetchPartition) -> Code:

@@ -1,5 +1,6 @@
 """Plans what a Fetch returns, and reads it from disk while the connection sends it."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,17 +10,20 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.errors import Code
+from kproxy.fetching.aborted import AbortedSearch, AbortedTransaction
 from kproxy.fetching.context import FetchPartition
 from kproxy.memory_budget import MemoryBudget
 from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import StoredBatch
+from kproxy.virtual.state import State
 
 CHUNK_BYTES = 1 << 20  # of an answer, what is read before it is sent; one batch more at most
 _READS_MAX = 1000  # batches in a chunk: some milliseconds of the loop
 _BATCHES_AT_ONCE = 1000  # of a partition, in one turn of the loop
 BATCHES_MAX = 20_000  # in an answer
 _ROW_BYTES = 400  # what a batch's row takes till it is read
+_ABORTED_BYTES = 17  # of an answer, what an aborted transaction takes
 _BUFFERS_MAX = 1000  # in a run: readv takes 1,024
 _GAP_MAX = 4096  # bytes between two batches that are read along rather than skipped
 _GAP = memoryview(bytearray(_GAP_MAX))  # where they go
@@ -31,11 +35,14 @@ class PartitionRead(NamedTuple):
 
     followed: FetchPartition
     code: Code
-    high_watermark: int
-    log_start: int
-    batches: Sequence[StoredBatch]
-    size: int
+    high_watermark: int = -1
+    last_stable: int = -1
+    log_start: int = -1
+    batches: Sequence[StoredBatch] = ()
+    size: int = 0
     segments: Segments | None = None  # that the batches lie in
+    aborted: Sequence[AbortedTransaction] | None = None
+    """That begin in what is returned, or reach into it; None: whatever was written is read."""
 
     @property
     def stored(self) -> "Stored":
@@ -45,16 +52,23 @@ class PartitionRead(NamedTuple):
     @property
     def held_back(self) -> bool:
         """Whether there is something for which the answer had no room left."""
-        return not self.size and self.followed.offset < self.high_watermark
+        end = self.high_watermark if self.aborted is None else self.last_stable
+        return not self.size and self.followed.offset < end
 
 
 @dataclass(slots=True)
 class Budget:
-    """What is left of an answer's size; the first batch of all goes in whatever its size."""
+    """What is left of an answer's size; the first batch of all goes in whatever its size.
+
+    `searching`: of some partition nothing could be returned, for it is not known yet what of it
+    was aborted: the next look at it goes on with that.
+    """
 
     bytes_left: int
+    read_committed: bool = False
     batches_left: int = BATCHES_MAX
     first: bool = True
+    searching: bool = False
 
 
 def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
@@ -64,24 +78,31 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
     state = followed.shard.state
     row = state.partition(followed.key)
     if row is None:
-        return PartitionRead(followed, Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, (), 0)
+        return PartitionRead(followed, Code.UNKNOWN_TOPIC_OR_PARTITION)
     if followed.epoch > LEADER_EPOCH:
-        return PartitionRead(followed, Code.UNKNOWN_LEADER_EPOCH, -1, -1, (), 0)
+        return PartitionRead(followed, Code.UNKNOWN_LEADER_EPOCH)
     high_watermark, log_start = row.next_offset, row.log_start
     if not log_start <= followed.offset <= high_watermark:
-        return PartitionRead(followed, Code.OFFSET_OUT_OF_RANGE, -1, -1, (), 0)
+        return PartitionRead(followed, Code.OFFSET_OUT_OF_RANGE)
+    last_stable = high_watermark if row.first_open < 0 else row.last_stable
+    committed = budget.read_committed
+    end = last_stable if committed else high_watermark
+    aborted: Sequence[AbortedTransaction] | None = () if committed else None
     batches: list[StoredBatch] = []
     size = 0
-    if followed.offset < high_watermark and (budget.bytes_left > 0 or budget.first):
+    if followed.offset < end and (budget.bytes_left > 0 or budget.first):
         limit = min(followed.max_bytes, budget.bytes_left)
-        for batch in state.stored_batches(followed.key, followed.offset, high_watermark):
+        for batch in state.stored_batches(followed.key, followed.offset, end):
             size += batch[3]
-            if size > limit and (batches or not budget.first):
+            if len(batches) == _BATCHES_AT_ONCE or (size > limit and (batches or not budget.first)):
                 size -= batch[3]
+                end = batch[0]
                 break
             batches.append(batch)
-            if len(batches) == _BATCHES_AT_ONCE:
-                break
+        if batches and committed and row.any_aborted:
+            batches, aborted = _with_aborted(followed, state, batches, end, budget)
+            size = sum([batch[3] for batch in batches])
+            budget.bytes_left -= _ABORTED_BYTES * len(aborted)
         if batches:
             budget.first = False
             budget.bytes_left -= size
@@ -90,8 +111,32 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
                 budget.bytes_left = 0
         elif not budget.first and budget.bytes_left <= followed.max_bytes:
             budget.bytes_left = 0  # full, but for less than one batch
-    segments = followed.shard.segments
-    return PartitionRead(followed, Code.NONE, high_watermark, log_start, batches, size, segments)
+    return PartitionRead(
+        followed, Code.NONE, high_watermark, last_stable, log_start, batches, size,
+        followed.shard.segments, aborted,
+    )  # fmt: skip
+
+
+def _with_aborted(
+    followed: FetchPartition, state: State, batches: list[StoredBatch], end: int, budget: Budget
+) -> tuple[list[StoredBatch], Sequence[AbortedTransaction]]:
+    """Those batches, which end at `end`, of which it is known what was aborted; and what was."""
+    assert followed.key is not None
+    search = followed.search
+    if search is None or not search.is_of(followed.key, followed.offset):
+        search = AbortedSearch(followed.key, followed.offset, end)
+    through = search.look(state)
+    followed.search = None
+    if through >= end:
+        return batches, search.found
+    # A batch ends where the next one begins, or before that.
+    ends = [*(batch[0] for batch in batches[1:]), end]
+    if known := bisect_right(ends, through):
+        return batches[:known], [one for one in search.found if one[1] < through]
+    budget.searching = True
+    if through < search.end:
+        followed.search = search
+    return [], ()
 
 
 class Stored(NamedTuple):

@@ -1,6 +1,6 @@
 """Fetch (1), versions 4 to 18: whole stored batches, long polls, sessions (KIP-227, KIP-516).
 
-Left out: followers, diverging epochs (there is one epoch), aborted transactions (there are none).
+Left out: followers, diverging epochs (there is one epoch).
 """
 
 from typing import Any
@@ -107,12 +107,14 @@ def _limits(worker: Worker, request: Request, full: bool) -> PollLimits:
         max_bytes=min(body.max_bytes, worker.config.fetch_bytes_max),
         max_wait_s=body.max_wait.total_seconds(),
         full=full,
+        read_committed=body.isolation_level == _READ_COMMITTED,
     )
 
 
 async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
     """Note what the request says of partitions."""
     body, budget = request.body, request.budget
+    context.isolate(body.isolation_level == _READ_COMMITTED)
     for topic in body.topics:
         if budget.due:
             await budget.rest()
@@ -149,7 +151,6 @@ async def _pieces(
     many = len(found) > AT_ONCE
     if many:
         pins.hold(part.stored for part in found if part.size)
-    read_committed = request.body.isolation_level == _READ_COMMITTED
     by_topic: dict[str | bytes, list[PartitionRead]] = {}
     for part in found:
         by_topic.setdefault(part.followed.ident[0], []).append(part)
@@ -163,8 +164,8 @@ async def _pieces(
     for topic, parts in by_topic.items():
         texts.append(responses.fetch_topic_head(version, topic, len(parts)))
         for part in parts:
-            none_aborted = read_committed or part.followed.key is None
-            texts.append(responses.fetch_partition_head(version, none_aborted, _fetched(part)))
+            aborted = () if part.followed.key is None else part.aborted
+            texts.append(responses.fetch_partition_head(version, aborted, _fetched(part)))
             if part.size:
                 text = b"".join(texts)
                 pieces += text, part.stored
@@ -186,6 +187,7 @@ async def _pieces(
 
 
 def _fetched(part: PartitionRead) -> Fetched:
-    watermark = part.high_watermark
     index = part.followed.ident[1]
-    return Fetched(index, part.code, watermark, watermark, part.log_start, part.size)
+    return Fetched(
+        index, part.code, part.high_watermark, part.last_stable, part.log_start, part.size
+    )

@@ -34,6 +34,7 @@ _PART_BYTES = 600  # of an answer made of dicts, about
 _RECORDS_MAX, _RECORDS_S = 1_000_000, 5.0  # looked at in one batch, and for how long
 _BREATH, _BREATH_S = 500, 0.0005  # after so many records others may have the interpreter
 _UNKNOWN = (-1, -1)
+_READ_COMMITTED = 1
 _LISTED_BYTES = 200
 
 
@@ -92,14 +93,16 @@ def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed | Awa
     wanted: int = part.timestamp
     if wanted < 0 and request.version < _SINCE_VERSION.get(wanted, request.version + 1):
         return Listed(index, Code.UNSUPPORTED_VERSION)
+    committed = getattr(request.body, "isolation_level", 0) == _READ_COMMITTED
+    end = row.last_stable if committed else row.next_offset
     if wanted == LATEST:
-        offset = row.next_offset
+        offset = end
     elif wanted in (EARLIEST, EARLIEST_LOCAL):
         offset = row.log_start
     elif wanted in _TIERED:
         offset = -1
     else:
-        return _searched(_Search(worker, request.budget, shard, key, row), index, wanted)
+        return _searched(_Search(worker, request.budget, shard, key, row, end), index, wanted)
     return _listed(index, -1, offset)
 
 
@@ -114,13 +117,16 @@ def _listed(index: int, time_ms: int, offset: int) -> Listed:
 
 
 class _Search:
-    """A look at one partition's records by their times."""
+    """A look at one partition's records by their times; nothing at `end` or later is found.
+
+    Control batches are found as others are, as in Kafka.
+    """
 
     def __init__(
-        self, worker: Worker, pace: Pace, shard: Shard, key: PartitionKey, row: Partition
+        self, worker: Worker, pace: Pace, shard: Shard, key: PartitionKey, row: Partition, end: int
     ) -> None:
         self._worker, self._pace = worker, pace
-        self._shard, self._key, self._row = shard, key, row
+        self._shard, self._key, self._row, self._end = shard, key, row, end
 
     async def by_time(self, wanted: int) -> tuple[int, int]:
         """(timestamp, offset) of the first record at or after a time."""
@@ -130,7 +136,8 @@ class _Search:
         if start is None:
             return _UNKNOWN
         offset = start[0]
-        while part := self._slice(offset):  # once, but where older maxima were trimmed away
+        # Once, but where older maxima were trimmed away.
+        while part := self._slice(offset, self._end):
             for last_offset, batch in part:
                 offset = last_offset + 1
                 if batch.max_time_ms >= wanted:
@@ -142,13 +149,16 @@ class _Search:
             await self._pace.rest()
         return _UNKNOWN
 
-    def _slice(self, offset: int) -> list[tuple[int, Batch]]:
+    def _slice(self, offset: int, end: int) -> list[tuple[int, Batch]]:
         """Of the batches from an offset on; none are left of a queue deleted meanwhile."""
-        found = self._shard.state.batches(self._key, offset, self._row.next_offset)
+        found = self._shard.state.batches(self._key, offset, end)
         return list(islice(found, _ROWS_AT_ONCE))
 
     async def latest_time(self) -> tuple[int, int]:
-        """(timestamp, offset) of the first record with the largest timestamp (KIP-734)."""
+        """(timestamp, offset) of the first record with the largest timestamp (KIP-734).
+
+        Where that is at `end` or later, no other is found: so Kafka answers.
+        """
         row = self._row
         best: tuple[int, Batch] | None = None
         if row.max_time_offset >= row.log_start:
@@ -157,13 +167,13 @@ class _Search:
                 best = row.max_time_offset, batch
         if best is None:  # that record was trimmed, or compacted away: look at what is left
             offset = row.log_start
-            while part := self._slice(offset):
+            while part := self._slice(offset, row.next_offset):
                 for last_offset, batch in part:
                     offset = last_offset + 1
                     if best is None or batch.max_time_ms > best[1].max_time_ms:
                         best = (last_offset, batch)
                 await self._pace.rest()
-        if best is None or row.next_offset == row.log_start:
+        if best is None or row.next_offset == row.log_start or best[0] >= self._end:
             return _UNKNOWN
         last_offset, batch = best
         latest = batch.max_time_ms

@@ -19,8 +19,9 @@ from kproxy.protocol.responses import (
     TopicOffsets,
     offset_fetch_body,
 )
-from kproxy.virtual import rows
-from kproxy.virtual.types import QueueId
+from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
 _GROUPS_SINCE, _GROUP_FAULT_SINCE = 8, 2
@@ -33,7 +34,8 @@ async def handle(worker: Worker, request: Request) -> bytes:
     body, version, budget = request.body, request.version, request.budget
     by_id = version >= FETCHED_OFFSET_BY_ID
     asked = body.groups if version >= _GROUPS_SINCE else (body,)
-    groups = [await _fetched(worker, budget, group, by_id) for group in asked]
+    stable: bool = getattr(body, "require_stable", False)
+    groups = [await _fetched(worker, budget, group, by_id, stable) for group in asked]
     if version < _GROUP_FAULT_SINCE and groups[0].code:
         groups[0] = groups[0]._replace(topics=_faulty(body, Code(groups[0].code)))
     encoded = await worker.encoded(budget, offset_fetch_body, version, groups)
@@ -59,17 +61,19 @@ async def _known(worker: Worker, group: Any) -> None:
         await worker.routes.wait_for_catalogue(topic.name for topic in group.topics)
 
 
-async def _fetched(worker: Worker, budget: ResponseBudget, group: Any, by_id: bool) -> GroupOffsets:
+async def _fetched(
+    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool, stable: bool
+) -> GroupOffsets:
     await budget.step(_PART_BYTES)
     group_id, topics = group.group_id, list[TopicOffsets]()
     try:
         fault = await _reader_fault(worker, group)
         if not fault and group.topics is None:
-            topics = await _all_committed(worker, budget, group_id, by_id)
+            topics = await _all_committed(worker, budget, group_id, by_id, stable)
         elif not fault:
             if not by_id:
                 await _known(worker, group)
-            topics = await _committed(worker, budget, group, by_id)
+            topics = await _committed(worker, budget, group, by_id, stable)
     except KafkaError as error:  # another worker has it, now perhaps
         return GroupOffsets(group_id, error.code, [])
     return GroupOffsets(group_id, fault, topics)
@@ -91,7 +95,7 @@ async def _reader_fault(worker: Worker, asked: Any) -> Code:
 
 
 async def _committed(
-    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool
+    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool, stable: bool
 ) -> list[TopicOffsets]:
     group_id: str = group.group_id
     answer: list[TopicOffsets] = []
@@ -101,11 +105,14 @@ async def _committed(
         code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
         parts: list[FetchedOffset] = []
         for index in topic.partition_indexes:
-            row = None
+            row, part_code = None, code
             if queue is not None and 0 <= index < queue.partitions:
-                state = worker.coordinated(group_id).state
-                row = state.committed(group_id, (queue.queue_id, index))
-            parts.append(_offset(index, row, code))
+                state, key = worker.coordinated(group_id).state, (queue.queue_id, index)
+                if stable and _unstable(state, group_id, key):
+                    part_code = Code.UNSTABLE_OFFSET_COMMIT
+                else:
+                    row = state.committed(group_id, key)
+            parts.append(_offset(index, row, part_code))
             if budget.add(_PART_BYTES):
                 await budget.step()
         label = (bytes(16) if topic.topic_id is None else topic.topic_id.bytes) if by_id else None
@@ -119,8 +126,15 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> F
     return FetchedOffset(index, code, row.offset, row.leader_epoch, row.metadata)
 
 
+def _unstable(state: State, group: str, key: PartitionKey) -> bool:
+    """Whether an offset of the partition waits for the end of a transaction."""
+    if not state.pending_offsets:
+        return False
+    return bool(state.some(*transaction_rows.pending_by_partition_range(group, key), 1))
+
+
 async def _all_committed(
-    worker: Worker, budget: ResponseBudget, group: str, by_id: bool
+    worker: Worker, budget: ResponseBudget, group: str, by_id: bool, stable: bool
 ) -> list[TopicOffsets]:
     by_queue: dict[QueueId, list[FetchedOffset]] = {}
 
@@ -129,8 +143,12 @@ async def _all_committed(
 
     async for found in scanned(scan, *rows.offset_range(group)):
         for key, value in found:
-            queue_id, index = rows.partition_of_offset(key)
-            by_queue.setdefault(queue_id, []).append(_offset(index, rows.decode_committed(value)))
+            partition = queue_id, index = rows.partition_of_offset(key)
+            if stable and _unstable(worker.coordinated(group).state, group, partition):
+                part = _offset(index, None, Code.UNSTABLE_OFFSET_COMMIT)
+            else:
+                part = _offset(index, rows.decode_committed(value))
+            by_queue.setdefault(queue_id, []).append(part)
             if budget.add(_PART_BYTES):
                 await budget.step()
     answer: list[TopicOffsets] = []

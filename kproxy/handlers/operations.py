@@ -11,9 +11,12 @@ from kproxy.errors import Code, KafkaError
 from kproxy.memory_budget import ResponseBudget
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
+from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual.producer_rows import ProducerState
 from kproxy.virtual.producers import remembered
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import Request, Worker
 
 _PARTITIONS_MAX = 100_000  # in one answer
@@ -118,16 +121,33 @@ def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
     return {
         "error_code": Code.NONE,
         "active_producers": [
-            {
-                "producer_id": producer_id,
-                "producer_epoch": producer.epoch,
-                "last_sequence": producer.newest.last_sequence,
-                "last_timestamp": producer.newest.time_ms,
-                "coordinator_epoch": -1,
-                "current_txn_start_offset": -1,
-            }
+            _producer(state, key, producer_id, producer, row is not None and row.first_open >= 0)
             for producer_id, producer in known
         ],
+    }
+
+
+def _producer(
+    state: State, key: PartitionKey, producer_id: int, producer: ProducerState, any_open: bool
+) -> dict[str, Any]:
+    """Markers bring a coordinator's epoch of 0; that one came is remembered for the whole shard.
+
+    One that has cleared a producer's batches was the last that it wrote.
+    """
+    opened = state.get(transaction_rows.open_key(key, producer_id)) if any_open else None
+    data = state.get(transaction_rows.transactional_producer_key(producer_id))
+    time_ms = producer.newest.time_ms
+    if data is not None and not producer.batches:
+        time_ms = transaction_rows.decode_transactional_producer(data).used_ms
+    return {
+        "producer_id": producer_id,
+        "producer_epoch": producer.epoch,
+        "last_sequence": producer.newest.last_sequence,
+        "last_timestamp": time_ms,
+        "coordinator_epoch": -1 if data is None else 0,
+        "current_txn_start_offset": (
+            -1 if opened is None else transaction_rows.decode_open(opened).first_offset
+        ),
     }
 
 

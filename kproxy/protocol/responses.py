@@ -19,6 +19,7 @@ _PRODUCED = struct.Struct(">ihqq")
 _PRODUCED_V5 = struct.Struct(">ihqqq")
 _FETCHED = struct.Struct(">ihqq")
 _FETCHED_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
 _LISTED = struct.Struct(">ihqq")
 _LISTED_V4 = struct.Struct(">ihqqi")
 _FETCH_HEAD = struct.Struct(">ihi")
@@ -127,16 +128,27 @@ def fetch_topic_head(version: int, topic: str | bytes, partition_count: int) -> 
     return name + count(partition_count, flexible)
 
 
-def fetch_partition_head(version: int, none_aborted: bool, fetched: Fetched) -> bytes:
-    """A partition's answer up to its records; aborted transactions: an empty list, or null."""
+def fetch_partition_head(
+    version: int, aborted: Sequence[tuple[int, int]] | None, fetched: Fetched
+) -> bytes:
+    """A partition's answer up to its records.
+
+    `aborted`: producer ids and first offsets of aborted transactions.
+    """
     flexible = version >= FETCH_FLEXIBLE
     head = _FETCHED_V5.pack(*fetched[:5]) if version >= 5 else _FETCHED.pack(*fetched[:4])
-    if flexible:
-        aborted = b"\x01" if none_aborted else b"\0"
-    else:
-        aborted = b"\0\0\0\0" if none_aborted else b"\xff\xff\xff\xff"
     replica = b"\xff\xff\xff\xff" if version >= 11 else b""
-    return head + aborted + replica + count(fetched.records_bytes, flexible)
+    return head + _aborted(aborted, flexible) + replica + count(fetched.records_bytes, flexible)
+
+
+def _aborted(aborted: Sequence[tuple[int, int]] | None, flexible: bool) -> bytes:
+    if aborted is None:
+        return b"\0" if flexible else b"\xff\xff\xff\xff"
+    if not aborted:
+        return b"\x01" if flexible else b"\0\0\0\0"
+    pack, tail = _ABORTED.pack, b"\0" if flexible else b""
+    packed = [pack(producer_id, first_offset) for producer_id, first_offset in aborted]
+    return count(len(packed), flexible) + tail.join(packed) + tail
 
 
 def fetch_tail(version: int) -> bytes:

@@ -68,23 +68,26 @@ def test_produce_log_append_time() -> None:
     assert body == encode_body(0, 9, expected)
 
 
-@pytest.mark.parametrize("read_committed", [False, True])
+@pytest.mark.parametrize("aborted", [None, (), ((7, 30), (1 << 40, 2))])
 @pytest.mark.parametrize("version", range(4, 18))
-def test_fetch(version: int, read_committed: bool) -> None:
-    fetched = Fetched(3, 0, 40, 40, 2, 5)
+def test_fetch(version: int, aborted: tuple[tuple[int, int], ...] | None) -> None:
+    fetched = Fetched(3, 0, 40, 38, 2, 5)
     topic = ID.bytes if version >= 13 else "queue-1"
     tail = responses.fetch_tail(version)
     body = b"".join(
         (
             responses.fetch_head(version, 0, 77, 1),
             responses.fetch_topic_head(version, topic, 1),
-            responses.fetch_partition_head(version, read_committed, fetched),
+            responses.fetch_partition_head(version, aborted, fetched),
             b"bytes", tail, tail, tail,
         )
     )  # fmt: skip
+    listed = None
+    if aborted is not None:
+        listed = tuple({"producer_id": one, "first_offset": first} for one, first in aborted)
     part = {
-        "partition_index": 3, "error_code": 0, "high_watermark": 40, "last_stable_offset": 40,
-        "log_start_offset": 2, "aborted_transactions": () if read_committed else None,
+        "partition_index": 3, "error_code": 0, "high_watermark": 40, "last_stable_offset": 38,
+        "log_start_offset": 2, "aborted_transactions": listed,
         "preferred_read_replica": -1, "records": b"bytes",
     }  # fmt: skip
     expected = {

@@ -1,0 +1,55 @@
+"""Finds the aborted transactions that a read_committed consumer must know of.
+
+From a transaction's first offset on, the consumer leaves out the producer's records, until it comes
+to the ABORT marker. So of a stretch that it is given it needs each transaction that begins before
+the stretch's end, and whose marker lies at its start or later.
+
+Rows are filed by markers, and have the last stable offset as it was behind each. What the rows
+behind one speak of begins at that offset or later: it was open then, or had not begun. So a look
+ends at a row where that offset is not before the stretch's end. One that ends at an earlier row
+has found all that begins before the offset there.
+"""
+
+from kproxy.virtual import transaction_rows
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey
+
+ROWS_MAX = 5000
+"""Looked at in one turn of the loop: some milliseconds. Nearly always a few do."""
+
+AbortedTransaction = tuple[int, int]
+"""Producer id and first offset."""
+
+
+class AbortedSearch:
+    """Looks for the aborted transactions of a stretch of a partition, in slices.
+
+    Where a transaction was open for long, all that were aborted meanwhile are looked at for each
+    stretch before its marker (as in Kafka).
+    """
+
+    __slots__ = ("_key", "_next", "_start", "end", "found")
+
+    def __init__(self, key: PartitionKey, start: int, end: int) -> None:
+        self._key = key
+        self._start = self._next = start
+        self.end = end
+        self.found: list[AbortedTransaction] = []
+
+    def is_of(self, key: PartitionKey, start: int) -> bool:
+        return self._start == start and self._key == key
+
+    def look(self, state: State) -> int:
+        """Look further. What begins before the offset that it returns is found; `end`: all is."""
+        end, add, through = self.end, self.found.append, self._start
+        rows = state.kv.walk(*transaction_rows.aborted_range(self._key, self._next))
+        for number, (key, value) in enumerate(rows):
+            if number == ROWS_MAX:
+                self._next = transaction_rows.marker_offset_of(key)
+                return through
+            producer_id, first_offset, through = transaction_rows.decode_aborted(value)
+            if first_offset < end:
+                add((producer_id, first_offset))
+            if through >= end:
+                break
+        return end
