@@ -80,7 +80,11 @@ class GroupFold:
         fault = self._member_fault(group, head, member, epoch)
         if fault:
             return Outcome(fault)
-        codes = [self._commit_one(log_offset, group, head, one, time_ms) for one in offsets]
+        codes = [self._commit_one(group, head, one, time_ms) for one in offsets]
+        waiting = self._waiting(group)
+        for asked, code in zip(offsets, codes, strict=True):
+            if not code:
+                self._supersede(group, asked.key, log_offset, waiting)
         if Code.NONE in codes:
             self.note_commit(log_offset, group, time_ms)
         return Outcome(Code.NONE, codes=tuple(codes))
@@ -108,12 +112,7 @@ class GroupFold:
         return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
 
     def _commit_one(
-        self,
-        log_offset: int,
-        group: str,
-        head: GroupRow | None,
-        asked: OffsetCommit,
-        time_ms: int,
+        self, group: str, head: GroupRow | None, asked: OffsetCommit, time_ms: int
     ) -> Code:
         key = asked.key
         if self._alone and self._state.partition(key) is None:
@@ -126,7 +125,6 @@ class GroupFold:
                 return Code.POLICY_VIOLATION
         committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata)
         self._put_offset(group, key, committed)
-        self._supersede(group, key, log_offset)
         return Code.NONE
 
     def _put_offset(self, group: str, key: PartitionKey, committed: Committed) -> None:
@@ -170,23 +168,43 @@ class GroupFold:
         """Commit or drop some offsets of a transaction that has ended; how many."""
         found = self._state.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
         committed = False
+        waiting = [other for other in self._waiting(group) if other != producer_id]
         for pending_key, data in found:
             pending = transaction_rows.decode_pending(data)
             _, key = transaction_rows.producer_and_partition_of_pending(pending_key)
             if commit and not pending.superseded and self.takes(key):
                 self._put_offset(group, key, pending.committed)
-                self._supersede(group, key, pending.log_offset)
+                self._supersede(group, key, pending.log_offset, waiting)
                 committed = True
             self._drop_pending(pending_key)
         if committed:
             self.note_commit(log_offset, group, time_ms)
         return len(found)
 
-    def _supersede(self, group: str, key: PartitionKey, log_offset: int) -> None:
-        """An offset is committed: those that wait and were given before it do not count."""
-        for pending_key, pending in self._pending(group, key):
-            if pending.log_offset < log_offset:
-                self._state.put(pending_key, pending._replace(superseded=True).encode())
+    def _waiting(self, group: str) -> list[int]:
+        """Producers of whose transactions offsets of a group wait."""
+        if not self._state.pending_offsets:
+            return []
+        return [
+            transaction_rows.producer_id_of_key(key)
+            for key, data in self._state.scan(*transaction_rows.open_group_range(group))
+            if transaction_rows.decode_open_group(data).pending
+        ]
+
+    def _supersede(
+        self, group: str, key: PartitionKey, log_offset: int, waiting: list[int]
+    ) -> None:
+        """An offset is committed: those that wait and were given before it do not count.
+
+        They are looked up: a scan for each of many offsets would take too long for one turn.
+        """
+        for producer_id in waiting:
+            pending_key = transaction_rows.pending_key(group, producer_id, key)
+            data = self._state.get(pending_key)
+            if data is not None:
+                pending = transaction_rows.decode_pending(data)
+                if pending.log_offset < log_offset:
+                    self._state.put(pending_key, pending._replace(superseded=True).encode())
 
     def _drop_pending(self, pending_key: bytes) -> None:
         self._state.put(pending_key, None)
