@@ -7,6 +7,7 @@ half-way. `MISTAKES` are planted to show that the model sees them.
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -426,7 +427,7 @@ def _everything_settled(plan: Callable[..., Any]) -> Callable[..., Any]:
     def planned(*arguments: Any) -> Any:
         found = plan(*arguments)
         if isinstance(found, compaction_plan.Plan):
-            return compaction_plan.replace(found, settled_end=found.end)
+            return replace(found, settled_end=found.end)
         return found
 
     return planned
