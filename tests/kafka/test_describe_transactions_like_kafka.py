@@ -108,7 +108,7 @@ def test_list(kafka: Kafka, server: Served, version: int) -> None:
         look(producer_id_filters=(makers[1].pid + 1_000_000,))
         look(producer_id_filters=(makers[1].pid,), state_filters=("Empty",))
         if version >= 1:
-            for duration in (-1, -7, 0, 1_000_000):
+            for duration in (-1, -7, 0, 1_000_000):  # what never began passes each
                 look(duration_filter=duration)
             time.sleep(0.01)
             look(duration_filter=1)
@@ -170,8 +170,8 @@ def test_timeouts(kafka: Kafka, server: Served, tv: int) -> None:
             one.but().write(one.id)
             one.but().add((one.id, 0)).add_offsets(queue).commit_offset(queue, one.id, 6)
         late[0].but().commit()
-        late[1].but().abort()
-        late[2].but().init(like=late[2])
+        late[1].but().abort()  # looks as if said again: in TV2 it is told the new epoch
+        late[2].but().init(like=late[2])  # so does this
         late[3].but().init()
         late[3].but().init(like=late[3])
         late[4].but(by=1).write(late[4].id, sequence=0).abort()

@@ -115,6 +115,8 @@ def test_some_at_a_time(kafka: Kafka, server: Served) -> None:
 
 
 def test_offsets_by_time(kafka: Kafka, server: Served) -> None:
+    """A marker has a time too: -3 finds it, or nothing where it may not be read yet."""
+
     asked = (-1, -2, -3, 0, 1000, 2000, 2001, 3000, 4000, 5000, 5001)
 
     def script(cluster: Cluster, queue: str) -> None:

@@ -51,7 +51,7 @@ def test_init_with_what_is_expected(kafka: Kafka, server: Served, version: int) 
         one.init(version)  # nothing expected: nothing is remembered
         one.init(version, like=second)
         one.init(version, like=one.but(by=-1))
-        Producer(cluster, queue + "-new").init(version, like=one)  # an id that nobody had
+        Producer(cluster, queue + "-new").init(version, like=one)  # nobody had that id: a new one
         Producer(cluster, queue + "-new").init(version)
 
     alike_in_transactions(kafka, server, script, f"init-expected-{version}")
@@ -133,7 +133,7 @@ def test_add_partitions(kafka: Kafka, server: Served, version: int) -> None:
         one.init()
         first = one.but()
         one.init()
-        one.add(version=version)  # nothing
+        one.add(version=version)  # nothing: and yet a transaction is open then
         cluster.describe(queue)
         one.add((queue, 0), version=version).add((queue, 0), version=version)
         one.add((queue, 0), (queue, 1), (queue, 1), version=version)

@@ -51,6 +51,8 @@ def test_after_the_group_was_added(kafka: Kafka, server: Served, version: int) -
 
 @pytest.mark.parametrize("version", [0, 2, 3, 4, 5])
 def test_faults(kafka: Kafka, server: Served, version: int) -> None:
+    """A fenced epoch is INVALID_PRODUCER_EPOCH in every version."""
+
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         group = queue + "-group"
@@ -204,6 +206,8 @@ def test_members_of_classic_groups(kafka: Kafka, server: Served, version: int) -
 
 @pytest.mark.parametrize("version", [2, 3, 5])
 def test_members_of_consumer_groups(kafka: Kafka, server: Served, version: int) -> None:
+    """Another epoch is ILLEGAL_GENERATION here, not STALE_MEMBER_EPOCH."""
+
     def script(cluster: Cluster, queue: str) -> None:
         known(cluster.leader(queue), queue)
         group = queue + "-group"

@@ -73,6 +73,7 @@ def test_whose_transaction(kafka: Kafka, server: Served, version: int) -> None:
         one.write(queue, version=version, transactional=False, transactional_id=None)
         one.commit()
         one.write(queue, version=version, transactional=False, transactional_id=None)
+        # Transactional and nobody's: taken, and holds nothing back.
         two.but(pid=-1, epoch=-1).write(queue, version=version, sequence=-1)
         two.but(pid=-1, epoch=-1).write(queue, version=version, sequence=-1, transactional=False)
         cluster.fetch(queue)
@@ -90,7 +91,7 @@ def test_written_without_being_added(kafka: Kafka, server: Served) -> None:
         one = Producer(cluster, queue)
         one.but(pid=7, epoch=0).write(queue)  # nobody has that id
         one.init()
-        one.write(queue, sequence=1)  # whom this partition does not know starts at 0
+        one.write(queue, sequence=1)  # whom this partition does not know starts at 0; it is added
         cluster.describe(queue)
         one.write(queue, b"a", b"b").write(queue).write(queue, partition=1)
         cluster.describe(queue)
