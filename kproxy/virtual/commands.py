@@ -84,9 +84,12 @@ def _weight_of_assignment(envelope: Envelope) -> int:
     Kind.APPEND,
     DiskUse.ORDINARY,
     one,
-    publishes=(RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT),
+    publishes=(
+        RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
+        RowKind.OPEN_FIRST,
+    ),
     carries_batch=True,
-)
+)  # fmt: skip
 class Append:
     """A client's record batch, as it came. The hot path makes the envelope itself.
 

@@ -8,24 +8,32 @@ import pytest
 from kproxy.log.disk_space import ALL
 from kproxy.log.weight import TURN, weight
 from kproxy.loop.steps import at_once
-from kproxy.protocol.batch import read_header
+from kproxy.protocol.batch import control_batch, read_header
 from kproxy.virtual.commands import (
     AllocateProducerId,
     AssignPartitions,
+    Begin,
     ChangeGroup,
     Claim,
     CommitOffsets,
     Compact,
+    Complete,
     ConfigureQueue,
     CreateQueue,
     DeleteGroup,
     DeleteOffsets,
     DeleteQueue,
     DropTombstone,
+    End,
+    Enlist,
     ExpireOffsets,
+    ExpireTransaction,
     Foreign,
     GrowQueue,
+    InitProducer,
+    Marker,
     QueueReady,
+    TransactionCommit,
     Trim,
 )
 from kproxy.virtual.envelope import COPIED, Envelope, Kind, decode
@@ -33,6 +41,8 @@ from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import Compaction
 from kproxy.virtual.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
+from kproxy.virtual.transaction_commands import EndCause
+from kproxy.virtual.transaction_rows import Participant, tag_of
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
 from tests.wire import batch
@@ -54,6 +64,14 @@ def change(level: int) -> Envelope:
 
 
 COMMIT = CommitOffsets("g", "m", 3, [OffsetCommit(Q, 1, 5, -1, "meta", True)], 9)
+TAG = b"tag of t"
+PARTICIPANTS = [Participant(2, (Q, 1)), Participant(3, group="g")]
+CONTROL = bytes.fromhex(
+    "0000000000000000" "00000042" "00000000" "02" "0df3b682" "0030" "00000000"
+    "0000000000000009" "0000000000000009" "0000000000000007" "0004" "ffffffff" "00000001"
+    "20" "00" "00" "00" "08" "0000" "0001" "0c" "0000" "00000000" "00"
+)  # fmt: skip
+"""The marker of a commit of producer 7, from epoch 4 on, at time 9."""
 WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, int], bytes]] = [
     # command, its envelope, kind, (partition, number, time), body: as releases have written them
     (CreateQueue(Q, "q", 3, {"retention.ms": "5"}), None, Kind.CREATE, (0, 0, 0),
@@ -101,6 +119,30 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      b'\1\0\0\0b{"group":"g","after":5,"kind":"consumer","members":1,"values":{"epoch":3},"rows":'
      b'{"m":106,"n":-1}}\0\0\0\0\0\0\0\3\1\0\0\0W{"epoch":3,"protocols":[["range",4]],'
      b'"client_id":"c","bytes":{"assigned":1,"target":1}}metaat'),
+    (InitProducer("t", 5, 7, 3, 9), None, Kind.INIT_PRODUCER, (0, 0, 9),
+     b"\1\0\0\0\5" + (7).to_bytes(8, "big") + b"\0\3t"),
+    (InitProducer("t", 5, -1, -1, 9), None, Kind.INIT_PRODUCER, (0, 0, 9),
+     b"\1\0\0\0\5" + b"\xff" * 10 + b"t"),
+    (Enlist("t", 7, 3, 2, PARTICIPANTS, 9), None, Kind.ENLIST, (0, 0, 9),
+     b"\1" + (7).to_bytes(8, "big") + b"\0\3\2\0\1t\0\0\0\2\0\x15\0" + BINARY_ID
+     + b"\0\0\0\1\0\0\0\3\0\2\1g"),
+    (Begin(7, 3, 2, 6, TAG, [(Q, 1)], ["g"], 9), None, Kind.BEGIN, (0, 0, 9),
+     b"\1" + (7).to_bytes(8, "big") + b"\0\3\2" + (6).to_bytes(8, "big") + TAG
+     + b"\0\0\0\1\0\0\0\1" + BINARY_ID + b"\0\0\0\1\0\1g"),
+    (End("t", 7, 3, 2, True, 6, 9), None, Kind.END, (0, 0, 9),
+     b"\1" + (7).to_bytes(8, "big") + b"\0\3\2\1" + (6).to_bytes(8, "big") + b"t"),
+    (End("t", 7, 3, 1, False, -1, 9, EndCause.TIMEOUT), None, Kind.END, (0, 0, 9),
+     b"\1" + (7).to_bytes(8, "big") + b"\0\3\1\2" + b"\xff" * 8 + b"t"),
+    (Marker(CONTROL, 7, 3, 6, True, [(Q, 1)], ["g"], 9), None, Kind.MARKER, (0, 1, 9),
+     CONTROL + b"\1" + (7).to_bytes(8, "big") + b"\0\3" + (6).to_bytes(8, "big")
+     + b"\1\0\0\0\1\0\0\0\1" + BINARY_ID + b"\0\0\0\1\0\1g"),
+    (Complete("t", 6, 9), None, Kind.COMPLETE, (0, 6, 9), b"\1t"),
+    (TransactionCommit("g", "m", 3, 7, 4, [OffsetCommit(Q, 1, 5, -1, "meta", False)], 9), None,
+     Kind.TRANSACTION_COMMIT, (0, 0, 9),
+     b"\1" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
+     + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\4meta"),
+    (ExpireTransaction("t", -1, 9), None, Kind.EXPIRE_TRANSACTION, (0, -1, 9), b"\1t"),
+    (ExpireTransaction("", 7, 9), None, Kind.EXPIRE_TRANSACTION, (0, 7, 9), b"\1"),
 ]  # fmt: skip
 
 
@@ -117,6 +159,10 @@ def test_bytes_are_those_that_releases_wrote_and_are_read_again(case: Any) -> No
         assert read.rows.keys() == {"m", "n"}
     else:
         assert read == command
+
+
+def test_a_marker_begins_with_a_control_batch() -> None:
+    assert control_batch(7, 4, commit=True, time_ms=9) == CONTROL
 
 
 def test_every_kind_has_a_class_traits_a_form_and_a_place_in_the_fold() -> None:
@@ -138,10 +184,11 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
     always = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.ALWAYS}
     assert always == {
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
-        "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT",
+        "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
+        "EXPIRE_TRANSACTION",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
-    assert modest == {"COMMIT", "GROUP", "CONFIGURE", "COPY", "REPLACE"}
+    assert modest == {"COMMIT", "GROUP", "CONFIGURE", "COPY", "REPLACE", "TRANSACTION_COMMIT"}
 
 
 def story() -> list[Envelope]:
@@ -180,7 +227,37 @@ def story() -> list[Envelope]:
     log += [group(len(log) - 1, 0, {"m": None}), DeleteGroup("g").envelope()]
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
+    log += transactions(len(log))
     log += [DropTombstone(OTHER).envelope(), DeleteQueue(Q).envelope(), Foreign().envelope()]
+    return log
+
+
+def transactions(start: int) -> list[Envelope]:
+    """A log's next envelopes, from this log offset on."""
+    producer_id, number, foreign = 2 * start, start + 1, 1001
+
+    def append(producer_id: int) -> Envelope:
+        body = batch(b"v", producer_id=producer_id, epoch=0, sequence=0, attributes=0x10)
+        return Envelope(Kind.APPEND, Q, 0, body=body)
+
+    def marker(producer_id: int, number: int, *, commit: bool) -> Envelope:
+        made = control_batch(producer_id, 1, commit=commit, time_ms=4)
+        keys = [(Q, 0), (Q, 2)]
+        return Marker(made, producer_id, 0, number, commit, keys, ["tg"], 4).envelope()
+
+    def offset(producer_id: int) -> Envelope:
+        asked = OffsetCommit(Q, 0, 1, -1, "", False)
+        return TransactionCommit("tg", "", -1, producer_id, 0, [asked], 3).envelope()
+
+    taking = [Participant(0, (Q, 0)), Participant(0, group="tg"), Participant(1, (Q, 1))]
+    log = [InitProducer("t", 100, -1, -1, 1).envelope()]
+    log += [Enlist("t", producer_id, 0, 2, taking, 2).envelope()]
+    log += [append(producer_id), offset(producer_id)]
+    log += [End("t", producer_id, 0, 2, False, number, 4).envelope()]
+    log += [marker(producer_id, number, commit=False), Complete("t", number, 5).envelope()]
+    log += [Begin(foreign, 0, 1, 9, tag_of("other"), [(Q, 0)], ["tg"], 6).envelope()]
+    log += [append(foreign), offset(foreign), marker(foreign, 9, commit=True)]
+    log += [ExpireTransaction("t", -1, 5).envelope(), ExpireTransaction("", foreign, 4).envelope()]
     return log
 
 
@@ -209,6 +286,9 @@ def test_a_kind_changes_the_published_rows_that_its_traits_name_and_no_others() 
         (AssignPartitions(Q, "q", 0, 1, 1).envelope(), TURN),
         (AssignPartitions(Q, "q", 8000, 1, 1).envelope(), 2000),
         (CommitOffsets("g", "", -1, COMMIT.offsets * 1000).envelope(2), 500),
+        (Begin(7, 3, 2, 6, TAG, [(Q, 1)] * 500, [], 9).envelope(), 500),
+        (Marker(CONTROL, 7, 3, 6, True, [(Q, 1)] * 500, [], 9).envelope(), 1000),
+        (Marker(CONTROL, 7, 3, 6, True, [], ["g"], 9).envelope(), 400),
     ],
 )
 def test_weights(envelope: Envelope, least: int) -> None:

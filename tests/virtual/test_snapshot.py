@@ -1,10 +1,21 @@
-"""Where the published form of a partition says that its batches are counted from."""
+"""Where the published form of a partition says that its batches are counted from; local rows that
+are made of published ones."""
 
+import json
 from collections.abc import Iterator
 
-from kproxy.virtual import rows
-from kproxy.virtual.rows import Batch, Partition
-from kproxy.virtual.snapshot import Anchors, RowCapture
+from kproxy.virtual import rows, snapshot, transaction_rows
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import Batch, Committed, Partition
+from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
+from kproxy.virtual.state import State
+from kproxy.virtual.transaction_rows import (
+    Aborted,
+    PendingOffset,
+    Transaction,
+    TransactionalProducer,
+    TransactionState,
+)
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
 
@@ -80,3 +91,45 @@ def test_what_was_passed_over_is_not_believed_of_another_partition() -> None:
     kv.write({})
     value = kv.rows[KEY]
     assert anchors.encode(KEY, value) == Anchors(kv).encode(KEY, value)
+
+
+def test_index_rows_of_transactions_are_made_of_published_ones() -> None:
+    transaction = Transaction(7, timeout_ms=10, start_ms=5, update_ms=9)
+    key = transaction_rows.transaction_key("t")
+    for state in TransactionState:
+        row = transaction._replace(state=state)
+        made = dict(snapshot.decode(key, row.encode()))
+        assert made == {key: row.encode(), transaction_rows.transaction_due_key(row, "t"): b""}
+    assert dict(snapshot.decode(key, None)) == {key: None}
+    key, value = (
+        transaction_rows.transactional_producer_key(7),
+        TransactionalProducer(3, 10, 9).encode(),
+    )
+    due = transaction_rows.producer_due_key(9, 7)
+    assert dict(snapshot.decode(key, value)) == {key: value, due: b""}
+    assert dict(snapshot.decode(key, None)) == {key: None}
+    key = transaction_rows.pending_key("g", 7, PARTITION)
+    value = PendingOffset(False, 1, Committed(5, -1, 9, "")).encode()
+    tracked = transaction_rows.pending_by_partition_key("g", PARTITION, 7)
+    assert dict(snapshot.decode(key, value)) == {key: value, tracked: b""}
+    assert dict(snapshot.decode(key, None)) == {key: None, tracked: None}
+
+
+def test_aborted_transactions_of_trimmed_records_are_swept_after_a_rebuild_too() -> None:
+    """The note that the TRIM left is not published, and these rows are."""
+    state = State(DictKv())
+    trimmed, whole, gone = ((QueueId(bytes([i]) * 16), i) for i in (1, 2, 3))
+    for key in (trimmed, whole, gone):
+        for marker_offset in range(0, 3000, 2):
+            aborted = transaction_rows.aborted_key(key, marker_offset)
+            state.put(aborted, Aborted(7, marker_offset, marker_offset).encode())
+    for key, log_start in ((trimmed, 5), (whole, 0)):
+        row = Partition()
+        row.log_start, row.next_offset, row.any_aborted = log_start, 3000, True
+        state.put_partition(key, row)
+    state.kv.write(state.drain())
+    for _ in Reindex(state, 0, 1).finish():
+        state.kv.write(state.drain())
+    notes = dict(state.kv.scan(*RowKind.SWEEP_PARTITION.range()))
+    assert [json.loads(note) for note in notes.values()] == [[trimmed[0].hex(), trimmed[1]]]
+    assert set(notes) == set(state.filed[RowKind.SWEEP_PARTITION.byte])
