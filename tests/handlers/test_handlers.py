@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kproxy.fetching import poll
 from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import RANGES, accept
@@ -305,14 +306,20 @@ async def test_find_coordinator_in_every_version(version: int) -> None:
     if version >= 1:
         answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 1})
         found = answer.coordinators[0] if version >= 4 else answer
+        assert (found.error_code, found.node_id, found.port) == (0, 1, 9092)
+        answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 2})
+        found = answer.coordinators[0] if version >= 4 else answer
         assert found.error_code == 42
-        assert "groups" in found.error_message
+        assert "of this kind" in found.error_message
 
 
-async def test_transactions_are_refused_for_good() -> None:
+async def test_transactions_wait_for_their_level() -> None:
     client = Client()
     values = {"transactional_id": "t", "transaction_timeout": 1000}
+    client.worker.level.value = TRANSACTIONS_FROM - 1
     assert (await client.call(ApiKey.INIT_PRODUCER_ID, 4, values)).error_code == 53
+    client.worker.level.value = TRANSACTIONS_FROM
+    assert (await client.call(ApiKey.INIT_PRODUCER_ID, 4, values)).error_code == 0
 
 
 @pytest.mark.parametrize("version", range(3))
