@@ -22,7 +22,7 @@ AbortedTransaction = tuple[int, int]
 
 
 class AbortedSearch:
-    """Looks for the aborted transactions of a stretch of a partition, in slices.
+    """Finds the aborted transactions of a stretch of a partition, in slices.
 
     Where a transaction was open for long, all that were aborted meanwhile are looked at for each
     stretch before its marker (as in Kafka).

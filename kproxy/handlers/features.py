@@ -17,8 +17,14 @@ def described(worker: Worker) -> Mapping[str, Any]:
     level = worker.level.value
     finalized = [{"name": FEATURE, "max_version_level": level, "min_version_level": level}]
     if worker.level.reaches(TRANSACTIONS_FROM):  # KIP-890: clients then enlist by writing
-        in_force = {"max_version_level": TRANSACTION_VERSION, "min_version_level": 0}
-        finalized.append({"name": TRANSACTION_FEATURE, **in_force})
+        version = TRANSACTION_VERSION
+        finalized.append(
+            {
+                "name": TRANSACTION_FEATURE,
+                "max_version_level": version,
+                "min_version_level": version,
+            }
+        )
     return {
         "supported_features": [
             {"name": FEATURE, "min_version": OLDEST, "max_version": NEWEST},

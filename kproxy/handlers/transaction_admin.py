@@ -116,7 +116,7 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
                 continue
             if producer_ids and row.producer_id not in producer_ids:
                 continue
-            if age_ms >= 0 and (row.state.is_idle or now_ms - row.start_ms <= age_ms):
+            if age_ms >= 0 and now_ms - row.start_ms <= age_ms:  # one that never began is old
                 continue
             if regex is not None and not regex.fullmatch(name):
                 continue

@@ -1,6 +1,6 @@
 """The fold's part for coordinators of transactions: who has which epoch, what is open, how it ends.
 
-Decisions and codes are Kafka's (`TransactionCoordinator`, `TransactionMetadata`; KIP-98, KIP-360,
+What it decides, and its codes, are Kafka's (`TransactionCoordinator`, `TransactionMetadata`; KIP-98, KIP-360,
 KIP-890). Everything is decided here, in log order; a worker that drives a transaction on only
 appends what the rows say, so two of them do no harm.
 """

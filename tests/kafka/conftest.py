@@ -10,6 +10,7 @@ from tests.workers import Workers
 
 FLAGS = (
     "--group-initial-rebalance-delay-ms", "0", "--group-consumer-assignment-interval-ms", "0",
+    "--transaction-abort-timed-out-transaction-cleanup-interval-ms", "500",
 )  # fmt: skip
 
 
