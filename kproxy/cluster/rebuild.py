@@ -15,6 +15,7 @@ From X on the fold goes on as always. A copy without a checkpoint row is unfinis
 """
 
 import shutil
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -26,20 +27,21 @@ from anyio.lowlevel import checkpoint
 from kproxy.cluster.services import ShardServices
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
-from kproxy.loop.pace import Pace, slices
+from kproxy.log.weight import weight
+from kproxy.loop.pace import Pace
 from kproxy.shard.shard import Shard
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.virtual import snapshot
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import COMPARE_KEY
 from kproxy.virtual.snapshot import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
 
 _log = structlog.get_logger()
 
 _NAMES = 5000  # written at a time
-_RECORDS = 200  # of the log, in one piece
+_RECORDS = 200  # of the log, in one piece; or partitions that markers name
 _REBUILDING = 4  # a worker that begins with nothing rebuilds several shards at a time
 
 
@@ -51,6 +53,21 @@ def wipe(directory: Path) -> None:
     """Remove a local copy."""
     if directory.exists():
         shutil.rmtree(directory)
+
+
+def pieces(records: Records) -> Iterator[Records]:
+    """What of the log is taken in one turn of the loop."""
+    some: Records = []
+    left = _RECORDS
+    for record in records:
+        some.append(record)
+        envelope = record[1]
+        left -= weight(envelope) if envelope.kind == Kind.MARKER else 1
+        if left <= 0:
+            yield some
+            some, left = [], _RECORDS
+    if some:
+        yield some
 
 
 def _flush_due(shard: Shard, config: Config) -> bool:
@@ -86,7 +103,7 @@ class _Below(LogListenerBase):
                 Code.NOT_LEADER_OR_FOLLOWER, f"{self.next_offset} is missing in the log"
             )
         pace = Pace()
-        for some in slices(records, _RECORDS):
+        for some in pieces(records):
             if self.done.is_set():
                 return
             self._take_some(some)

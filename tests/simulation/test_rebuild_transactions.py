@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kproxy.cluster.rebuild import pieces
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
 from kproxy.shard.copier import Live
 from kproxy.virtual import group_fold, rows, snapshot, transaction_fold, transaction_rows
@@ -400,3 +401,15 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
         except (AssertionError, snapshot.RowsDisagree):
             return
     pytest.fail("nobody saw it")
+
+
+def test_a_rebuild_takes_few_markers_at_a_time() -> None:
+    """FAULT: 200 envelopes in one turn of the loop, each of which may name 500 partitions."""
+    key = (QueueId(b"q" * 16), 0)
+    header = control_batch(1, 1, commit=True, time_ms=1)
+    marker = Marker(header, 1, 0, 1, True, [key] * 500, [], 1).envelope()
+    log = list(enumerate([Envelope(Kind.APPEND)] * 450 + [marker] * 3 + [Envelope(Kind.APPEND)]))
+    found = list(pieces(log))
+    assert [len(piece) for piece in found] == [200, 200, 51, 1, 1, 1]
+    assert [record for piece in found for record in piece] == log
+    assert list(pieces([])) == []
