@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import pieces
+from kproxy.config import Config
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
 from kproxy.shard.copier import Live
 from kproxy.virtual import group_fold, rows, snapshot, transaction_fold, transaction_rows
@@ -41,6 +43,7 @@ from kproxy.virtual.transaction_rows import (
     decode_transactional_producer,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
+from tests.fakes import MemoryShard
 from tests.simulation.test_rebuild import SHARD, Simulation, short_looks
 from tests.wire import batch
 
@@ -413,3 +416,23 @@ def test_a_rebuild_takes_few_markers_at_a_time() -> None:
     assert [len(piece) for piece in found] == [200, 200, 51, 1, 1, 1]
     assert [record for piece in found for record in piece] == log
     assert list(pieces([])) == []
+
+
+async def test_voids_of_a_log_that_was_trimmed_are_swept_in_slices() -> None:
+    shard: Any = MemoryShard(shared=True)
+    shard.commit({rows.no_effect_key(offset): b"" for offset in range(1000)})
+    changes: list[int] = []
+    commit = shard.commit
+
+    def counted(changed: dict[bytes, bytes | None]) -> None:
+        changes.append(len(changed))
+        commit(changed)
+
+    shard.commit = counted
+    nothing: Any = None
+    await Publisher(shard, nothing, nothing, Config())._sweep_voids(950)
+    assert [key for key, _ in shard.kv.scan(*RowKind.NO_EFFECT.range())] == [
+        rows.no_effect_key(offset) for offset in range(950, 1000)
+    ]
+    assert sum(changes) == 950
+    assert max(changes) <= 300
