@@ -58,7 +58,7 @@ KEYS: list[tuple[bytes, RowKind, str]] = [
     (transaction_rows.transaction_due_key(OPEN, "t"), RowKind.TRANSACTION_DUE,
      "0000000000000004 74"),
     (transaction_rows.transaction_due_key(IDLE, "t"), RowKind.TRANSACTION_IDLE,
-     "0000000000000000 74"),
+     "0000000000000009 74"),
     (transaction_rows.participant_key(10, Participant(2, KEY)), RowKind.PARTICIPANT,
      "000000000000000a 00000002 00" + KEY_HEX),
     (transaction_rows.participant_key(10, Participant(2, group="g")), RowKind.PARTICIPANT,
