@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 JOBS ?= 3
-FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store upstream virtual
+FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
 
 .PHONY: run test test-long check format clean kafka-libs spark-jars spark bench bench-quick
 

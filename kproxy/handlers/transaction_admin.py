@@ -1,6 +1,7 @@
 """What operators ask of transactions: DescribeTransactions (65), ListTransactions (66).
 
-WriteTxnMarkers (27) is for brokers, and refused: here only the coordinator ends a transaction.
+WriteTxnMarkers (27) is for brokers; `kafka-transactions.sh abort` sends it, too. A marker ends a
+transaction in one partition, and would tear it apart: here only the coordinator ends one.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -8,12 +9,17 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from anyio import move_on_after
+
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.regex import compiled
 from kproxy.handlers.transactions import coordinator_of
 from kproxy.loop.pace import scanned
+from kproxy.protocol.batch import control_batch
+from kproxy.shard.appends import append, outcomes_of
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.transaction_commands import End, EndCause, Marker
 from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
 from kproxy.worker.worker import Request, Worker
 
@@ -28,6 +34,7 @@ _STATES = {
 _KNOWN_STATES = {*_STATES.values(), "Dead", "PrepareEpochFence"}
 _GROUPS_TOPIC = "__consumer_offsets"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END_WAIT_S = 2.0
 _ITEM_BYTES = 500
 _LISTED_MAX = 100_000
 
@@ -148,17 +155,50 @@ async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]
 
 
 async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A WriteTxnMarkersResponse: refused."""
+    """A WriteTxnMarkersResponse: an abort ends the whole transaction, a commit is refused."""
     markers = []
     for marker in request.body.markers:
         topics = []
         for topic in marker.topics:
-            parts = [
-                {"partition_index": index, "error_code": Code.CLUSTER_AUTHORIZATION_FAILED}
-                for index in topic.partition_indexes
-            ]
+            parts = []
+            for index in topic.partition_indexes:
+                code = await _abort(worker, marker, topic.name, index)
+                parts.append({"partition_index": index, "error_code": code})
+                await request.budget.step(_ITEM_BYTES)
             topics.append({"name": topic.name, "partitions": parts})
-            await request.budget.step(_ITEM_BYTES * (1 + len(parts)))
+            await request.budget.step(_ITEM_BYTES)
         markers.append({"producer_id": marker.producer_id, "topics": topics})
         await request.budget.step(_ITEM_BYTES)
     return {"markers": markers}
+
+
+async def _abort(worker: Worker, marker: Any, name: str, index: int) -> Code:
+    """Have the coordinator abort what a producer has open in a partition.
+
+    Its shard is known by the producer id. Where the coordinator knows of no such transaction, it
+    hangs: then it is ended in the partition alone, as in Kafka.
+    """
+    if marker.transaction_result:
+        return Code.CLUSTER_AUTHORIZATION_FAILED
+    try:
+        _, key, shard = worker.partition(name, index)
+    except KafkaError as error:
+        return error.code
+    producer_id, epoch = marker.producer_id, marker.producer_epoch
+    opened = transaction_rows.open_in(shard.state.get, key, producer_id)
+    if opened is None:
+        return Code.NONE  # it has ended
+    if opened.epoch != epoch:
+        return Code.INVALID_PRODUCER_EPOCH
+    home, now_ms = producer_id % worker.routes.shards, worker.now_ms()
+    end = End("", producer_id, epoch, 1, False, opened.number, now_ms, EndCause.OPERATOR)
+    (outcome,) = await outcomes_of([worker.routes.ask(home, end.envelope())])
+    coordinator = worker.routes.serving(home)
+    if not outcome.code and outcome.message and coordinator is not None:
+        with move_on_after(_END_WAIT_S):
+            await worker.transactions.drive(coordinator, outcome.message).wait()
+    elif outcome.code == Code.INVALID_TXN_STATE and not outcome.message:
+        batch = control_batch(producer_id, epoch, commit=False, time_ms=now_ms)
+        hanging = Marker(batch, producer_id, epoch, opened.number, False, [key], (), now_ms)
+        outcome = await append(shard, hanging.envelope())
+    return outcome.code

@@ -188,12 +188,12 @@ async def _take_part(
     connection = request.next_request.connection
     if coordinator.is_late(transactional_id, connection):
         raise _late(transactional_id)
-    shard = coordinator.shard
-    enlisted = [
-        Enlist(transactional_id, producer_id, epoch, 1, some, worker.now_ms()).envelope()
-        for some in (slices(participants, NAMED_MAX) if participants else [[]])
-    ]
-    outcomes = await outcomes_of([shard.append([envelope]) for envelope in enlisted])
+    shard, tickets = coordinator.shard, []
+    for some in slices(participants, NAMED_MAX) if participants else [[]]:
+        enlist = Enlist(transactional_id, producer_id, epoch, 1, some, worker.now_ms())
+        tickets.append(shard.append([enlist.envelope()]))
+        await request.budget.step()
+    outcomes = await outcomes_of(tickets)
     code = next((outcome.code for outcome in outcomes if outcome.code), Code.NONE)
     if code:
         return _by_version(_retriable(code), request.version)

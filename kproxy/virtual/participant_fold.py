@@ -64,8 +64,11 @@ class ParticipantFold:
         for group in groups:
             group_key = transaction_rows.open_group_key(group, producer_id)
             data = state.get(group_key)
-            if data is None or decode_open_group(data).number < number:
-                state.put(group_key, OpenGroup(version, epoch, number, 0, tag).encode())
+            before = None if data is None else decode_open_group(data)
+            if before is None or before.number < number:
+                waiting = 0 if before is None else before.pending  # none, if all was told in order
+                after = OpenGroup(version, epoch, number, waiting, tag)
+                state.put(group_key, after.encode())
         return Code.NONE
 
     def _producer(self, producer_id: int) -> TransactionalProducer | None:

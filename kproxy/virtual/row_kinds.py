@@ -64,6 +64,7 @@ class RowKind(_Kind):
     REBUILD_COUNTER = b"t"  # how far a rebuild has counted a partition
     COMPARE = b"j"  # that a rebuilt copy's queues are to be compared with the queues topic
     TRANSACTION = b"T", "published"  # a transactional id, in its coordinator's shard
+    TRANSACTIONAL_ID = b"B", "published"  # whose a transaction is, by its number
     PARTICIPANT = b"U", "published"  # a partition or group that a transaction has touched
     TRANSACTION_DUE = b"D", "index"  # when to look at a transaction that is open or ending
     TRANSACTION_IDLE = b"I", "index"  # when a transactional id was used last

@@ -45,7 +45,7 @@ _PARTITION = struct.Struct(">16sI")
 _ENLISTED = struct.Struct(">IH")  # shard, length
 _COMMIT = struct.Struct(">qhiI")
 _OFFSET = struct.Struct(">16sIqiI")
-_COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.PARTICIPANT)
+_COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.TRANSACTIONAL_ID, RowKind.PARTICIPANT)
 _OPEN_ROWS = (RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP)
 _ITEM_BYTES = 20  # of a partition's name
 
@@ -224,6 +224,8 @@ class EndCause:
     CLIENT = 0
     TIMEOUT = 1
     """It was open for too long: whoever has its epoch is fenced."""
+    OPERATOR = 2
+    """As TIMEOUT; the transaction is named by its number alone."""
 
 
 @of_kind(
@@ -231,6 +233,7 @@ class EndCause:
     DiskUse.ALWAYS,
     one,
     publishes=_COORDINATOR_ROWS,
+    answered_across_workers=True,
 )
 class End(NamedTuple):
     """A transaction is committed or aborted.

@@ -1,8 +1,8 @@
 """The fold's part for coordinators of transactions: who has which epoch, what is open, how it ends.
 
-What it decides, and its codes, are Kafka's (`TransactionCoordinator`, `TransactionMetadata`; KIP-98, KIP-360,
-KIP-890). Everything is decided here, in log order; a worker that drives a transaction on only
-appends what the rows say, so two of them do no harm.
+What it decides, and its codes, are Kafka's (`TransactionCoordinator`, `TransactionMetadata`;
+KIP-98, KIP-360, KIP-890). Everything is decided here, in log order; a worker that drives a
+transaction on only appends what the rows say, so two of them do no harm.
 """
 
 from kproxy.errors import Code
@@ -150,6 +150,9 @@ class TransactionFold:
 
     def _enlisted(self, asked: Enlist, row: Transaction, number: int, added: int) -> None:
         opened = row.state == _ONGOING
+        if not opened:
+            key = transaction_rows.number_key(number)
+            self._state.put(key, asked.transactional_id.encode())
         if added or not opened:
             after = row._replace(
                 state=_ONGOING,
@@ -181,6 +184,8 @@ class TransactionFold:
         Its code is NONE where the end is decided, now or by an earlier request that this repeats.
         """
         asked = End.decode(envelope)
+        if asked.cause == EndCause.OPERATOR:
+            return self._end_by_number(log_offset, asked)
         row = self._row(asked.transactional_id)
         if asked.cause == EndCause.TIMEOUT:
             return self._end_late(log_offset, asked, row)
@@ -228,6 +233,15 @@ class TransactionFold:
         self._put(asked.transactional_id, row, self._fenced(log_offset, row, asked.time_ms))
         return Outcome(Code.NONE, row.producer_id, epoch=row.epoch)
 
+    def _end_by_number(self, log_offset: int, asked: End) -> Outcome:
+        """Whose it is is in the message. INVALID_TXN_STATE: nobody's, or it is ending."""
+        data = self._state.get(transaction_rows.number_key(asked.number))
+        if data is None:
+            return Outcome(Code.INVALID_TXN_STATE)
+        named = asked._replace(transactional_id=data.decode())
+        outcome = self._end_late(log_offset, named, self._row(named.transactional_id))
+        return outcome._replace(message=named.transactional_id)
+
     def _end_fault(self, asked: End, row: Transaction) -> Code | None:
         """Kafka's tables of EndTxn: what answers a request that changes nothing; None: it does."""
         bumps = asked.version >= 2
@@ -258,6 +272,8 @@ class TransactionFold:
                 return Code.PRODUCER_FENCED
             return Code.INVALID_TXN_STATE if asked.commit else None
         if repeats:
+            if asked.epoch != row.last_epoch:  # who has this one got it by INIT_PRODUCER
+                return Code.PRODUCER_FENCED
             same = row.state == _COMPLETE[asked.commit]
             return Code.NONE if same else Code.INVALID_TXN_STATE
         return Code.INVALID_TXN_STATE if asked.commit else None
@@ -275,6 +291,7 @@ class TransactionFold:
         left = max(0, row.participants - len(forgotten))
         after = row._replace(participants=left)
         if not left:
+            state.put(transaction_rows.number_key(number), None)
             commit = row.state == TransactionState.PREPARE_COMMIT
             after = after._replace(state=_COMPLETE[commit], update_ms=time_ms)
         self._put(name, row, after)

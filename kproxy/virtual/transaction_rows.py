@@ -91,10 +91,10 @@ class Transaction(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """When the coordinator has to see to it: at once where it is ending."""
+        """When the coordinator has to see to it: at once, whatever clocks say, where it ends."""
         if self.state == TransactionState.ONGOING:
             return self.start_ms + self.timeout_ms
-        return self.update_ms
+        return 0 if self.state.is_ending else self.update_ms
 
 
 def decode_transaction(data: bytes) -> Transaction:
@@ -151,6 +151,11 @@ class Participant(NamedTuple):
 def participant_key(number: int, participant: Participant) -> bytes:
     head = _NUMBER_SHARD.pack(number, participant.shard)
     return RowKind.PARTICIPANT + head + participant.encode()
+
+
+def number_key(number: int) -> bytes:
+    """With a transactional id as value: whose transaction it is, while it is open or ending."""
+    return RowKind.TRANSACTIONAL_ID + _TIME.pack(number)
 
 
 def participants_range(number: int) -> tuple[bytes, bytes]:

@@ -15,12 +15,8 @@ _GROUPS = ("classic", "modern", "alone", "none")
 NOT_YET = {(method, group) for method in _SHARE for group in _GROUPS} | {
     ("alterClientQuotas", "bad"),
     ("alterUserScramCredentials", "delete none"),
-    ("describeTransactions", "none"),
-    ("fenceProducers", ""),
-    ("forceTerminateTransaction", "none"),
-    ("abortTransaction", "none"),
 }
-"""Refused, as by a Kafka that does not have it: share groups, quotas, users, transactions."""
+"""Refused, as by a Kafka that does not have it: share groups, quotas, users."""
 _REFUSALS = ("UnsupportedVersionException", "InvalidRequestException")
 OTHERWISE = {
     ("createTopics", "only checked"),  # records are kept for two weeks, not for one
@@ -28,6 +24,7 @@ OTHERWISE = {
     ("describeConfigs", "broker"),  # read-only
     ("describeConfigs", "loggers"),  # one; the Kafka here, without log4j, has none
     ("describeFeatures", ""),  # its own: kproxy.level
+    ("abortTransaction", "none"),  # markers of clients are refused
 }
 """Answered, but not as by Kafka, on purpose."""
 
