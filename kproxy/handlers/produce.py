@@ -19,6 +19,7 @@ from kproxy.handlers.inspection import Inspected, inspect
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
     HEADER_BYTES,
+    TRANSACTIONAL,
     ZSTD_FROM,
     BadBatch,
     BatchHeader,
@@ -155,7 +156,8 @@ class ProduceCall:
             return
         restamped = batch is not records
         key, state = (queue.queue_id, index), shard.state
-        if header.is_transactional and header.producer_id >= 0:
+        transactional = header.attributes & TRANSACTIONAL
+        if transactional and header.producer_id >= 0:
             fault = self._transaction_fault(shard, key, header)
             if fault:
                 answers.append(Produced(index, fault))
@@ -200,7 +202,7 @@ class ProduceCall:
         return self._refusals.get(key, Code.NONE)
 
     def _stamped(self, settings: QueueSettings, header: BatchHeader, records: Records) -> Records:
-        if header.is_transactional and not self._transactional_id:
+        if header.attributes & TRANSACTIONAL and not self._transactional_id:
             if self._transactional_id is None:
                 code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 raise BadBatch(code, "the request names no transactional id")

@@ -26,7 +26,8 @@ CODEC_ZSTD = 4
 
 CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
+TRANSACTIONAL = 0x10
+"""In the attributes: `is_transactional`, for what is done for each batch."""
 _CONTROL = 0x20
 _BASE_OFFSET = struct.Struct(">q")
 _PLACED = struct.Struct(">qii")  # base offset, length, leader epoch
@@ -68,7 +69,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
@@ -193,7 +194,7 @@ def control_batch(producer_id: int, epoch: int, *, commit: bool, time_ms: int) -
     # Lengths, deltas and counts are varints of one byte: zigzag doubles them.
     record = _CONTROL_RECORD.pack(32, 0, 0, 0, 8, 0, int(commit), 12, 0, 0, 0)
     tail = HEADER.pack(
-        0, CONTROL_BATCH_BYTES - LOG_OVERHEAD_BYTES, 0, MAGIC, 0, _TRANSACTIONAL | _CONTROL, 0,
+        0, CONTROL_BATCH_BYTES - LOG_OVERHEAD_BYTES, 0, MAGIC, 0, TRANSACTIONAL | _CONTROL, 0,
         time_ms, time_ms, producer_id, epoch, -1, 1,
     )  # fmt: skip
     batch = bytearray(tail + record)

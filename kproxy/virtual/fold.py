@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kproxy.errors import Code
-from kproxy.protocol.batch import BatchHeader, read_header
+from kproxy.protocol.batch import TRANSACTIONAL, BatchHeader, read_header
 from kproxy.virtual import producers, rows
 from kproxy.virtual.commands import (
     AssignPartitions,
@@ -151,7 +151,7 @@ class Fold:
         if header.producer_id >= 0:
             known = producers.find(self.state, key, row, header.producer_id)
             verdict = producers.judge(known, header)
-            if header.is_transactional or row.first_open >= 0:
+            if row.first_open >= 0 or header.attributes & TRANSACTIONAL:
                 verdict = self._judged_in_transaction(key, row, known, header, verdict)
             if verdict is not None:
                 if self._shared:
@@ -164,7 +164,7 @@ class Fold:
             self.state.file(rows.retention_due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:
             producers.remember(self.state, key, row, known, header, base_offset)
-            if header.is_transactional:
+            if header.attributes & TRANSACTIONAL:
                 self._participants.note_records(key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
         row.next_offset = last_offset + 1
