@@ -1,5 +1,7 @@
 """The fold's decisions for transactional ids: Kafka 4.3.1's, by state, epoch and version."""
 
+from typing import Any
+
 import pytest
 
 from kproxy.errors import Code
@@ -223,8 +225,7 @@ def test_taking_part_opens_once_and_is_said_any_number_of_times() -> None:
     row = shards.row()
     assert (row.state, row.participants, row.start_ms) == (ONGOING, 4, start_ms)
     assert row.due_ms == start_ms + row.timeout_ms
-    found = [transaction_rows.participant_of(k) for k, _ in shards.of(RowKind.PARTICIPANT)]
-    assert set(found) == {part, *more}
+    assert set(shards.listed()) == {part, *more}
     assert len(shards.of(RowKind.OPEN_TRANSACTION)) == 2
     assert len(shards.of(RowKind.OPEN_GROUP)) == 1  # the other lives elsewhere
 
@@ -265,7 +266,7 @@ def test_who_is_one_too_many_takes_no_part_at_all(monkeypatch: pytest.MonkeyPatc
         pid, epoch, *(Participant(0, key) for key in keys), *(Participant(0, group=g) for g in "gh")
     )
     assert (outcome.code, outcome.number) == (INVALID, number)
-    listed = {transaction_rows.participant_of(k) for k, _ in shards.of(RowKind.PARTICIPANT)}
+    listed = shards.listed()
     assert len(listed) == shards.row().participants <= 3
     opened = len(shards.of(RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP))
     assert opened == len(listed)
@@ -342,6 +343,18 @@ def test_ends_with_kip_890(state: TransactionState, commit: bool) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
+def test_an_end_does_not_repeat_that_of_who_fenced_it(commit: bool) -> None:
+    """Kafka takes it for a repetition, and gives a zombie the epoch of who has fenced it."""
+    shards = Shards()
+    first = shards.init()
+    shards.init()
+    shards.enlist(first.number, 1)
+    shards.end(first.number, 1, commit=commit)
+    shards.finish()
+    assert shards.end(first.number, 0, commit=commit, version=2).code == FENCED
+
+
+@pytest.mark.parametrize("commit", [True, False])
 def test_an_end_at_the_last_epoch_gives_another_producer_id(commit: bool) -> None:
     shards = shards_in(ONGOING, 32_766)
     outcome = shards.end(PID, 32_766, commit=commit, version=2)
@@ -409,7 +422,7 @@ def test_a_timeout_aborts_and_fences(version: int) -> None:
     key = shards.keys[0]
     pid, epoch, number = shards.open(key, version=version)
     shards.append(key, pid, epoch, 0)
-    late = {"commit": False, "cause": EndCause.TIMEOUT, "version": version}
+    late: Any = {"commit": False, "cause": EndCause.TIMEOUT, "version": version}
     for other in (number - 1, number + 1, NO_NUMBER):
         assert shards.end(pid, epoch, number=other, **late).code == INVALID
     assert shards.row().state == ONGOING
@@ -445,7 +458,7 @@ def test_completing_forgets_lots_and_is_said_any_number_of_times() -> None:
     assert shards.complete(number + 1).code == INVALID
     for left in (600, 100):
         assert shards.complete(number)[:2] == (NONE, left)
-        assert len(shards.of(RowKind.PARTICIPANT)) == left == shards.row().participants
+        assert len(shards.listed()) == left == shards.row().participants
         assert shards.row().state == PREPARED[True]
         assert shards.init().code == CONCURRENT
     assert shards.complete(number)[:2] == (NONE, 0)
@@ -464,7 +477,7 @@ def test_a_late_complete_does_not_complete_the_next() -> None:
     shards.end(pid, epoch)
     assert shards.complete(number).code == INVALID
     assert shards.row().state == PREPARED[True]
-    assert len(shards.of(RowKind.PARTICIPANT)) == 1
+    assert len(shards.listed()) == 1
 
 
 # -- what is forgotten
@@ -477,12 +490,12 @@ def due(shards: Shards) -> list[tuple[bytes, bytes]]:
 def test_an_id_is_filed_once_where_it_is_due() -> None:
     shards = Shards()
     pid, epoch, number = shards.open(shards.keys[0])
-    steps = [
-        lambda: shards.end(pid, epoch), lambda: shards.complete(number), lambda: shards.init(),
-        lambda: shards.enlist(pid, epoch + 1), lambda: shards.init(),
+    steps: list[Any] = [
+        lambda: None, lambda: shards.end(pid, epoch), lambda: shards.complete(number),
+        lambda: shards.init(), lambda: shards.enlist(pid, epoch + 1), lambda: shards.init(),
     ]  # fmt: skip
     kinds = []
-    for step in (lambda: None, *steps):
+    for step in steps:
         step()
         (found,) = due(shards)
         assert found[0] == transaction_rows.transaction_due_key(shards.row(), ID)

@@ -262,3 +262,14 @@ def test_a_group_with_waiting_offsets_does_not_expire() -> None:
     for _ in range(2):
         expire()
     assert not shards.of(RowKind.GROUP)
+
+
+def test_offsets_that_nobody_settled_are_counted_with_the_next_transaction() -> None:
+    """No coordinator leaves any; a fold that fails would stop the shard."""
+    shards, key, pid, epoch = opened()
+    shards.commit_offsets(GROUP, pid, epoch, (key, 7))
+    number = len(shards.all[0].log) + 1
+    assert shards.begin(pid, epoch, number, (), [GROUP]) == NONE
+    assert shards.pending() == 1
+    shards.apply(0, DeleteOffsets(GROUP, [key]).envelope(2))
+    assert shards.pending() == 0

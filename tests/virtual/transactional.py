@@ -101,6 +101,12 @@ class Shards:
         found = self.all[shard].kv.rows
         return sorted((k, v) for k, v in found.items() if k[:1] in kinds)
 
+    def listed(self, name: str = ID) -> list[Participant]:
+        """Who takes part in the newest transaction of an id, and is not told of its end."""
+        shard = self.all[shard_of(name, len(self.all))]
+        found = shard.kv.scan(*transaction_rows.participants_range(self.row(name).number))
+        return [transaction_rows.participant_of(key) for key, _ in found]
+
     def aborted(self, key: PartitionKey, start: int = 0, end: int = 1 << 40) -> list[Any]:
         """(marker's offset, producer id, first offset)."""
         found = self.all[0].state.aborted(key, start, end)
@@ -230,10 +236,7 @@ class Shards:
         """See a decided end through, as its coordinator does; the row as it was decided."""
         row = self.row(name)
         assert row.state.is_ending
-        home = self.all[shard_of(name, len(self.all))]
-        found = home.kv.scan(*transaction_rows.participants_range(row.number))
-        members = [transaction_rows.participant_of(key) for key, _ in found]
-        for shard, some in itertools.groupby(members, lambda one: one.shard):
+        for shard, some in itertools.groupby(self.listed(name), lambda one: one.shard):
             here = list(some)
             keys = [one.key for one in here if one.key is not None]
             for start in range(0, len(keys), 500):
