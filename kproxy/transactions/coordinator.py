@@ -20,7 +20,7 @@ from kproxy.protocol.batch import control_batch
 from kproxy.shard.shard import Shard
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.transaction_commands import NAMED_MAX, Complete, Marker
+from kproxy.virtual.transaction_commands import MARKED_MAX, NAMED_MAX, Complete, Marker
 from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
 from kproxy.virtual.types import PartitionKey
 
@@ -158,14 +158,14 @@ class TransactionCoordinator:
     async def _participants(
         self, number: int
     ) -> AsyncGenerator[tuple[int, list[Participant]], None]:
-        """(shard, some who take part there), `NAMED_MAX` at most; others have turns in between."""
+        """(shard, some who take part there), `MARKED_MAX` at most; others have turns in between."""
         some: list[Participant] = []
-        rows = scanned(self.shard.kv.scan, *transaction_rows.participants_range(number), NAMED_MAX)
+        rows = scanned(self.shard.kv.scan, *transaction_rows.participants_range(number), MARKED_MAX)
         async with aclosing(rows) as lots:
             async for found in lots:
                 for key, _ in found:
                     participant = transaction_rows.participant_of(key)
-                    if some and (some[0].shard != participant.shard or len(some) == NAMED_MAX):
+                    if some and (some[0].shard != participant.shard or len(some) == MARKED_MAX):
                         yield some[0].shard, some
                         some = []
                     some.append(participant)

@@ -251,13 +251,13 @@ async def test_many_partitions_in_lots() -> None:
         with anyio.fail_after(SOON_S):
             await event.wait()
         await until(state_is(cluster, TransactionState.COMPLETE_COMMIT))
-    assert [envelope.kind for _, envelope in cluster.landed].count(Kind.MARKER) == 3
+    assert [envelope.kind for _, envelope in cluster.landed].count(Kind.MARKER) == 7
     assert cluster.left(RowKind.PARTICIPANT) == cluster.left(RowKind.OPEN_TRANSACTION) == 0
     assert cluster.stable(1, keys[-1]) == (2, 2)
     key = rows.batch_key(*keys[7], 1)
     stored = {data[:12] for key, data in cluster.shards[1].kv.rows.items() if RowKind.BATCH.of(key)}
     assert cluster.shards[1].kv.get(key) is not None
-    assert len(stored) == 1250 + 3, "one stored marker serves the partitions of a command"
+    assert len(stored) == 1250 + 7, "one stored marker serves the partitions of a command"
 
 
 def test_a_request_on_an_older_connection_is_late_while_its_transaction_is_open() -> None:
