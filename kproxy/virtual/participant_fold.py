@@ -9,12 +9,17 @@ A transaction's number tells a late command of an earlier transaction from one o
 remembers of a producer, `TransactionalProducer`, keeps a late BEGIN from opening what has ended.
 """
 
+from bisect import bisect_left
+from heapq import merge
+from itertools import islice
+
 from kproxy.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
 from kproxy.virtual import producers, rows, transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import Begin, Marker, TransactionCommit
@@ -123,8 +128,9 @@ class ParticipantFold:
         header = read_header(marker.batch)
         place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
         without: list[int] = []
+        firsts = self._state.changed_keys(RowKind.OPEN_FIRST)
         for number, key in enumerate(marker.partitions):
-            if not self._end_in_partition(log_offset, key, marker, header, place):
+            if not self._end_in_partition(log_offset, key, marker, header, place, firsts):
                 without.append(number)
         if without and self._shared:  # a rebuild does not judge it again
             bits = bytearray((len(marker.partitions) + 7) // 8)
@@ -157,8 +163,9 @@ class ParticipantFold:
         marker: Marker,
         header: BatchHeader,
         place: LogLocation,
+        firsts: list[bytes],
     ) -> bool:
-        """Whether the marker took an offset there."""
+        """Whether the marker took an offset there. `firsts`: OPEN_FIRST rows not written yet."""
         state, producer_id = self._state, marker.producer_id
         opened = self.open_of(key, producer_id)
         if opened is None or opened.number != marker.number:
@@ -183,7 +190,7 @@ class ParticipantFold:
         )
         state.count_live(place)
         if opened.first_offset == row.first_open:
-            row.first_open = self._first_open(key, opened.first_offset)
+            row.first_open = self._first_open(key, opened.first_offset, firsts)
         if not marker.commit:
             row.any_aborted = True
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
@@ -192,9 +199,15 @@ class ParticipantFold:
         state.put_partition(key, row)
         return True
 
-    def _first_open(self, key: PartitionKey, start: int) -> int:
-        found = self._state.some(*transaction_rows.open_first_range(key, start), 1)
-        return transaction_rows.first_offset_of(found[0][0]) if found else -1
+    def _first_open(self, key: PartitionKey, start: int, firsts: list[bytes]) -> int:
+        """To look for it among all changes, for each of many partitions, would take too long."""
+        low, high = transaction_rows.open_first_range(key, start)
+        stored = (found for found, _ in self._state.kv.walk(low, high))
+        changed = islice(firsts, bisect_left(firsts, low), bisect_left(firsts, high))
+        for found in merge(stored, changed):
+            if self._state.get(found) is not None:
+                return transaction_rows.first_offset_of(found)
+        return -1
 
     # -- groups
 

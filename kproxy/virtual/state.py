@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.envelope import COPY_BYTES
 from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES
+from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import Batch, Committed, Compaction, Partition, Queue, StoredBatch
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -115,6 +115,11 @@ class State:
             if len(found) == count:
                 break
         return found
+
+    def changed_keys(self, kind: RowKind) -> list[bytes]:
+        """Keys of a kind that are put or deleted and not written yet, in their order."""
+        byte = kind.byte
+        return sorted(key for key in self._changes if key[0] == byte)
 
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)

@@ -161,7 +161,7 @@ def the_last_stable_offset_forgets_others(patch: pytest.MonkeyPatch) -> None:
 
 @of_the_fold
 def the_last_stable_offset_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ParticipantFold, "_first_open", lambda self, key, start: start)
+    patch.setattr(ParticipantFold, "_first_open", lambda self, key, start, firsts: start)
 
 
 @of_the_fold
