@@ -10,6 +10,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     Producer,
     TopicPartition,
 )
@@ -87,32 +88,43 @@ def settle(address: str, queues: Iterable[str], seconds: float = WAIT_S) -> None
     eventually(lambda: ends(address, names) == ends(address, names, UNCOMMITTED), seconds)
 
 
-def read(
-    address: str, queues: Iterable[str], isolation: str = COMMITTED, seconds: float = 60
-) -> dict[str, list[tuple[int, bytes]]]:
-    """Offset and value of each record of each queue's partition 0, up to the reader's end."""
-    found: dict[str, list[tuple[int, bytes]]] = {queue: [] for queue in queues}
+def messages(
+    address: str, parts: Iterable[TopicPartition], isolation: str = COMMITTED, seconds: float = 60
+) -> dict[tuple[str, int], list[Message]]:
+    """What some partitions have from an offset on, up to the reader's end."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "readers", "log_level": 0,
          "enable.auto.commit": False, "auto.offset.reset": "error", "enable.partition.eof": True,
          "isolation.level": isolation}
     )  # fmt: skip
+    asked = list(parts)
+    found: dict[tuple[str, int], list[Message]] = {(p.topic, p.partition): [] for p in asked}
     left, until = set(found), time.monotonic() + seconds
     try:
-        consumer.assign([TopicPartition(queue, 0, 0) for queue in found])
+        consumer.assign(asked)
         while left:
             assert time.monotonic() < until, f"no end of {len(left)} queues: {sorted(left)[:3]}"
             for message in consumer.consume(1000, 0.2):
-                topic, error = message.topic(), message.error()
-                assert topic
+                part, error = (message.topic() or "", message.partition() or 0), message.error()
                 if error is None:
-                    found[topic].append((message.offset() or 0, message.value() or b""))
+                    found[part].append(message)
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    left.discard(topic)
+                    left.discard(part)
         return found
     finally:
         consumer.close()
+
+
+def read(
+    address: str, queues: Iterable[str], isolation: str = COMMITTED
+) -> dict[str, list[tuple[int, bytes]]]:
+    """Offset and value of each record of each queue's partition 0, up to the reader's end."""
+    found = messages(address, [TopicPartition(queue, 0, 0) for queue in queues], isolation)
+    return {
+        queue: [(one.offset() or 0, one.value() or b"") for one in some]
+        for (queue, _), some in found.items()
+    }
 
 
 def values(address: str, queue: str, isolation: str = COMMITTED) -> list[bytes]:

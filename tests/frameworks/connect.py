@@ -46,7 +46,8 @@ class JavaProgram:
 class ConnectWorker(JavaProgram):
     """A distributed worker of Kafka Connect; asked over its REST interface."""
 
-    def __init__(self, address: str, group: str, directory: Path) -> None:
+    def __init__(self, address: str, group: str, directory: Path, **more: Any) -> None:
+        """`more`: settings, with "_" for ".", beyond those that it needs."""
         self.port = free_port()
         self.name = f"127.0.0.1:{self.port}"
         text = "org.apache.kafka.connect.storage.StringConverter"
@@ -64,6 +65,7 @@ class ConnectWorker(JavaProgram):
                 "listeners": f"http://{self.name}", "plugin.discovery": "service_load",
                 "session.timeout.ms": 6000, "heartbeat.interval.ms": 1000,
                 "rebalance.timeout.ms": 10_000, "scheduled.rebalance.max.delay.ms": 1000,
+                **{name.replace("_", "."): value for name, value in more.items()},
             },
         )  # fmt: skip
 

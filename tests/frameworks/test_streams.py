@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from tests.clients import transactions
 from tests.clients.test_groups import create
 from tests.harness import KAFKA_LIBS, SHORT_LIVED_JAVA, eventually
 from tests.workers import Site
@@ -154,6 +155,58 @@ def test_a_word_count_restored_from_its_changelog(site: Site, tmp_path: Path) ->
         assert sum(one.get("restored", 0) for one in second.said) > 0
         eventually(lambda: counted(second) == written, 60)
         second.stop()
+
+
+def counts_written(site: Site, name: str) -> dict[str, list[int]]:
+    """Each word's counts, as a reader of committed records finds them in the output."""
+    found: dict[str, list[int]] = {word: [] for word in WORDS}
+    parts = [TopicPartition(f"{name}-out", number, 0) for number in range(2)]
+    for messages in transactions.messages(site.address, parts).values():
+        for one in messages:
+            found[one.key().decode()].append(int.from_bytes(one.value()))
+    return found
+
+
+def one_to(written: Counter[str]) -> dict[str, list[int]]:
+    """Each count once: every word was counted when it came, and never again."""
+    return {word: list(range(1, written[word] + 1)) for word in WORDS}
+
+
+@pytest.mark.parametrize(
+    ("state", "kills"),
+    [("kept", 1), pytest.param("lost", 3, marks=pytest.mark.long)],
+)
+def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills: int) -> None:
+    """Killed in the middle: each count is written once, none twice and none left out."""
+    name = f"once-{state}-{'embedded' if hasattr(site, 'process') else 'workers'}"
+    for queue in (f"{name}-in", f"{name}-out"):
+        create(site, queue, partitions=2)
+    once, seldom = "processing.guarantee=exactly_once_v2", "commit.interval.ms=3000"
+    written: Counter[str] = Counter()
+
+    def caught_up(running: Application) -> bool:
+        return counted(running) == written
+
+    def begun(running: Application) -> bool:
+        return counted(running).total() > written.total() - 12_000 + 500
+
+    for number in range(kills):
+        # Where its state is kept, so is its id: the next instance ends at once what it left open.
+        directory = tmp_path / (str(number) if state == "lost" else "state")
+        with application(site, name, directory, once, seldom) as killed:
+            killed.running()
+            eventually(lambda killed=killed: caught_up(killed), 60)
+            written += write(site, f"{name}-in", 3000 * number, 3000)
+            eventually(lambda killed=killed: begun(killed), 60, 0.01)
+            killed.kill()
+        before = sum(map(len, counts_written(site, name).values()))
+        assert before < written.total(), "it was killed when it had done all"
+    written += write(site, f"{name}-in", 3000 * kills, 500)
+    with application(site, name, tmp_path / "state", once) as last:
+        last.running()
+        eventually(lambda: counts_written(site, name) == one_to(written), 90, 0.5)
+        assert counted(last) == written
+        last.stop()
 
 
 @pytest.mark.long
