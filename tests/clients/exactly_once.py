@@ -25,7 +25,6 @@ from tests.clients.transactions import (
     committed_offsets,
     create,
     read,
-    settle,
     transactional,
 )
 from tests.harness import KAFKA_LIBS, ROOT, SHORT_LIVED_JAVA, need, need_program
@@ -91,34 +90,33 @@ def problems(wanted: Mapping[str, list[bytes]], found: Mapping[str, list[bytes]]
 class Work:
     """Queues with numbered records, and the processes that copy them."""
 
-    def __init__(self, address: str, prefix: str, queues: int, records: int) -> None:
+    def __init__(self, address: str, prefix: str, queues: int) -> None:
         self.address, self.prefix = address, prefix
         names = [f"{prefix}-{way}-{n}" for way in ("in", "out") for n in range(queues)]
         self.sources, self.targets = names[:queues], names[queues:]
         create(address, *names)
         self.wanted: dict[str, list[bytes]] = {name: [] for name in self.targets}
-        self._fill(records)
+        self._written = 0
+        self._last: dict[str, int] = {}  # behind the last record: a marker may come after it
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, list[str]] = {}
         self._born: dict[str, float] = {}
         self.ended = self.killed = 0
 
-    def _fill(self, records: int) -> None:
+    def fill(self, records: int) -> None:
         """In transactions over all queues; each fifth is aborted and written again."""
         producer = transactional(self.address, f"{self.prefix}-fill")
-        for number, first in enumerate(range(0, records, AT_ONCE)):
+        for number, first in enumerate(range(self._written, self._written + records, AT_ONCE)):
             some = []
-            for value in range(first, min(first + AT_ONCE, records)):
+            for value in range(first, min(first + AT_ONCE, self._written + records)):
                 index = value % len(self.sources)
                 some.append((self.sources[index], b"%d" % value))
                 self.wanted[self.targets[index]].append(b"%d" % value)
             if number % 5 == 0:
                 abort(producer, [(queue, b"aborted in " + value) for queue, value in some])
-            commit(producer, some)
-        settle(self.address, self.sources)
-        # Behind the last record: a marker comes after it, which processors do not commit.
-        found = read(self.address, self.sources)
-        self._last = {queue: seen[-1][0] + 1 for queue, seen in found.items()}
+            last = commit(producer, some)
+            self._last |= {queue: offset + 1 for queue, offset in last.items()}
+        self._written += records
 
     def start(self, slot: str, client: str, classes: Path, count: int, pause_ms: int) -> None:
         if client == "java":

@@ -47,22 +47,33 @@ def transactional(address: str, identity: str, **settings: Any) -> Producer:
     return producer
 
 
-def write(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
-    """Records into queues, each waited for: the transaction they are in stays open."""
+def write(producer: Producer, values: Iterable[tuple[str, bytes]]) -> dict[str, int]:
+    """Records into queues, each waited for: the transaction they are in stays open.
+
+    The offset of the last one in each queue.
+    """
     failed: list[Any] = []
+    last: dict[str, int] = {}
+
+    def delivered(error: Any, message: Message) -> None:
+        if error:
+            failed.append(error)
+        else:
+            last[message.topic() or ""] = message.offset() or 0
+
     for queue, value in values:
-        producer.produce(
-            queue, value, on_delivery=lambda error, _: failed.append(error) if error else None
-        )
+        producer.produce(queue, value, on_delivery=delivered)
     assert producer.flush(WAIT_S) == 0
     assert not failed, failed[0]
+    return last
 
 
-def commit(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
-    """A transaction of these records."""
+def commit(producer: Producer, values: Iterable[tuple[str, bytes]]) -> dict[str, int]:
+    """A transaction of these records; the offset of the last one in each queue."""
     producer.begin_transaction()
-    write(producer, values)
+    last = write(producer, values)
     producer.commit_transaction(WAIT_S)
+    return last
 
 
 def abort(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:

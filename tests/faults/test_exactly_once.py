@@ -36,12 +36,12 @@ class Size(NamedTuple):
     at_once: int  # records of a transaction
     pause_ms: int  # behind each
     disturbances: int
-    period_s: float  # between them
+    period_s: float  # from new records to the next
     limit_s: float
 
 
-SHORT = Size(3_000, 20, 50, 5, 2.0, 120)
-LONG = Size(100_000, 100, 30, 40, 4.0, 1200)
+SHORT = Size(3_000, 20, 50, 5, 0.5, 120)
+LONG = Size(100_000, 100, 100, 40, 1.0, 1200)
 
 
 class Servers(ABC):
@@ -165,26 +165,29 @@ def test_one_copy_of_each(servers: Servers, tmp_path: Path, client: str, size: S
     classes.mkdir()
     if client == "java":
         compiled(classes)
-    work = Work(servers.address, f"copy-{client}", QUEUES, size.records)
+    work = Work(servers.address, f"copy-{client}", QUEUES)
+    began, busy = time.monotonic(), 0
+    left: list[Callable[[], None]] = []
     with ExitStack() as stack:
         stack.callback(work.stop)
         for slot in ("one", "two"):
             work.start(slot, client, classes, size.at_once, size.pause_ms)
-        began, left = time.monotonic(), []
-        done = 0
-        while done < size.disturbances:
+        for _ in range(size.disturbances):
+            servers.wait_ready()
+            work.fill(size.records // size.disturbances)
             until = time.monotonic() + size.period_s
             while time.monotonic() < until:
                 work.revive()
                 time.sleep(0.05)
+            busy += not work.done()
             left = left or disturb(work, servers, rng)
             left.pop()()
-            done += 1
         servers.wait_ready()
         while not work.done():
             work.revive()
             assert time.monotonic() < began + size.limit_s, work.last_words()
             time.sleep(0.2)
+    assert busy > size.disturbances // 2, "most of the time nobody worked"
     settle(servers.address, work.targets, SETTLED_S)
     assert work.problems() == [], work.last_words()
     assert work.killed
