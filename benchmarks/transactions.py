@@ -2,11 +2,11 @@
 
     python -m benchmarks.transactions [--quick]
 
-prints a table in some five minutes: how long a transaction takes from `begin_transaction` until
+prints a table after several minutes: how long a transaction takes from `begin_transaction` until
 `commit_transaction` returns, with one record of 100 bytes to each of its queues, and the CPU of the
 server for it. librdkafka is the client; its transactions are of version 1. The first transaction is
-not counted: it makes the queues known. Kafka has topics instead of queues, and is left out of what
-it does not finish in time.
+not counted: it makes the queues known. Of ten thousand queues librdkafka itself takes most of the
+time: compare CPU there. Kafka has topics instead of queues, and none of that many.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Size(NamedTuple):
     times: int
 
 
-_FULL = (Size(1, 1000), Size(100, 100), Size(10_000, 5))
+_FULL = (Size(1, 1000), Size(100, 100), Size(10_000, 2))
 _QUICK = (Size(1, 50), Size(100, 5))
 _TOPICS_MAX = 1_000  # Kafka's: one node with ten thousand topics takes minutes to make them
 
