@@ -32,6 +32,7 @@ from kproxy.virtual.commands import (
 )
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.state import State
@@ -163,7 +164,6 @@ class Conditions:
 class Mistakes:
     """What a worker may do wrong; `transaction_mistakes` plants those of the fold."""
 
-    answers_early: bool = False
     completes_early: bool = False
     enlists_beside: bool = False
     tells_groups_once: bool = False
@@ -268,7 +268,7 @@ class World:
         log = self.logs[shard]
         outcome = log.apply(envelope)
         self.landed += 1
-        self._check(shard, envelope)
+        self._check(shard, envelope, outcome)
         if self.conditions.crash and self.rng.random() < self.conditions.crash:
             log.restart(dict(log.kv.rows) if self.rng.random() < 0.1 else None)
         if said is not None and not self._chance(self.conditions.unsaid):
@@ -278,11 +278,11 @@ class World:
         """The outcome, None where it is not known."""
         return (yield self.append(shard, *envelopes, foreign=foreign), _GIVEN_UP_S)
 
-    def _check(self, shard: int, envelope: Envelope) -> None:
+    def _check(self, shard: int, envelope: Envelope, outcome: Outcome) -> None:
         """After each append."""
         log = self.logs[shard]
         if envelope.kind in _ROW_KINDS:
-            name = _name_in(envelope)
+            name = _name_in(envelope) or (outcome.message or "")
             data = log.kv.get(transaction_rows.transaction_key(name))
             row = None if data is None else decode_transaction(data)
             self._history.setdefault(name, []).append(Seen(self.now, row))
@@ -446,7 +446,7 @@ class World:
         if outcome is not None and not outcome.code:
             known = self.drive(name)
             yield known, _END_WAIT_S
-            if version == 1 and not known.done and not self.mistakes.answers_early:
+            if version == 1 and not known.done:
                 return None  # the next transaction has the same epoch: it is to be asked again
         return outcome
 

@@ -19,11 +19,14 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.transaction_commands import TransactionCommit
+from kproxy.virtual.transaction_commands import End, EndCause, TransactionCommit
 from kproxy.virtual.transaction_rows import (
     Participant,
     Transaction,
     TransactionState,
+    decode_open,
+    open_range,
+    producer_id_of_key,
     transaction_due_key,
     transaction_key,
 )
@@ -36,7 +39,7 @@ from tests.simulation.transactions import (
     Mistakes,
     World,
 )
-from tests.virtual.transaction_model import Told
+from tests.virtual.transaction_model import ALL, Told
 from tests.wire import batch
 
 TROUBLE_S = 60.0
@@ -236,7 +239,7 @@ class Others:
     def live(self) -> Acting:
         acts = (
             self._write, self._write, self._write, self._commit, self._commit, self._trim,
-            self._drop_offset, self._drop_group, self._make_again,
+            self._drop_offset, self._drop_group, self._make_again, self._abort_by_number,
         )  # fmt: skip
         while not self.world.calm:
             yield self._rng.random() * 0.8
@@ -278,8 +281,19 @@ class Others:
     def _drop_group(self) -> Acting:
         if self._rng.random() < 0.3:
             group = self._rng.choice(GROUPS)
-            keys = list(self.world.queues.values())
-            yield from self._changed(group, keys, None, DeleteGroup(group).envelope())
+            yield from self._changed(group, [ALL], None, DeleteGroup(group).envelope())
+
+    def _abort_by_number(self) -> Acting:
+        """An operator's: of what a partition has open."""
+        _, key, shard = self._queue()
+        log = self.world.logs[shard]
+        found = [pair for pair in log.kv.scan(*open_range(key)) if self._rng.random() < 0.3]
+        for open_key, data in found:
+            pid, opened = producer_id_of_key(open_key), decode_open(data)
+            command = End(
+                "", pid, opened.epoch, 1, False, opened.number, self.world.now_ms, EndCause.OPERATOR
+            )
+            yield from self.world.appended(pid % SHARDS, command.envelope(), foreign=True)
 
     def _trim(self) -> Acting:
         _, key, shard = self._queue()
@@ -303,11 +317,12 @@ def _begin(world: World) -> None:
     """Queues, and transactional ids whose epochs will soon run out."""
     for number in range(_IDS // 2):
         name = f"t{number}"
+        shard = shard_of(name, SHARDS)
         row = Transaction(
-            10_000_000 + number, epoch=_NEAR_THE_END, timeout_ms=TIMEOUT_MS,
+            SHARDS * (10_000_000 + number) + shard, epoch=_NEAR_THE_END, timeout_ms=TIMEOUT_MS,
             state=TransactionState.EMPTY,
         )  # fmt: skip
-        log = world.logs[shard_of(name, SHARDS)]
+        log = world.logs[shard]
         log.begin_with({transaction_key(name): row.encode(), transaction_due_key(row, name): b""})
     for number in range(_QUEUES):
         name = f"q{number}"

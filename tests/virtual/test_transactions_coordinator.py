@@ -443,6 +443,21 @@ def test_a_timeout_aborts_and_fences(version: int) -> None:
     assert shards.end(-1, -1, number=number, name="unknown", **late).code == INVALID
 
 
+def test_an_operator_aborts_a_transaction_by_its_number() -> None:
+    shards = Shards()
+    pid, epoch, number = shards.open(shards.keys[0])
+    operator: Any = {"commit": False, "cause": EndCause.OPERATOR, "name": ""}
+    for other in (number - 1, number + 1):
+        assert shards.end(pid, epoch, number=other, **operator).code == INVALID
+    outcome = shards.end(pid, epoch, number=number, **operator)
+    assert (outcome.code, outcome.message) == (NONE, ID)
+    assert shards.end(pid, epoch, number=number, **operator).code == INVALID  # it is ending
+    assert shards.finish().marker_epoch == epoch + 1
+    assert (shards.row().state, shards.row().epoch) == (COMPLETED[False], epoch + 1)
+    assert shards.end(pid, epoch, number=number, **operator).code == INVALID
+    assert not shards.of(RowKind.PARTICIPANT)
+
+
 # -- COMPLETE
 
 

@@ -9,9 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kproxy.virtual.types import PartitionKey
+from kproxy.virtual.types import PartitionKey, QueueId
 
 NEVER = 1 << 60
+ALL = QueueId(b"\xff" * 16), 0
+"""Of an operation on a group: it is of all its partitions, also of those not made yet."""
 Value = bytes
 
 
@@ -135,9 +137,10 @@ class Model:
     ) -> None:
         """T10: the last commit counts, and of a transaction only if it was committed."""
         alive = set(there)
-        for (group, key), ops in self.commits.items():
+        for (group, key), of_key in list(self.commits.items()):
             if key not in alive:
                 continue
+            ops = of_key + self.commits[group, ALL]
             latest = max((op.asked for op in ops if op.holds), default=-1)
             allowed = {op.offset for op in ops if op.may_hold and op.over > latest}
             if latest < 0:
