@@ -17,11 +17,12 @@ from kproxy.errors import Code
 from kproxy.loop.steps import done
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
+from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import GOING, GroupRow
-from kproxy.virtual.offset_commands import ExpireOffsets
+from kproxy.virtual.offset_commands import DeleteOffsets, ExpireOffsets
+from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
@@ -66,11 +67,14 @@ class GroupDeletions:
         head = self._head(group)
         if head is not None and head.members:
             return Code.NON_EMPTY_GROUP
-        if head is not None and not head.going and len(self._offsets(group)) > _OFFSETS_AT_ONCE:
+        many = max(len(self._offsets(group)), len(self._pending(group))) > _OFFSETS_AT_ONCE
+        if head is not None and not head.going and many:
             code = await self._mark_going(group, head)
             if code:
                 return code
         code = await self._delete_most_offsets(group, self._head(group))
+        if not code:
+            code = await self._delete_most_pending(group)
         if not code:
             envelope = DeleteGroup(group).envelope()
             code = (await append(self._shard, envelope)).code
@@ -80,6 +84,24 @@ class GroupDeletions:
         """The first offsets from `start`: one more than a command deletes, if there are more."""
         first, end = rows.offset_range(group)
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
+
+    def _pending(self, group: str) -> list[PartitionKey]:
+        """Some of the partitions whose offsets wait for transactions, as `_offsets`."""
+        if not self._shard.state.pending_offsets:
+            return []
+        found = self._shard.kv.scan(*transaction_rows.pending_by_partition_range(group))
+        some = islice(found, _OFFSETS_AT_ONCE + 1)
+        return [transaction_rows.partition_of_pending(key) for key, _ in some]
+
+    async def _delete_most_pending(self, group: str) -> Code:
+        while len(pending := self._pending(group)) > _OFFSETS_AT_ONCE:
+            if not self._shard.serving or self._ended:
+                return Code.COORDINATOR_NOT_AVAILABLE
+            deletion = DeleteOffsets(group, list(dict.fromkeys(pending)))
+            code = await self._append(deletion.envelope(self._shard.level.value))
+            if code:
+                return code
+        return Code.NONE
 
     async def _mark_going(self, group: str, head: GroupRow) -> Code:
         values = head.values | {GOING: True}

@@ -195,7 +195,7 @@ class ProduceCall:
     def _transaction_fault(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> Code:
         """Raises NotReady: whether the partition takes part is for the coordinator to say."""
         assert self._transactional_id is not None
-        if _takes_part(shard, key, header, self._transactional_id):
+        if _takes_part(shard, key, header, self._transactional_id, self._version):
             return Code.NONE
         if self._refusals is None:
             raise NotReady
@@ -312,7 +312,7 @@ async def _take_part(worker: Worker, request: Request, body: ProduceRequest) -> 
         for index, records in partitions if queue is not None else ():
             assert queue is not None
             await request.budget.step()
-            one = _absent(worker, name, queue, index, records)
+            one = _absent(worker, request.version, name, queue, index, records)
             if one is not None:
                 wanted.setdefault(one[0], []).append(one[1])
     for producer, participants in wanted.items():
@@ -334,7 +334,12 @@ def _queue_of(worker: Worker, topic: str | bytes) -> Queue | None:
 
 
 def _absent(
-    worker: Worker, transactional_id: str, queue: Queue, index: int, records: Records | None
+    worker: Worker,
+    version: int,
+    transactional_id: str,
+    queue: Queue,
+    index: int,
+    records: Records | None,
 ) -> tuple[tuple[int, int], Participant] | None:
     """(producer id and epoch, partition) where it does not take part in its batch's transaction."""
     if not records or len(records) < HEADER_BYTES or not 0 <= index < queue.partitions:
@@ -347,21 +352,23 @@ def _absent(
     except KafkaError:
         return None
     key = (queue.queue_id, index)
-    if _takes_part(shard, key, header, transactional_id):
+    if _takes_part(shard, key, header, transactional_id, version):
         return None
     return (header.producer_id, header.producer_epoch), Participant(shard.shard, key)
 
 
 def _takes_part(
-    shard: Shard, key: PartitionKey, header: BatchHeader, transactional_id: str
+    shard: Shard, key: PartitionKey, header: BatchHeader, transactional_id: str, version: int
 ) -> bool:
     """Whether a partition takes part in the transaction that a batch is for.
 
-    A producer's id and epoch alone are not enough: they may be another's.
+    A producer's id and epoch alone are not enough: they may be another's. With KIP-890 they are the
+    transaction's own; without it an earlier one may have had them, whose marker is on its way.
     """
     opened = transaction_rows.open_in(shard.state.get, key, header.producer_id)
     return (
         opened is not None
         and opened.epoch == header.producer_epoch
         and opened.tag == transaction_rows.tag_of(transactional_id)
+        and (opened.version >= 2 or version < enlisting.ENLISTS_FROM)
     )

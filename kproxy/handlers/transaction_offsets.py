@@ -105,7 +105,7 @@ async def _append(
 ) -> None:
     """Append offsets to the group's shard, and note in their answers what became of them."""
     body = request.body
-    code = await _take_part(worker, request, shard)
+    code, number = await _take_part(worker, request, shard)
     if code:
         for answer, _ in wanted:
             answer["error_code"] = code
@@ -114,7 +114,7 @@ async def _append(
     for some in slices(wanted, _AT_ONCE):
         command = TransactionCommit(
             body.group_id, member, generation, body.producer_id, body.producer_epoch,
-            [offset for _, offset in some], worker.now_ms(),
+            [offset for _, offset in some], worker.now_ms(), number,
         )  # fmt: skip
         outcome = await append(shard, command.envelope())
         codes = outcome.codes or (_code(outcome.code, request.version),) * len(some)
@@ -124,19 +124,20 @@ async def _append(
         await request.budget.step()
 
 
-async def _take_part(worker: Worker, request: Request, shard: Shard) -> Code:
-    body = request.body
-    producer = body.producer_id, body.producer_epoch
+async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Code, int]:
+    """Whether the group takes part, and in which transaction, as far as it is known."""
+    body, enlists = request.body, request.version >= _ENLISTS_FROM
     opened = transaction_rows.open_group_in(shard.state.get, body.group_id, body.producer_id)
     tag = transaction_rows.tag_of(body.transactional_id)
     if opened is not None and (opened.epoch, opened.tag) == (body.producer_epoch, tag):
-        return Code.NONE
+        if opened.version >= 2 or not enlists:  # else an earlier one may have had this epoch
+            return Code.NONE, opened.number
     participants = [Participant(shard.shard, group=body.group_id)]
-    enlists = request.version >= _ENLISTS_FROM
     code = await enlisting.take_part(
-        worker, body.transactional_id, *producer, participants, enlists=enlists
-    )
-    return _code(code, request.version)
+        worker, body.transactional_id, body.producer_id, body.producer_epoch, participants,
+        enlists=enlists,
+    )  # fmt: skip
+    return _code(code, request.version), transaction_rows.NO_NUMBER
 
 
 def _code(code: Code, version: int) -> Code:

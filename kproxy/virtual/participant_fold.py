@@ -64,8 +64,11 @@ class ParticipantFold:
                 continue
             open_key = transaction_rows.open_key(key, producer_id)
             data = state.get(open_key)
-            if data is None or decode_open(data).number < number:
+            known_open = None if data is None else decode_open(data)
+            if known_open is None or known_open.number < number:
                 state.put(open_key, opened.encode())
+            elif known_open.number == number and known_open.version < version:
+                state.put(open_key, known_open._replace(version=version).encode())
         for group in groups:
             group_key = transaction_rows.open_group_key(group, producer_id)
             data = state.get(group_key)
@@ -74,6 +77,8 @@ class ParticipantFold:
                 waiting = 0 if before is None else before.pending  # none, if all was told in order
                 after = OpenGroup(version, epoch, number, waiting, tag)
                 state.put(group_key, after.encode())
+            elif before.number == number and before.version < version:
+                state.put(group_key, before._replace(version=version).encode())
         return Code.NONE
 
     def _producer(self, producer_id: int) -> TransactionalProducer | None:
@@ -219,6 +224,8 @@ class ParticipantFold:
         opened = transaction_rows.open_group_in(state.get, group, asked.producer_id)
         if opened is None or opened.epoch != asked.epoch:
             return Outcome(Code.INVALID_TXN_STATE)
+        if asked.number not in (transaction_rows.NO_NUMBER, opened.number):
+            return Outcome(Code.INVALID_TXN_STATE)  # it was for an earlier one
         fault = self._groups.commit_fault(group, asked.member, asked.generation)
         if fault:
             return Outcome(fault)

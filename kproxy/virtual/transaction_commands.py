@@ -25,7 +25,7 @@ from kproxy.virtual.forms import later_form
 from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.traits import DiskUse, by_items, of_kind, one
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.transaction_rows import NO_NUMBER, Participant
 from kproxy.virtual.types import PartitionKey, QueueId
 
 NAMED_MAX = 500
@@ -356,7 +356,8 @@ class Complete(NamedTuple):
 class TransactionCommit(NamedTuple):
     """Offsets that a group commits once a producer's transaction is committed.
 
-    `generation`: of the group's member, below 0: nobody's.
+    `generation`: of the group's member, below 0: nobody's. `number`: of the transaction that was
+    open as the client's request was taken, -1: whichever has this epoch.
     """
 
     group: str
@@ -366,6 +367,7 @@ class TransactionCommit(NamedTuple):
     epoch: int
     offsets: Sequence[OffsetCommit]
     time_ms: int
+    number: int = NO_NUMBER
 
     def envelope(self) -> Envelope:
         parts = [
@@ -378,7 +380,9 @@ class TransactionCommit(NamedTuple):
             data = offset.metadata.encode()
             numbers = offset.queue_id, offset.partition, offset.offset, offset.leader_epoch
             parts += (_OFFSET.pack(*numbers, len(data)), data)
-        return Envelope(Kind.TRANSACTION_COMMIT, time_ms=self.time_ms, body=b"".join(parts))
+        return Envelope(
+            Kind.TRANSACTION_COMMIT, number=self.number, time_ms=self.time_ms, body=b"".join(parts)
+        )
 
     @staticmethod
     def decode(envelope: Envelope) -> "TransactionCommit":
@@ -397,8 +401,9 @@ class TransactionCommit(NamedTuple):
                 OffsetCommit(QueueId(queue_id), index, offset, leader_epoch, metadata, False)
             )
         return TransactionCommit(
-            group, member, generation, producer_id, epoch, offsets, envelope.time_ms
-        )
+            group, member, generation, producer_id, epoch, offsets, envelope.time_ms,
+            envelope.number,
+        )  # fmt: skip
 
 
 @of_kind(

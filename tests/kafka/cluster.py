@@ -236,9 +236,21 @@ class Cluster:
             time.sleep(0.02)
 
     def settle(self, transactional_id: str) -> None:
-        """Wait until markers are written."""
+        """Wait until markers are written, and until who serves each partition has seen them."""
         eventually(
             lambda: not self.state(transactional_id).state.startswith("Prepare"), period=0.01
+        )
+        found = self.state(transactional_id)
+        if found.state.startswith("Complete"):
+            for topic, partition in list(self._leaders):
+                eventually(lambda t=topic, p=partition: not self._is_open(found.pid, t, p))
+
+    def _is_open(self, producer_id: int, topic: str, partition: int) -> bool:
+        values = {"topics": [{"name": topic, "partition_indexes": (partition,)}]}
+        answer = self.leader(topic, partition).call(ApiKey.DESCRIBE_PRODUCERS, 0, values)
+        return any(
+            producer.producer_id == producer_id and producer.current_txn_start_offset >= 0
+            for producer in answer.topics[0].partitions[0].active_producers
         )
 
     def describe(self, transactional_id: str) -> None:

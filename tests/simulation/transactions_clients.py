@@ -186,7 +186,8 @@ class Producer:
 
     def _written(self, shard: int, envelope: Envelope) -> Acting:
         again = Envelope(envelope.kind, envelope.queue_id, envelope.partition,
-                         time_ms=envelope.time_ms, body=envelope.body)  # fmt: skip
+                         number=envelope.number, time_ms=envelope.time_ms,
+                         body=envelope.body)  # fmt: skip
         return self.world.write(self.name, self._pid, self._epoch, self._version, shard, again)
 
     def _offset(self, told: Told) -> Acting:

@@ -138,7 +138,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      + b"\1\0\0\0\1\0\0\0\1" + BINARY_ID + b"\0\0\0\1\0\1g"),
     (Complete("t", 6, 9), None, Kind.COMPLETE, (0, 6, 9), b"\1t"),
     (TransactionCommit("g", "m", 3, 7, 4, [OffsetCommit(Q, 1, 5, -1, "meta", False)], 9), None,
-     Kind.TRANSACTION_COMMIT, (0, 0, 9),
+     Kind.TRANSACTION_COMMIT, (0, -1, 9),
      b"\1" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
      + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\4meta"),
     (ExpireTransaction("t", -1, 9), None, Kind.EXPIRE_TRANSACTION, (0, -1, 9), b"\1t"),
