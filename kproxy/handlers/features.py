@@ -45,8 +45,9 @@ async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
     code, message = Code.NONE, None
     try:
         await _check(worker, request, updates)
-        if updates and not getattr(request.body, "validate_only", False):
-            await _finalize(worker, updates[0].max_version_level)
+        for asked in updates:
+            if asked.feature == FEATURE and not getattr(request.body, "validate_only", False):
+                await _finalize(worker, asked.max_version_level)
     except KafkaError as error:
         code, message = error.code, error.message
     results = []
@@ -64,7 +65,8 @@ async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> No
     for asked in updates:
         level = asked.max_version_level
         fault = _fault(worker, request.version, asked)
-        if fault is None and (behind := await _behind(worker, level)):
+        behind = await _behind(worker, asked) if fault is None else []
+        if behind:
             fault = f"not known to {', '.join(behind)}"
         if fault is not None:
             raise KafkaError(
@@ -75,6 +77,9 @@ async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> No
 
 def _fault(worker: Worker, version: int, asked: Any) -> str | None:
     level = asked.max_version_level
+    if asked.feature == TRANSACTION_FEATURE:
+        there = worker.level.reaches(TRANSACTIONS_FROM) and level == TRANSACTION_VERSION
+        return None if there else f"it comes with {FEATURE}={TRANSACTIONS_FROM}"
     if asked.feature != FEATURE:
         return "kproxy does not have this feature"
     if level < worker.level.value:
@@ -90,8 +95,11 @@ def _is_upgrade(version: int, asked: Any) -> bool:
     return not asked.allow_downgrade if version == 0 else asked.upgrade_type == _UPGRADE
 
 
-async def _behind(worker: Worker, level: int) -> list[str]:
-    return [] if level == worker.level.value else await worker.upgrades.behind(level)
+async def _behind(worker: Worker, asked: Any) -> list[str]:
+    level = asked.max_version_level
+    if asked.feature != FEATURE or level == worker.level.value:
+        return []
+    return await worker.upgrades.behind(level)
 
 
 async def _finalize(worker: Worker, level: int) -> None:

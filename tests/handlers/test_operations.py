@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+from kproxy.errors import Code
+from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.server.dispatch import accept, answer
 from kproxy.worker.worker import NextRequestSignal
 from tests.fakes import memory_worker
+from tests.handlers.test_handlers import Client
 
 
 async def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
@@ -22,3 +25,20 @@ async def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> N
     _, body = decode_response(35, 4, (await ask())[4:])
     assert [result.log_dir for result in body.results] == ["worker-3"]
     assert body.results[0].total_bytes > 0
+
+
+async def test_the_version_of_transactions_comes_with_the_level() -> None:
+    client = Client()
+
+    async def asked(version: int, level: int) -> int:
+        client.worker.level.value = level
+        update = {
+            "feature": "transaction.version", "max_version_level": version,
+            "allow_downgrade": False, "upgrade_type": 1,
+        }  # fmt: skip
+        values = {"timeout_ms": 1000, "timeout": 1000, "feature_updates": (update,)}
+        return int((await client.call(ApiKey.UPDATE_FEATURES, 1, values)).error_code)
+
+    assert await asked(2, TRANSACTIONS_FROM) == 0
+    assert await asked(1, TRANSACTIONS_FROM) == Code.INVALID_UPDATE_VERSION
+    assert await asked(2, TRANSACTIONS_FROM - 1) == Code.INVALID_UPDATE_VERSION
