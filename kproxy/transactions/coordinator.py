@@ -28,6 +28,7 @@ _log = structlog.get_logger()
 
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _DRIVEN_MAX = 200  # transactions that are ended at a time, of one shard
+_BY_WRITING = 2  # the version by which nobody says who takes part (KIP-890)
 _BEGUN_MAX = 10_000  # open ones of which it is known on which connection they began
 
 
@@ -66,12 +67,19 @@ class TransactionCoordinator:
 
         Without KIP-890 nothing in it tells a request for an earlier transaction that was delayed
         from one for this (KAFKA-17754). A client that reconnected has given the older one up.
+        Nor does it tell it from one for a transaction that was begun by KIP-890, as its producer
+        may change from one to the next: whoever means that asks once more, on a new connection.
         """
         row = self.row(transactional_id)
-        begun = self._begun.get(transactional_id)
-        if row is None or begun is None or row.state != TransactionState.ONGOING:
+        if row is None or row.state != TransactionState.ONGOING:
             return False
-        return row.number == begun[0] and connection < begun[1]
+        begun = self._begun.get(transactional_id)
+        if begun is None or begun[0] != row.number:
+            if row.version < _BY_WRITING:
+                return False
+            begun = row.number, connection + 1
+            self.note_begun(transactional_id, *begun)
+        return connection < begun[1]
 
     def note_begun(self, transactional_id: str, number: int, connection: int) -> None:
         """A transaction without KIP-890 took part in something, on this connection."""

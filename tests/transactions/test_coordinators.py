@@ -18,7 +18,7 @@ from kproxy.virtual.commands import CreateQueue
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.transaction_commands import Begin, End, Enlist, InitProducer
+from kproxy.virtual.transaction_commands import Begin, Complete, End, Enlist, InitProducer
 from kproxy.virtual.transaction_rows import (
     Participant,
     Transaction,
@@ -273,3 +273,19 @@ def test_a_request_on_an_older_connection_is_late_while_its_transaction_is_open(
     assert not coordinator.is_late("other", 1)
     cluster.end(number)
     assert not coordinator.is_late(NAME, 6), "its end is decided: the fold answers"
+
+
+def test_a_late_end_does_not_end_what_was_begun_by_kip_890() -> None:
+    """Its producer has changed the version between two transactions; the epoch is the same."""
+    cluster = Cluster()
+    key = cluster.queue(1, "q")
+    cluster.end(cluster.open({1: [key]}))
+    cluster.apply(Complete(NAME, cluster.row.number if cluster.row else -1, cluster.now_ms))
+    again = Enlist(
+        NAME, cluster.producer_id, cluster.epoch, 2, [Participant(1, key)], cluster.now_ms
+    )
+    assert not cluster.apply(again).code
+    coordinator = cluster.coordinators.of(cluster.serving[0])
+    assert coordinator.is_late(NAME, 6)
+    assert coordinator.is_late(NAME, 6)
+    assert not coordinator.is_late(NAME, 7), "its client has reconnected, and asks once more"
