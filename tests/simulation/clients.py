@@ -43,8 +43,9 @@ class Clients:
         self._rng: random.Random = world.rng
         self._lives = lives
         self._serial = 0
-        self._producer_ids: set[int] = set()
-        self.producers = Producers()
+        self.producer_ids: set[int] = set()
+        # Others get theirs from log offsets.
+        self.producers = Producers(10**9) if world.conditions.transactions else Producers()
         self.leave_queues = False
         self.appended: dict[tuple[QueueId, int, int], bytes] = {}
         """What was acknowledged, by queue, partition and base offset."""
@@ -229,8 +230,8 @@ class Clients:
             return
         outcome = await self._ask(shard, command(Kind.PRODUCER_ID))
         if not outcome.code:
-            assert outcome.number not in self._producer_ids, "a producer id is given twice"
-            self._producer_ids.add(outcome.number)
+            assert outcome.number not in self.producer_ids, "a producer id is given twice"
+            self.producer_ids.add(outcome.number)
             self.done["identified"] += 1
 
     # -- groups

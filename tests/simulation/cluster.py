@@ -5,12 +5,14 @@ import copy
 import random
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from kproxy.log.base import Ticket
+from kproxy.upstream.link import DataLink
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
@@ -20,7 +22,6 @@ from tests.simulation.offset_topic import PublishedRows
 from tests.simulation.plain import Plain
 
 DELAYS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.3)
-_SLOW_S = 2.0
 _CLEANED_AFTER_S = 6.0  # longer than `catalogue_barrier` waits: Kafka cleans closed segments alone
 _AS_USUAL = Conditions()
 _TOLD = frozenset(
@@ -78,8 +79,8 @@ class World:
         self.disk = {p: r for p, r in self.disk.items() if directory not in p.parents}
 
     def delay(self) -> float:
-        if not self.calm and self.rng.random() < 0.02:
-            return self.rng.random() * _SLOW_S
+        if not self.calm and self.rng.random() < self.conditions.slow:
+            return self.rng.random() * self.conditions.slow_s
         return self.rng.choice(DELAYS)
 
     def dice(self, chance: float) -> bool:
@@ -161,6 +162,7 @@ class SimLink:
         self._following: dict[int, Any] = {}
         self._active: dict[int, list[Any]] = {}
         self._lines: dict[Any, float] = {}
+        self._landing: dict[int, Any] = {}
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
 
     def next_counter(self) -> int:
@@ -189,14 +191,38 @@ class SimLink:
 
         self._in_line(("send", partition), land)
 
+    def land(self, partition: int, envelopes: Sequence[Envelope]) -> Ticket:
+        link: Any = self
+        return DataLink.land(link, partition, envelopes)
+
+    def _landed(self, counter: int, outcome: Outcome) -> None:
+        link: Any = self
+        DataLink._landed(link, counter, outcome)
+
     def _report(self, partition: int, envelope: Envelope, offset: int | None) -> None:
         if not self._life.alive:
             return
+        link: Any = self
+        DataLink._land_reported(link, [(envelope.counter, offset)])
         following = self._following.get(partition)
         if following is not None:
             following.reported([(envelope.counter, offset)])
-        else:
-            self.unfollowed(envelope.counter, offset)
+            return
+        if offset is not None and self._world.conditions.transactions:
+            self._call(partition, offset + 1)
+        self.unfollowed(envelope.counter, offset)
+
+    def _call(self, partition: int, end: int) -> None:
+        """As through the queues topic, which may lose it."""
+
+        def called(link: SimLink) -> None:
+            following = link._following.get(partition)
+            if following is not None and link._life.alive:
+                following.called(end)
+
+        for life in self._world.lives.values():
+            if life.alive and life is not self._life and not self._world.dice(0.1):
+                asyncio.get_running_loop().call_later(self._world.delay(), called, life.link)
 
     def publish_queue(
         self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,

@@ -1,11 +1,17 @@
 """What a shard's log comes to: the fold of all of it from its first record on, by itself."""
 
-from kproxy.virtual.envelope import Envelope
+from kproxy.protocol.batch import read_header
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import decode_partition
 from kproxy.virtual.state import State
-from kproxy.virtual.types import ShardId
+from kproxy.virtual.transaction_commands import TransactionCommit
+from kproxy.virtual.transaction_rows import marker_offset_of
+from kproxy.virtual.types import PartitionKey, ShardId
 from tests.fakes import DictKv
+
+_OF_PARTITIONS = (b"k", b"f", b"l", b"A")
 
 
 class Folded:
@@ -16,6 +22,8 @@ class Folded:
         self._state = State(self._kv)
         self._fold = Fold(self._state, ShardId(shard), shards, shared=True)
         self.next_offset = 0
+        self.transactional: set[PartitionKey] = set()  # partitions with records of transactions
+        self.groups: set[str] = set()  # with offsets of such
 
     @property
     def rows(self) -> dict[bytes, bytes]:
@@ -26,6 +34,10 @@ class Folded:
         place = LogLocation(0, self.next_offset, len(envelope.body))
         outcome = self._fold.apply(self.next_offset, envelope, place)
         self.next_offset += 1
+        if envelope.kind == Kind.APPEND and read_header(envelope.body).is_transactional:
+            self.transactional.add((envelope.queue_id, envelope.partition))
+        elif envelope.kind == Kind.TRANSACTION_COMMIT:
+            self.groups.add(TransactionCommit.decode(envelope).group)
         self._kv.write(self._state.drain())
         return outcome
 
@@ -47,6 +59,16 @@ def differing(found: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> dict[byt
 
 
 def of_the_living(found: dict[bytes, bytes], partitions: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Producers of partitions that are there; others are swept some time."""
-    there = {key[1:] for key in partitions if key[:1] == b"p"}
-    return {k: v for k, v in found.items() if k[:1] != b"k" or k[1:21] in there}
+    """Of partitions that are there, and of what was not trimmed; the rest is swept some time."""
+    starts = {k[1:]: decode_partition(data).log_start for k, data in partitions.items()
+              if k[:1] == b"p"}  # fmt: skip
+
+    def is_living(key: bytes) -> bool:
+        if key[:1] not in _OF_PARTITIONS:
+            return True
+        start = starts.get(key[1:21])
+        if start is None:
+            return False
+        return key[:1] != b"A" or marker_offset_of(key) >= start
+
+    return {key: value for key, value in found.items() if is_living(key)}

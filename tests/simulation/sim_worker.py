@@ -1,5 +1,8 @@
 """One life of a worker in a simulated cluster: the real classes, over `cluster`'s means."""
 
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +18,19 @@ from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.cluster.services import ShardServices
 from kproxy.config import Config
 from kproxy.counters import Counters
+from kproxy.errors import KafkaError
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import Clock
+from kproxy.metadata.cluster_view import SingleNode
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
+from kproxy.protocol.responses import Broker
+from kproxy.protocol.varint import Malformed
 from kproxy.shard.compactor import CompactionLimits
 from kproxy.shard.shard import Shard
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.rows import TERM_KEY, Queue, decode_term
+from kproxy.worker.worker import Worker
 from tests.simulation import virtual_time
 from tests.simulation.cluster import SimLink, World
 from tests.simulation.disks import SimKv
@@ -32,7 +40,8 @@ def config(directory: Path, shards: int) -> Config:
     return Config(
         bootstrap_servers="simulated", data_dir=directory, shards=shards, publish_ms=1500,
         keeper_period_ms=1000, rows_flush_ms_max=3000, segment_bytes=2000, rows_cached_max=50,
-        disk_free_bytes_min=1,
+        disk_free_bytes_min=1, auto_create=False,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=1000,
     )  # fmt: skip
 
 
@@ -63,6 +72,8 @@ class Life:
         self.cache.gone = self.remote_cleanup.queue_gone
         self.cache.reconfigured = self.remote_cleanup.settings_changed
         self.command_router: CommandRouter
+        self.worker: Worker
+        self._tasks: Any
         self._scope = anyio.CancelScope()
 
     async def _queues_end(self) -> int:
@@ -86,8 +97,8 @@ class Life:
     async def run(self) -> None:
         try:
             with self._scope:
-                async with anyio.create_task_group() as tasks:
-                    self._start(tasks)
+                async with anyio.create_task_group() as self._tasks:
+                    self._start(self._tasks)
         finally:
             self.ended.set()
 
@@ -101,26 +112,56 @@ class Life:
         self.command_router = CommandRouter(voice, self.now_ms)
         self.link.unfollowed = self.command_router.unfollowed
         self.shards.submit = self.command_router.submit
+        self.shards.ask = self.command_router.ask
+        self.shards.land_elsewhere = self.link.land
         upstream: Any = SimpleNamespace(world=self.world, life=self, data="data", offset="offset")
+        clock = Clock(self.now_ms, virtual_time.monotonic)
+        self.worker = Worker(
+            config=self.config, cluster=SingleNode(cluster_id="", me=Broker(0, "", 0)),
+            routes=self.shards, lookup=self.cache, clock=clock,
+        )  # fmt: skip
         site = ShardServices(
             config=self.config, upstream=upstream, link=self.link,
             command_router=self.command_router, announce=lambda shard, claim: None,
             disk_space=DiskSpace(self.config.data_dir, 1), opening=anyio.Semaphore(2),
             compacting=CompactionLimits(), counters=Counters(),
-            progress=Progress(), lookup=self.cache,
-            clock=Clock(self.now_ms, virtual_time.monotonic),
-            level=Level(),
+            progress=Progress(), lookup=self.cache, clock=clock, level=Level(),
         )  # fmt: skip
         for task in (
             self.link.watch_ends, self.command_router.expire, self.remote_cleanup.run,
-            self.catalogue_barrier.run, self._follow, self._flush,
+            self.catalogue_barrier.run, self._follow, self._flush, self.worker.transactions.run,
         ):  # fmt: skip
             tasks.start_soon(task)
         tasks.start_soon(self._serve, site)
 
     async def _serve(self, site: ShardServices) -> None:
-        await self.catalogue_barrier.wait()  # as `Member.start` does
+        while True:  # as `Member.start` does
+            with suppress(KafkaError):
+                await self.catalogue_barrier.wait()
+                break
         await self.shards.run(site)
+
+    async def call(self, serve: Callable[[Worker], Awaitable[Any]]) -> Any:
+        """What a request is answered; None where its connection ends instead.
+
+        Without an end where this life ends.
+        """
+        answers: list[Any] = []
+        answered = anyio.Event()
+
+        async def handle() -> None:
+            try:
+                answers.append(await serve(self.worker))
+            except (Malformed, KafkaError):
+                answers.append(None)
+            except Exception:
+                self.world.fault(f"a request failed: {traceback.format_exc()}")
+            answered.set()
+
+        if self.alive:
+            self._tasks.start_soon(handle)
+        await answered.wait()
+        return answers[0] if answers else None
 
     def now_ms(self) -> int:
         off_ms = self.world.conditions.clocks_off_ms.get(self.name, 0)

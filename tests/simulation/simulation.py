@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +11,39 @@ import anyio
 from tests.simulation import agreement
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import World
-from tests.simulation.conditions import TROUBLE_S, Ending, conditions_of
+from tests.simulation.conditions import Ending, conditions_of
 from tests.simulation.sim_worker import Life
+from tests.simulation.txn_clients import IDS, TxnClients
 
 SHARDS = 3
 WORKERS = [f"w{number}" for number in range(3)]
 CALM_S = 60.0
 _CLIENTS = 12
+_CLIENTS_BESIDE = 4  # those of transactions
+_FAR_OFF_MS = 10_000  # so late, or so early, time ends what is open
 _QUIET_S = 3.0
 
 
 class Simulation:
-    def __init__(self, seed: int, directory: Path) -> None:
+    def __init__(self, seed: int, directory: Path, *, transactions: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.conditions = conditions_of(seed, WORKERS)
+        self.conditions = conditions_of(seed, WORKERS, transactions=transactions)
         self.world = World(self.rng, SHARDS, directory, self.conditions)
         self.lives: dict[str, Life] = {}
         self.clients = Clients(self.world, self.lives)
+        self.transactions = TxnClients(self.world, self.lives, self.clients.producer_ids)
         self._writers = 0
         self._owners: list[str] = []
         self._ending = anyio.Lock()
         self._tasks: Any
 
     async def run(self) -> None:
+        transactional = self.conditions.transactions
         async with anyio.create_task_group() as self._tasks:
             for name in WORKERS:
                 self._start(name)
             self._assign()
-            with anyio.move_on_after(TROUBLE_S):
+            with anyio.move_on_after(self.conditions.trouble_s):
                 await self._trouble()
             if self.conditions.ending == Ending.REBUILT:
                 for name in WORKERS:
@@ -45,6 +51,9 @@ class Simulation:
             self.world.calm = True
             if self.conditions.ending != Ending.LEFT:
                 self._assign()
+            if transactional:
+                fence = abs(max(self.conditions.clocks_off_ms.values(), key=abs)) > _FAR_OFF_MS
+                self._tasks.start_soon(partial(self.transactions.settle, fence=fence))
             await self._agreed()
             for life in self.lives.values():
                 await life.crash()
@@ -53,11 +62,14 @@ class Simulation:
 
     async def _trouble(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._now_and_then, 7.0, self._crash)
+            tasks.start_soon(self._now_and_then, self.conditions.crashed_every_s, self._crash)
             tasks.start_soon(self._now_and_then, self.conditions.moved_every_s, self._move)
             if self.conditions.power_fails_at_s is not None:
                 tasks.start_soon(self._power_fails, self.conditions.power_fails_at_s)
-            for _ in range(_CLIENTS):
+            if self.conditions.transactions:
+                for name in IDS:
+                    tasks.start_soon(self.transactions.live, name)
+            for _ in range(_CLIENTS_BESIDE if self.conditions.transactions else _CLIENTS):
                 tasks.start_soon(self._now_and_then, 0.1, self.clients.act)
 
     async def _now_and_then(self, seconds: float, what: Callable[[], Awaitable[None]]) -> None:
@@ -96,6 +108,7 @@ class Simulation:
                     await life.crash()
                 self.world.power_fails()
                 self.clients.power_failed()
+                self.transactions.truth.power_failed()
                 for name in WORKERS:
                     self._start(name)
         self._give_out()
@@ -105,7 +118,11 @@ class Simulation:
 
     def _assign(self) -> None:
         """Each shard is somebody's; who has lost one may hear of it later than who has got it."""
-        self._owners = [self.rng.choice(WORKERS) for _ in range(SHARDS)]
+        drawn = [self.rng.choice(WORKERS) for _ in range(SHARDS)]
+        if self._owners and self.conditions.moved_at_once < SHARDS:
+            for shard in self.rng.sample(range(SHARDS), SHARDS - self.conditions.moved_at_once):
+                drawn[shard] = self._owners[shard]
+        self._owners = drawn
         self._give_out()
 
     def _give_out(self) -> None:
@@ -129,7 +146,10 @@ class Simulation:
             await anyio.sleep(1.0)
             assert not self.world.faults, self.world.faults[:3]
             try:
-                agreement.check(self.world, self.lives, self.clients.appended)
+                served = agreement.check(self.world, self.lives, self.clients.appended)
+                if self.conditions.transactions:
+                    assert self.transactions.settled
+                    self.transactions.truth.check(self.world, served)
             except AssertionError as error:
                 fault = error
             else:

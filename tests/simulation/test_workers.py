@@ -1,14 +1,16 @@
 """Seeded: several workers share a cluster that delays, loses and reorders, and crash at any time.
 
 Clients make, change and delete queues under few names, append, trim and commit, as idempotent
-producers too; shards move from worker to worker, some with an old copy, some with none. What the
-real classes answer and make of it is held against a plain reading of the logs, and against a fold
-of each from its first record on.
+producers too; in seeds of their own they commit transactions over several queues and groups, and
+die in the middle of them or go on when they are fenced. Shards move from worker to worker, some
+with an old copy, some with none. What the real classes answer and make of it is held against a
+plain reading of the logs, and against a fold of each from its first record on.
 """
 
 import os
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,19 @@ from kproxy.log import shared
 from kproxy.loop import pace
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
+from kproxy.virtual import transaction_fold
 from kproxy.virtual.snapshot import RowCapture
+from kproxy.virtual.transaction_rows import EPOCH_LAST, Transaction
 from tests.simulation import virtual_time
 from tests.simulation.cluster import World
 from tests.simulation.disks import SimKv, Threads
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.offset_topic import SimRowsWriter
 from tests.simulation.simulation import Simulation
+from tests.simulation.txn_mistakes import TRANSACTION_MISTAKES
 
 SEEDS, SEEDS_LONG = 20, 1000
+TRANSACTIONS_SEEDS = 8
 
 
 class _Ears:
@@ -75,8 +81,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         publisher, "RowCapture", lambda kv, keys, anchors: RowCapture(kv, _keys(keys), anchors)
     )
 
-    def run(seed: int, directory: Path) -> Simulation:
-        simulation = Simulation(seed, directory / f"seed-{seed}")
+    def run(seed: int, directory: Path, *, transactions: bool = False) -> Simulation:
+        where = directory / f"seed-{seed}"
+        simulation = Simulation(seed, where, transactions=transactions)
+        monkeypatch.setattr(transaction_fold, "Transaction", Transaction)
+        if simulation.conditions.epochs_worn:
+            monkeypatch.setattr(transaction_fold, "Transaction", _worn)
         world, threads = simulation.world, Threads(simulation.rng)
         for module in (shard_owner, rebuild, publisher, shared, keeper_module, copier):
             monkeypatch.setattr(module, "to_thread", threads)
@@ -95,6 +105,11 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
     structlog.reset_defaults()
 
 
+def _worn(producer_id: int, **values: Any) -> Transaction:
+    """A new transactional id, as if it had been used for long."""
+    return Transaction(producer_id, epoch=EPOCH_LAST - 6 + producer_id % 7, **values)
+
+
 def _keys(keys: set[bytes]) -> Any:
     return _Keys(keys)
 
@@ -109,6 +124,9 @@ def _checkpoint(simulation: Simulation) -> Any:
 
 
 LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
+TRANSACTIONS_LONG = [
+    pytest.param(seed, marks=pytest.mark.long) for seed in range(TRANSACTIONS_SEEDS, SEEDS_LONG)
+]
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
@@ -117,8 +135,19 @@ def test_workers_agree_with_the_logs(simulated: Any, tmp_path: Path, seed: int) 
     assert sum(simulation.clients.done.values()) > 10
 
 
-def test_a_seed_is_the_same_each_time(simulated: Any, tmp_path: Path) -> None:
-    one, other = (simulated(3, tmp_path / name).world.trace for name in ("one", "other"))
+@pytest.mark.parametrize("seed", [*range(TRANSACTIONS_SEEDS), *TRANSACTIONS_LONG])
+def test_transactions_are_whole(simulated: Any, tmp_path: Path, seed: int) -> None:
+    simulation = simulated(seed, tmp_path, transactions=True)
+    told = simulation.transactions.truth.transactions
+    assert sum(one.asked for one in told) > 3
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_a_seed_is_the_same_each_time(simulated: Any, tmp_path: Path, transactions: bool) -> None:
+    one, other = (
+        simulated(3, tmp_path / name, transactions=transactions).world.trace
+        for name in ("one", "other")
+    )
     assert one == other
 
 
@@ -127,10 +156,22 @@ def test_mistakes_are_seen(
     simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int
 ) -> None:
     mistake(monkeypatch)
+    _see(partial(simulated, directory=tmp_path), seeds)
+
+
+@pytest.mark.parametrize(("mistake", "seeds"), TRANSACTION_MISTAKES)
+def test_mistakes_around_transactions_are_seen(
+    simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int
+) -> None:
+    mistake(monkeypatch)
+    _see(partial(simulated, directory=tmp_path, transactions=True), seeds)
+
+
+def _see(run: Callable[[int], Simulation], seeds: int) -> None:
     seen = []
     for seed in range(seeds):
         try:
-            simulated(seed, tmp_path)
+            run(seed)
         except* AssertionError as group:
             seen.append(group)
         if seen:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import random
 import selectors
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ import pytest
 from anyio._backends._asyncio import CancelScope
 
 _LOOK_S = 0.002
+_STEPS = 1_000_000  # of the clock, in a second
 
 
 class _NoWait(selectors.SelectSelector):
@@ -22,7 +24,10 @@ class _NoWait(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
             raise RuntimeError("everything waits for ever")
-        self.loop.clock += max(0.0, timeout)
+        if timeout > 0:
+            # In steps: what is due within the loop's resolution would come too soon, for ever.
+            at = self.loop.clock + timeout
+            self.loop.clock = max(at, math.ceil(at * _STEPS) / _STEPS)
         return []
 
 
