@@ -37,6 +37,7 @@ static: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=spark_examples $(BIN)/mypy spark_examples/*.py
+	$(BIN)/mypy examples/outbox/*.py
 	$(BIN)/mypy --follow-imports=silent -p benchmarks
 	$(BIN)/lint-imports
 
@@ -70,7 +71,7 @@ $(VENV)/.check: $(VENV)/.run
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.check
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,spark,outbox]'
 	touch $@
 
 clean:

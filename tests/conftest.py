@@ -15,7 +15,8 @@ from tests.wire import Wire
 from tests.workers import Workers
 
 _LONGEST_FIRST = (
-    "spark", "test_readme.py", "on_kafka", "clients", "faults", "kafka", "scale", "releases",
+    "spark", "test_readme.py", "on_kafka", "clients", "faults", "kafka", "examples", "scale",
+    "releases",
 )  # fmt: skip
 """Folders and files whose tests take longest; the quick ones fill up the end of a run."""
 
