@@ -22,7 +22,6 @@ from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import GOING, GroupRow
 from kproxy.virtual.offset_commands import DeleteOffsets, ExpireOffsets
-from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
@@ -85,21 +84,23 @@ class GroupDeletions:
         first, end = rows.offset_range(group)
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
 
-    def _pending(self, group: str) -> list[PartitionKey]:
-        """Some of the partitions whose offsets wait for transactions, as `_offsets`."""
+    def _pending(self, group: str, start: bytes = b"") -> list[bytes]:
+        """Keys of offsets that wait for transactions, by partition; as `_offsets`."""
         if not self._shard.state.pending_offsets:
             return []
-        found = self._shard.kv.scan(*transaction_rows.pending_by_partition_range(group))
-        some = islice(found, _OFFSETS_AT_ONCE + 1)
-        return [transaction_rows.partition_of_pending(key) for key, _ in some]
+        first, end = transaction_rows.pending_by_partition_range(group)
+        found = self._shard.kv.scan(start or first, end)
+        return [key for key, _ in islice(found, _OFFSETS_AT_ONCE + 1)]
 
     async def _delete_most_pending(self, group: str) -> Code:
-        while len(pending := self._pending(group)) > _OFFSETS_AT_ONCE:
+        start = b""
+        while len(pending := self._pending(group, start)) > _OFFSETS_AT_ONCE:
             if not self._shard.serving or self._ended:
                 return Code.COORDINATOR_NOT_AVAILABLE
-            deletion = DeleteOffsets(group, list(dict.fromkeys(pending)))
-            code = await self._append(deletion.envelope(self._shard.level.value))
-            if code:
+            start = pending.pop()  # RocksDB would step over what was deleted
+            keys = dict.fromkeys(map(transaction_rows.partition_of_pending, pending))
+            deletion = DeleteOffsets(group, list(keys)).envelope(self._shard.level.value)
+            if code := await self._append(deletion):
                 return code
         return Code.NONE
 

@@ -79,7 +79,7 @@ async def _topics(
     worker: Worker, request: Request, scan: Any, row: Transaction
 ) -> list[dict[str, Any]]:
     """The partitions of a transaction that is open or ending; groups as Kafka keeps them."""
-    topics: dict[str, list[int]] = {}
+    topics: dict[str, dict[int, None]] = {}
     if row.state.is_idle:
         return []
     rows = scanned(scan, *transaction_rows.participants_range(row.number))
@@ -87,10 +87,10 @@ async def _topics(
         async for some in lots:
             for key, _ in some:
                 name, index = _named(worker, transaction_rows.participant_of(key))
-                if name is not None and index not in topics.get(name, ()):
-                    topics.setdefault(name, []).append(index)
+                if name is not None:
+                    topics.setdefault(name, {})[index] = None
             await request.budget.step(len(some) * 40)
-    return [{"topic": name, "partitions": indices} for name, indices in topics.items()]
+    return [{"topic": name, "partitions": list(some)} for name, some in topics.items()]
 
 
 def _named(worker: Worker, participant: Participant) -> tuple[str | None, int]:
@@ -134,8 +134,12 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
             }
             found.append(one)
             await request.budget.step(_ITEM_BYTES)
-            if len(found) == _LISTED_MAX:
-                break
+            if len(found) > _LISTED_MAX:  # name some: by state, age, producer or pattern
+                return {
+                    "error_code": Code.INVALID_REQUEST,
+                    "unknown_state_filters": (),
+                    "transaction_states": (),
+                }
     return answer | {"transaction_states": found}
 
 

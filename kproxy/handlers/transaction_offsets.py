@@ -12,6 +12,7 @@ from kproxy.groups.classic_group import ClassicGroup
 from kproxy.handlers import enlisting
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.loop.pace import slices
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
 from kproxy.virtual import transaction_rows
@@ -41,6 +42,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     for topic in body.topics:
         await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.name)
+        deny = queue is not None and settings_of(queue.configs).rewind_denied
         parts: list[_Answer] = []
         for part in topic.partitions:
             await request.budget.step(_PART_BYTES)
@@ -57,7 +59,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
                 epoch = getattr(part, "committed_leader_epoch", -1)
                 offset = part.committed_offset
                 wanted.append(
-                    (answer, OffsetCommit(queue.queue_id, index, offset, epoch, metadata, False))
+                    (answer, OffsetCommit(queue.queue_id, index, offset, epoch, metadata, deny))
                 )
         topics.append({"name": topic.name, "partitions": parts})
     if wanted and shard is not None:

@@ -23,7 +23,7 @@ from kproxy.shard.shard import Shard
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.partitioner import group_is_too_long, shard_of
 from kproxy.virtual.transaction_commands import NAMED_MAX, Begin, End, Enlist, InitProducer
 from kproxy.virtual.transaction_rows import (
     NO_NUMBER,
@@ -49,8 +49,8 @@ def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordina
     Raises:
         KafkaError: INVALID_REQUEST, NOT_COORDINATOR.
     """
-    if not transactional_id:
-        raise KafkaError(Code.INVALID_REQUEST, "the transactional id is empty")
+    if not transactional_id or group_is_too_long(transactional_id):
+        raise KafkaError(Code.INVALID_REQUEST, "the transactional id is empty, or too long")
     return worker.transactions.of(worker.coordinated(transactional_id))
 
 
@@ -165,6 +165,8 @@ async def _participants(
 async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AddOffsetsToTxnResponse: a group takes part."""
     body = request.body
+    if group_is_too_long(body.group_id):
+        return {"error_code": Code.INVALID_GROUP_ID}
     group = Participant(shard_of(body.group_id, worker.routes.shards), group=body.group_id)
     code = await _take_part(
         worker, request, body.transactional_id, body.producer_id, body.producer_epoch, [group]

@@ -15,9 +15,9 @@ The partition's last record stays, whatever it is: a reader that waits for the e
 cannot be read is left as it is, with all of its partition.
 
 What a transaction has written is looked at once all before it is decided. Records of an aborted one
-go, and stand for no key. The marker of a committed one goes, for it says nothing to a reader; that
-of an aborted one stays, as its ABORTED row does: a reader drops all of the producer's records from
-the row's offset to the marker's.
+go, and stand for no key. The marker of a committed one goes, for it says nothing to a reader. That
+of an aborted one stays until the next pass, as its ABORTED row does: a reader drops all of the
+producer's records from the row's offset to the marker's, and then there are none.
 """
 
 from collections import deque
@@ -363,9 +363,9 @@ class _Pass:
         """What writes batches again that lose records. Raises Unreadable."""
         made = []
         for last_offset, batch, data, what in found:
-            if what == _What.ABORT_MARKER or (
-                what == _What.COMMIT_MARKER and last_offset == self._plan.last_offset
-            ):
+            # Where an earlier pass came by, nothing is left of what an abort marker ends.
+            needed = what == _What.ABORT_MARKER and last_offset >= self._plan.done.clean_end
+            if what != _What.RECORDS and (needed or last_offset == self._plan.last_offset):
                 self._left_bytes += len(data)
                 continue
             if what != _What.RECORDS:

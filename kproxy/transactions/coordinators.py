@@ -159,6 +159,7 @@ class _Open(_Scanner):
 
     async def scan_once(self) -> bool:
         keys, more = self._due()
+        now = self._now_ms()
         stale: list[bytes] = []
         late: list[tuple[str, Envelope]] = []
         for key in keys:
@@ -169,12 +170,13 @@ class _Open(_Scanner):
                 stale.append(key)
                 continue
             self._leave(key)
+            ahead = row.start_ms > now + _LATE_MS  # begun by a clock that was
             if row.state.is_ending:
                 self._drive(name)
-            elif row.state == TransactionState.ONGOING:
+            elif row.state == TransactionState.ONGOING and (row.due_ms <= now or ahead):
                 end = End(
                     name, row.producer_id, row.epoch, row.version, False, row.number,
-                    self._now_ms(), EndCause.TIMEOUT,
+                    now, EndCause.TIMEOUT,
                 )  # fmt: skip
                 late.append((name, end.envelope()))
         self._drop(stale)

@@ -143,7 +143,7 @@ def _weight_of_compact(envelope: Envelope) -> int:
     Kind.COMPACT,
     DiskUse.ALWAYS,
     _weight_of_compact,
-    publishes=(RowKind.PARTITION, RowKind.COMPACTION),
+    publishes=(RowKind.PARTITION, RowKind.COMPACTION, RowKind.ABORTED),
 )
 class Compact(NamedTuple):
     """Batches of which compaction leaves nothing; at the end of a pass, how far it came.

@@ -236,6 +236,8 @@ class Fold:
             return _NO_QUEUE
         for last_offset, generation in removed:
             remove_batch(self.state, key, last_offset, generation)
+            if row.any_aborted:
+                self._participants.forget_marker(key, last_offset)
         if progress is not None and progress.clean_end >= self.state.compaction(key).clean_end:
             self.state.put(rows.compaction_key(*key), progress.encode())
         if removed:

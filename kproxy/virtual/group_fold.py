@@ -5,7 +5,9 @@ has changed since the coordinator looked. A commit is judged here, in log order:
 epoch, and by `kproxy.commit.rewind` as its handler found it set.
 """
 
+from bisect import bisect_left
 from dataclasses import replace
+from itertools import islice
 
 from kproxy.errors import Code
 from kproxy.virtual import group_rows, rows, transaction_rows
@@ -19,12 +21,15 @@ from kproxy.virtual.offset_commands import (
     OffsetCommit,
 )
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import NAMED_MAX
 from kproxy.virtual.transaction_rows import PendingOffset
 from kproxy.virtual.types import PartitionKey
 
+_FEW = 4
+_WAITING_MAX = 1000  # producers whose offsets of one partition wait
 ALLOW_REWIND = "allow-rewind"
 """A commit whose metadata says so may go back."""
 
@@ -117,15 +122,20 @@ class GroupFold:
         key = asked.key
         if self._alone and self._state.partition(key) is None:
             return Code.UNKNOWN_TOPIC_ID
-        # Who commits without being a member to a group that is used by members is resetting it.
-        reset = head is not None and head.kind != "offsets" and not head.members
-        if asked.deny and not reset and not asked.metadata.startswith(ALLOW_REWIND):
-            known = self._state.committed(group, key)
-            if known is not None and asked.offset < known.offset:
-                return Code.POLICY_VIOLATION
+        if self._rewinds(group, head, asked):
+            return Code.POLICY_VIOLATION
         committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata)
         self._put_offset(group, key, committed)
         return Code.NONE
+
+    def _rewinds(self, group: str, head: GroupRow | None, asked: OffsetCommit) -> bool:
+        """Whether a commit goes back where its queue denies that."""
+        # Who commits without being a member to a group that is used by members is resetting it.
+        reset = head is not None and head.kind != "offsets" and not head.members
+        if not asked.deny or reset or asked.metadata.startswith(ALLOW_REWIND):
+            return False
+        known = self._state.committed(group, asked.key)
+        return known is not None and asked.offset < known.offset
 
     def _put_offset(self, group: str, key: PartitionKey, committed: Committed) -> None:
         self._state.put(rows.offset_key(group, *key), committed.encode())
@@ -150,6 +160,13 @@ class GroupFold:
         """Whether an offset of this partition can be committed, as far as this shard knows."""
         return not self._alone or self._state.partition(key) is not None
 
+    def pending_fault(self, group: str, asked: OffsetCommit) -> Code:
+        """Why an offset of a transaction is refused."""
+        if not self.takes(asked.key):
+            return Code.UNKNOWN_TOPIC_ID
+        rewinds = asked.deny and self._rewinds(group, self.head(group), asked)
+        return Code.POLICY_VIOLATION if rewinds else Code.NONE
+
     def wait_for_end(
         self, log_offset: int, group: str, producer_id: int, offset: OffsetCommit, time_ms: int
     ) -> bool:
@@ -168,37 +185,27 @@ class GroupFold:
         """Commit or drop some offsets of a transaction that has ended; how many."""
         found = self._state.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
         committed = False
-        waiting = [other for other in self._waiting(group) if other != producer_id]
+        waiting = self._waiting(group)
         for pending_key, data in found:
             pending = transaction_rows.decode_pending(data)
             _, key = transaction_rows.producer_and_partition_of_pending(pending_key)
+            self._drop_pending(pending_key)
             if commit and not pending.superseded and self.takes(key):
                 self._put_offset(group, key, pending.committed)
                 self._supersede(group, key, pending.log_offset, waiting)
                 committed = True
-            self._drop_pending(pending_key)
         if committed:
             self.note_commit(log_offset, group, time_ms)
         return len(found)
 
-    def _waiting(self, group: str) -> list[int]:
-        """Producers of whose transactions offsets of a group wait."""
-        if not self._state.pending_offsets:
-            return []
-        return [
-            transaction_rows.producer_id_of_key(key)
-            for key, data in self._state.scan(*transaction_rows.open_group_range(group))
-            if transaction_rows.decode_open_group(data).pending
-        ]
+    def _waiting(self, group: str) -> "_Waiting":
+        return _Waiting(self._state, group)
 
     def _supersede(
-        self, group: str, key: PartitionKey, log_offset: int, waiting: list[int]
+        self, group: str, key: PartitionKey, log_offset: int, waiting: "_Waiting"
     ) -> None:
-        """An offset is committed: those that wait and were given before it do not count.
-
-        They are looked up: a scan for each of many offsets would take too long for one turn.
-        """
-        for producer_id in waiting:
+        """An offset is committed: those that wait and were given before it do not count."""
+        for producer_id in waiting.producers(key):
             pending_key = transaction_rows.pending_key(group, producer_id, key)
             data = self._state.get(pending_key)
             if data is not None:
@@ -210,40 +217,30 @@ class GroupFold:
         self._state.put(pending_key, None)
         self._state.put(transaction_rows.pending_by_partition_of_pending(pending_key), None)
 
-    def _pending(
-        self, group: str, key: PartitionKey | None = None
-    ) -> list[tuple[bytes, PendingOffset]]:
-        """A group's pending offsets, of one partition or all."""
-        state, found = self._state, []
-        if not state.pending_offsets:
-            return []
-        for tracked, _ in state.scan(*transaction_rows.pending_by_partition_range(group, key)):
-            producer_id = transaction_rows.producer_id_of_key(tracked)
-            partition = transaction_rows.partition_of_pending(tracked)
-            pending_key = transaction_rows.pending_key(group, producer_id, partition)
-            data = state.get(pending_key)
-            if data is not None:
-                found.append((pending_key, transaction_rows.decode_pending(data)))
-        return found
+    def _any_pending(self, group: str) -> bool:
+        waiting = transaction_rows.pending_by_partition_range(group)
+        return bool(self._state.pending_offsets and self._state.some(*waiting, 1))
 
-    def _forget_pending(self, group: str, key: PartitionKey | None = None) -> None:
-        """Pending offsets go with what is committed."""
-        for pending_key, _ in self._pending(group, key):
-            producer_id, _ = transaction_rows.producer_and_partition_of_pending(pending_key)
+    def _forget_pending(self, group: str, key: PartitionKey, waiting: "_Waiting") -> None:
+        """Offsets that wait go with what is committed."""
+        for producer_id in waiting.producers(key):
+            pending_key = transaction_rows.pending_key(group, producer_id, key)
+            if self._state.get(pending_key) is None:
+                continue
             self._drop_pending(pending_key)
             self._state.count_pending(-1)
             group_key = transaction_rows.open_group_key(group, producer_id)
-            data = self._state.get(group_key)
-            if data is not None:
-                opened = transaction_rows.decode_open_group(data)
+            opened = transaction_rows.open_group_in(self._state.get, group, producer_id)
+            if opened is not None:
                 left = opened._replace(pending=opened.pending - 1)
                 self._state.put(group_key, left.encode())
 
     def delete_offsets(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group, partitions = DeleteOffsets.decode(envelope)
+        waiting = self._waiting(group)
         for key in partitions:
             self._drop_offset(group, key)
-            self._forget_pending(group, key)
+            self._forget_pending(group, key, waiting)
         return Outcome(Code.NONE)
 
     def _drop_offset(self, group: str, key: PartitionKey) -> None:
@@ -271,7 +268,7 @@ class GroupFold:
             known = self._state.committed(group, key)
             if known is not None and known.time_ms == time_ms:
                 self._drop_offset(group, key)
-        nothing_left = nothing_left and not head.members and not self._pending(group)
+        nothing_left = nothing_left and not head.members and not self._any_pending(group)
         if nothing_left and head.empty_at_last_scan:
             self._drop_group(group, head)
         else:
@@ -289,6 +286,39 @@ class GroupFold:
             return Outcome(Code.NON_EMPTY_GROUP)
         for key in self._offsets(group):
             self._drop_offset(group, key)
-        self._forget_pending(group)
+        if self._state.pending_offsets:
+            waiting = self._waiting(group)
+            found = self._state.scan(*transaction_rows.pending_by_partition_range(group))
+            keys = (transaction_rows.partition_of_pending(tracked) for tracked, _ in found)
+            for key in dict.fromkeys(keys):
+                self._forget_pending(group, key, waiting)
         self._drop_group(group, head)
         return Outcome(Code.NONE)
+
+
+class _Waiting:
+    """Whose offsets of a group wait for the end of a transaction, for one command.
+
+    Of a few producers all are named, whatever the partition. Else it is looked up: what is put and
+    not written yet is gathered once, for there may be thousands of rows.
+    """
+
+    def __init__(self, state: State, group: str) -> None:
+        self._state, self._group = state, group
+        self._few: list[int] | None = []
+        if state.pending_offsets:
+            found = state.some(*transaction_rows.open_group_range(group), _FEW + 1)
+            self._few = [transaction_rows.producer_id_of_key(key) for key, _ in found]
+            if len(found) > _FEW:
+                self._few = None
+                self._changed = state.changed_keys(RowKind.PENDING_BY_PARTITION)
+
+    def producers(self, key: PartitionKey) -> list[int]:
+        """Those that may have an offset of this partition waiting."""
+        if self._few is not None:
+            return self._few
+        start, end = transaction_rows.pending_by_partition_range(self._group, key)
+        stored = [found for found, _ in islice(self._state.kv.scan(start, end), _WAITING_MAX)]
+        changed = self._changed[bisect_left(self._changed, start) : bisect_left(self._changed, end)]
+        keys = dict.fromkeys([*stored, *changed])
+        return [transaction_rows.producer_id_of_key(found) for found in keys]

@@ -204,6 +204,12 @@ class ParticipantFold:
         state.put_partition(key, row)
         return True
 
+    def forget_marker(self, key: PartitionKey, offset: int) -> None:
+        """Compaction has removed what lay here: of what an abort marker ended, nothing is left."""
+        aborted_key = transaction_rows.aborted_key(key, offset)
+        if self._state.get(aborted_key) is not None:
+            self._state.put(aborted_key, None)
+
     def _first_open(self, key: PartitionKey, start: int, firsts: list[bytes]) -> int:
         """To look for it among all changes, for each of many partitions, would take too long."""
         low, high = transaction_rows.open_first_range(key, start)
@@ -231,10 +237,10 @@ class ParticipantFold:
             return Outcome(fault)
         codes, added = [], 0
         for offset in asked.offsets:
-            if not self._groups.takes(offset.key):
-                codes.append(Code.UNKNOWN_TOPIC_ID)
+            code = self._groups.pending_fault(group, offset)
+            codes.append(code)
+            if code:
                 continue
-            codes.append(Code.NONE)
             added += self._groups.wait_for_end(
                 log_offset, group, asked.producer_id, offset, asked.time_ms
             )

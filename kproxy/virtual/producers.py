@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader
-from kproxy.virtual import rows
+from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.producer_rows import (
     BatchMetadata,
     ProducerState,
@@ -109,7 +109,9 @@ def remember(
     sent = last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
     newest = producer_with(known, producer_id, header.producer_epoch, sent)
     row.producers = (*others, newest)
-    if row.spilled >= PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE:
+    most = PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE
+    over = row.spilled - most
+    if known is None and over >= 0 and not over % _FORGOTTEN_AT_ONCE:
         _forget(state, key, row)
 
 
@@ -133,6 +135,11 @@ def _forget(state: State, key: PartitionKey, row: Partition) -> None:
         state.scan(*rows.producers_range(*key)),
         key=lambda found: decode_producer(found[1]).newest.base_offset,
     )
+    if row.first_open >= 0:  # what is open is not forgotten: a retry must be known
+        by_use = [
+            found for found in by_use
+            if state.get(transaction_rows.open_key(key, producer_id_of(found[1]))) is None
+        ]  # fmt: skip
     idle = by_use[:_FORGOTTEN_AT_ONCE]
     for producer_key, _ in idle:
         state.put(producer_key, None)

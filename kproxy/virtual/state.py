@@ -108,7 +108,7 @@ class State:
         changes = self._changes
         changed = sorted(key for key in changes if start <= key < end)
         found: list[tuple[bytes, bytes]] = []
-        stored = ((k, v) for k, v in self.kv.walk(start, end) if k not in changes)
+        stored = ((k, v) for k, v in self.kv.scan(start, end) if k not in changes)
         pending = ((key, value) for key in changed if (value := changes[key]) is not None)
         for pair in merge(stored, pending):
             found.append(pair)

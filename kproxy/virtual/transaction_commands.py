@@ -46,7 +46,7 @@ _MARKER = struct.Struct(">BqhqBII")
 _PARTITION = struct.Struct(">16sI")
 _ENLISTED = struct.Struct(">IH")  # shard, length
 _COMMIT = struct.Struct(">qhiI")
-_OFFSET = struct.Struct(">16sIqiI")
+_OFFSET = struct.Struct(">16sIqi?I")
 _COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.TRANSACTIONAL_ID, RowKind.PARTICIPANT)
 _OPEN_ROWS = (RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP)
 _ITEM_BYTES = 20  # of a partition's name
@@ -379,7 +379,7 @@ class TransactionCommit(NamedTuple):
         for offset in self.offsets:
             data = offset.metadata.encode()
             numbers = offset.queue_id, offset.partition, offset.offset, offset.leader_epoch
-            parts += (_OFFSET.pack(*numbers, len(data)), data)
+            parts += (_OFFSET.pack(*numbers, offset.deny, len(data)), data)
         return Envelope(
             Kind.TRANSACTION_COMMIT, number=self.number, time_ms=self.time_ms, body=b"".join(parts)
         )
@@ -393,12 +393,12 @@ class TransactionCommit(NamedTuple):
         member, at = _text_at(body, at)
         offsets = []
         for _ in range(count):
-            queue_id, index, offset, leader_epoch, length = _OFFSET.unpack_from(body, at)
+            queue_id, index, offset, leader_epoch, deny, length = _OFFSET.unpack_from(body, at)
             at += _OFFSET.size
             metadata = body[at : at + length].decode()
             at += length
             offsets.append(
-                OffsetCommit(QueueId(queue_id), index, offset, leader_epoch, metadata, False)
+                OffsetCommit(QueueId(queue_id), index, offset, leader_epoch, metadata, deny)
             )
         return TransactionCommit(
             group, member, generation, producer_id, epoch, offsets, envelope.time_ms,

@@ -12,7 +12,9 @@ from kproxy.shard.retention import _ROWS_AT_ONCE, Retention
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import decode_group, group_key
-from kproxy.virtual.offset_commands import ExpireOffsets
+from kproxy.virtual.offset_commands import ExpireOffsets, OffsetCommit
+from kproxy.virtual.transaction_commands import Enlist, InitProducer, TransactionCommit
+from kproxy.virtual.transaction_rows import Participant
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import memory_worker
@@ -355,3 +357,23 @@ async def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> N
     stage.now += WEEK
     await stage.expire()
     assert not stage.group_is_there("g")
+
+
+async def test_a_group_whose_offsets_all_wait_is_looked_at_later() -> None:
+    """FAULT: EXPIRE was logged again and again, as fast as the disk took it."""
+    stage = Stage()
+    shard, name = stage.shard, "t"
+    made = shard.apply(InitProducer(name, 60_000, -1, -1, stage.now).envelope())
+    taking = [Participant(0, group="g")]
+    shard.apply(Enlist(name, made.number, 0, 2, taking, stage.now).envelope())
+    offset = OffsetCommit(stage.ids["q"], 0, 5, -1, "", False)
+    commit = TransactionCommit("g", "", -1, made.number, 0, [offset], stage.now)
+    assert not shard.apply(commit.envelope()).code
+    stage.now += WEEK + 1
+    logged = len(shard.log)
+    with anyio.fail_after(5):
+        await stage.expire()
+    assert len(shard.log) == logged + 1
+    await stage.expire()
+    assert len(shard.log) == logged + 1, "not before another week"
+    assert stage.group_is_there("g")

@@ -36,7 +36,7 @@ class Cluster:
     """Connections to every node behind the one that is given, and all that was answered."""
 
     def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+        self.wire = self._given = wire
         self._wires: dict[Address, Wire] = {wire.socket.getpeername()[:2]: wire}
         self._coordinators: dict[tuple[int, str], Wire] = {}
         self._leaders: dict[tuple[str, int], Wire] = {}
@@ -48,7 +48,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for wire in self._wires.values():
-            if wire is not self.wire:
+            if wire is not self._given:
                 wire.socket.close()
 
     def say(self, what: str, answer: Any) -> None:
@@ -101,11 +101,28 @@ class Cluster:
         while True:
             # An empty id has no coordinator: whoever is connected answers.
             wire = self.coordinator(asked, key_type) if asked else self.wire
-            answer = wire.call(key, version, values)
+            try:
+                answer = wire.call(key, version, values)
+            except ConnectionError:
+                # Closed by kproxy where a request without KIP-890 is for a transaction begun by
+                # it: it might have been sent for an earlier one. Clients connect again.
+                wire = self._connected_again(wire)
+                answer = wire.call(key, version, values)
             if not codes(answer) & again or time.monotonic() > end:
                 return answer
             self._coordinators.pop((key_type, asked), None)
             time.sleep(0.02)
+
+    def _connected_again(self, wire: Wire) -> Wire:
+        (where,) = [where for where, known in self._wires.items() if known is wire]
+        made = self._wires[where] = Wire(*where)
+        for known in (self._coordinators, self._leaders):
+            for key in [key for key, one in known.items() if one is wire]:
+                known[key] = made  # type: ignore[index]
+        if self.wire is wire:
+            self.wire = made
+        wire.socket.close()
+        return made
 
     # -- topics
 

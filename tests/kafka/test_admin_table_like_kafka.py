@@ -24,7 +24,6 @@ OTHERWISE = {
     ("describeConfigs", "broker"),  # read-only
     ("describeConfigs", "loggers"),  # one; the Kafka here, without log4j, has none
     ("describeFeatures", ""),  # its own: kproxy.level
-    ("abortTransaction", "none"),  # markers of clients are refused
 }
 """Answered, but not as by Kafka, on purpose."""
 

@@ -21,6 +21,7 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Begin, ConfigureQueue, Marker, Trim
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.row_kinds import RowKind
 from tests.shard.test_compactor import KEY, QUEUE, START_MS, Kept, Stage, _value, cut_short
 from tests.shard.test_shard import config, read, running
@@ -303,15 +304,8 @@ def _undecided_are_compacted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction_plan, "_decided", lambda state, key, row: (1 << 62, row.size))
 
 
-def _markers_of_aborts_go(patch: pytest.MonkeyPatch) -> None:
-    what = compactor._what
-
-    def commits(*arguments: Any) -> Any:
-        found = what(*arguments)
-        markers = compactor._What.ABORT_MARKER, compactor._What.COMMIT_MARKER
-        return markers[1] if found in markers else found
-
-    patch.setattr(compactor, "_what", commits)
+def _rows_of_aborts_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParticipantFold, "forget_marker", lambda *_: None)
 
 
 def _markers_of_commits_stay(patch: pytest.MonkeyPatch) -> None:
@@ -342,7 +336,7 @@ def _rows_that_began_early_are_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 
 MISTAKES = [
-    _aborted_are_kept, _aborted_are_noted, _undecided_are_compacted, _markers_of_aborts_go,
+    _aborted_are_kept, _aborted_are_noted, _undecided_are_compacted, _rows_of_aborts_stay,
     _markers_of_commits_stay, _the_last_marker_goes, _rows_that_began_early_are_passed_over,
 ]  # fmt: skip
 
@@ -390,6 +384,22 @@ async def test_the_one_record_of_an_aborted_transaction_goes(tmp_path: Path) -> 
         await stage.compactor.round()
         assert stage.there() == []
         assert stage.markers() == {1: False}
+
+
+async def test_the_marker_of_an_aborted_transaction_goes_with_the_next_pass(tmp_path: Path) -> None:
+    """FAULT: they stayed for ever, and so did their rows."""
+    async with running(tmp_path) as shard:
+        stage = Transactional(shard, History())
+        await stage.create()
+        producer = stage.history.producers[0]
+        for number in range(3):
+            await stage.begin(producer, 2)
+            await stage.put_in(producer, (b"a", b"=%d" % number))
+            await stage.end(producer, commit=False)
+            await stage.compact()
+        assert list(stage.markers()) == [5], "the last one of the partition stays"
+        rows = [key for key, _ in shard.kv.scan(*RowKind.ABORTED.range())]
+        assert len(rows) == 1
 
 
 async def test_very_many_aborted_transactions_are_read_in_slices(

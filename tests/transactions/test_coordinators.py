@@ -289,3 +289,26 @@ def test_a_late_end_does_not_end_what_was_begun_by_kip_890() -> None:
     assert coordinator.is_late(NAME, 6)
     assert coordinator.is_late(NAME, 6)
     assert not coordinator.is_late(NAME, 7), "its client has reconnected, and asks once more"
+
+
+async def test_a_timeout_of_days_is_waited_for() -> None:
+    """FAULT: what was due later than tomorrow was taken for filed by a clock that was ahead."""
+    day_ms = 24 * 3600 * 1000
+    cluster = Cluster(transaction_abort_timed_out_transaction_cleanup_interval_ms=20)
+    made = cluster.apply(InitProducer(NAME, 2 * day_ms, -1, -1, cluster.now_ms))
+    taking = [Participant(1, cluster.queue(1, "q"))]
+    cluster.apply(Enlist(NAME, made.number, 0, 1, taking, cluster.now_ms))
+    async with running(cluster):
+        await anyio.sleep(0.1)
+        assert state_is(cluster, TransactionState.ONGOING)()
+        cluster.now_ms += 2 * day_ms + 1
+        await until(state_is(cluster, TransactionState.COMPLETE_ABORT))
+
+
+async def test_one_begun_by_a_clock_that_was_ahead_is_aborted() -> None:
+    cluster = Cluster(transaction_abort_timed_out_transaction_cleanup_interval_ms=20)
+    cluster.now_ms += 30 * 24 * 3600 * 1000
+    cluster.open({1: [cluster.queue(1, "q")]})
+    cluster.now_ms -= 30 * 24 * 3600 * 1000
+    async with running(cluster):
+        await until(state_is(cluster, TransactionState.COMPLETE_ABORT))

@@ -140,7 +140,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (TransactionCommit("g", "m", 3, 7, 4, [OffsetCommit(Q, 1, 5, -1, "meta", False)], 9), None,
      Kind.TRANSACTION_COMMIT, (0, -1, 9),
      b"\1" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
-     + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\4meta"),
+     + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\0\4meta"),
     (ExpireTransaction("t", -1, 9), None, Kind.EXPIRE_TRANSACTION, (0, -1, 9), b"\1t"),
     (ExpireTransaction("", 7, 9), None, Kind.EXPIRE_TRANSACTION, (0, 7, 9), b"\1"),
 ]  # fmt: skip

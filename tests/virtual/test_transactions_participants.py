@@ -5,7 +5,7 @@ import pytest
 from kproxy.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, read_header
 from kproxy.virtual import producers, rows
-from kproxy.virtual.commands import DeleteQueue, ExpireTransaction
+from kproxy.virtual.commands import Compact, DeleteQueue, ExpireTransaction
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.transaction_commands import EndCause
 from kproxy.virtual.transaction_rows import Participant
@@ -411,3 +411,38 @@ def test_a_timeout_ends_what_has_records() -> None:
     assert shards.ends(key) == (2, 2)
     assert shards.aborted(key) == [(1, pid, 0)]
     assert shards.row(ID).epoch == epoch + 1
+
+
+# -- found by fresh eyes
+
+
+@VERSIONS
+def test_a_producer_is_not_forgotten_while_its_transaction_is_open(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """FAULT: a batch that was sent again, its answer lost, was stored twice."""
+    monkeypatch.setattr(producers, "PRODUCERS_REMEMBERED", 10)
+    monkeypatch.setattr(producers, "_FORGOTTEN_AT_ONCE", 3)
+    shards = Shards()
+    key = shards.keys[0]
+    pid, epoch, _ = shards.open(key, version=version)
+    assert shards.append(key, pid, epoch, 0).number == 0
+    for other in range(50):
+        assert not shards.append(key, 1_000_000 + other, 0, 0, attributes=0).code
+    assert shards.append(key, pid, epoch, 0).number == 0, "it repeats the first"
+    assert shards.append(key, pid, epoch, 1).number == 51
+    assert shards.partition(key).spilled <= 13
+
+
+def test_compaction_takes_the_row_of_an_aborted_transaction_with_its_marker() -> None:
+    shards = Shards()
+    key = shards.keys[0]
+    pid, epoch, _ = shards.open(key)
+    shards.append(key, pid, epoch, 0)
+    shards.end(pid, epoch, commit=False)
+    shards.finish()
+    assert shards.aborted(key)
+    shards.apply(0, Compact(*key, [(0, 0)]).envelope())
+    assert shards.aborted(key), "its marker is there"
+    shards.apply(0, Compact(*key, [(1, 0)]).envelope())
+    assert not shards.aborted(key)
