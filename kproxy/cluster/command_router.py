@@ -31,6 +31,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.transaction_commands import ASKS_ONLY, SETS_CLOCK, Enlist
 from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
@@ -38,6 +39,7 @@ _log = structlog.get_logger()
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
 _RECENT_MS = 600_000  # nobody waits for older ones; clocks of machines differ by less, mostly
+_CLOCKS_MS = 1000  # by which workers' clocks may differ before it matters
 _UNANSWERED_MAX = 500  # of those folded while catching up
 
 AnswerCallback = Callable[[Outcome], None]
@@ -150,10 +152,22 @@ class CommandRouter:
         """A shard served here folded a command."""
         if _is_answered(envelope):
             self._decided(shard, log_offset, envelope, outcome)
+            if envelope.kind == Kind.ENLIST and not outcome.code:
+                self._set_clock(shard, envelope)
         elif envelope.kind == Kind.QUEUE_READY:
             if outcome.queue is not None:
                 self.announcer.announce(shard, outcome.queue.name)
             self._queue_ready(shard, envelope)
+
+    def _set_clock(self, shard: Shard, envelope: Envelope) -> None:
+        """A transaction times out by its coordinator's clock: another worker's may be wrong."""
+        now_ms = self._now_ms()
+        if envelope.writer == self._link.writer or abs(now_ms - envelope.time_ms) < _CLOCKS_MS:
+            return
+        asked = Enlist.decode(envelope)
+        if asked.version != ASKS_ONLY:
+            told = asked._replace(version=SETS_CLOCK, participants=(), time_ms=now_ms)
+            shard.append([told.envelope()])
 
     def _queue_ready(self, shard: Shard, envelope: Envelope) -> None:
         """Answer for what all have been told of; not where there is more to tell by now."""

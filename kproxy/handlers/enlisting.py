@@ -11,6 +11,7 @@ import anyio
 
 from kproxy.errors import Code
 from kproxy.handlers.transactions import begun, by_shard
+from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
@@ -55,6 +56,8 @@ async def take_part(
     What is appended to these shards from now on comes behind that. Waits for an earlier transaction
     of the producer to end, a second at most.
     """
+    if not worker.level.reaches(TRANSACTIONS_FROM):
+        return Code.INVALID_PRODUCER_ID_MAPPING  # nothing is to be logged: older releases read it
     version = 2 if enlists else ASKS_ONLY
     waited_s = 0.0
     while True:

@@ -56,7 +56,9 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
         try:
             coordinator = coordinator_of(worker, name)
         except KafkaError as error:
-            found.append(answer | {"error_code": error.code})
+            missing = error.code == Code.INVALID_PRODUCER_ID_MAPPING
+            code = Code.TRANSACTIONAL_ID_NOT_FOUND if missing else error.code
+            found.append(answer | {"error_code": code})
             continue
         row = coordinator.row(name)
         if row is None:

@@ -47,11 +47,14 @@ def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordina
     """The coordinator of a transactional id, which this worker must be.
 
     Raises:
-        KafkaError: INVALID_REQUEST, NOT_COORDINATOR.
+        KafkaError: INVALID_REQUEST, NOT_COORDINATOR, INVALID_PRODUCER_ID_MAPPING.
     """
     if not transactional_id or group_is_too_long(transactional_id):
         raise KafkaError(Code.INVALID_REQUEST, "the transactional id is empty, or too long")
-    return worker.transactions.of(worker.coordinated(transactional_id))
+    shard = worker.coordinated(transactional_id)
+    if not worker.level.reaches(TRANSACTIONS_FROM):  # so nobody has it, and nothing is to be logged
+        raise KafkaError(Code.INVALID_PRODUCER_ID_MAPPING)
+    return worker.transactions.of(shard)
 
 
 async def init(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -80,9 +83,9 @@ def _checked(worker: Worker, body: Any) -> tuple[Shard, InitProducer]:
     expected = getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1)
     if (expected[0] == -1) != (expected[1] == -1):
         raise KafkaError(Code.INVALID_REQUEST)
-    coordinator = coordinator_of(worker, body.transactional_id)
-    if not worker.level.reaches(TRANSACTIONS_FROM):
+    if body.transactional_id and not worker.level.reaches(TRANSACTIONS_FROM):
         raise KafkaError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    coordinator = coordinator_of(worker, body.transactional_id)
     timeout_ms = body.transaction_timeout // _MS
     if not 0 < timeout_ms <= worker.config.transaction_max_timeout_ms:
         raise KafkaError(Code.INVALID_TRANSACTION_TIMEOUT)

@@ -27,7 +27,7 @@ from kproxy.virtual.types import PartitionKey
 _log = structlog.get_logger()
 
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
-_DRIVEN_MAX = 200  # transactions that are ended at a time, of one shard
+_DRIVEN_MAX = 200  # transactions whose ends are told at a time, of one shard
 _BY_WRITING = 2  # the version by which nobody says who takes part (KIP-890)
 _BEGUN_MAX = 10_000  # open ones of which it is known on which connection they began
 
@@ -102,45 +102,57 @@ class TransactionCoordinator:
         return event
 
     async def _drive(self, transactional_id: str, event: anyio.Event) -> None:
-        wait_s = _AGAIN_S
+        wait_s, told = _AGAIN_S, _Told()
         try:
-            async with self._room:
-                while self.shard.serving:
-                    row = self.row(transactional_id)
-                    if row is None or not row.state.is_ending:
-                        return
-                    if await self._end(transactional_id, row, event):
-                        return
-                    await anyio.sleep(wait_s)
-                    wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+            while self.shard.serving:
+                row = self.row(transactional_id)
+                if row is None or not row.state.is_ending:
+                    return
+                if await self._end(transactional_id, row, told, event):
+                    return
+                await anyio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _AGAIN_MAX_S)
         finally:
             if self._driven.get(transactional_id) is event:
                 del self._driven[transactional_id]
             event.set()
 
-    async def _end(self, transactional_id: str, row: Transaction, event: anyio.Event) -> bool:
+    async def _end(
+        self, transactional_id: str, row: Transaction, told: "_Told", event: anyio.Event
+    ) -> bool:
         """Tell all who take part; whether they know and it is complete."""
         ending = _Ending(row, self._now_ms())
         tickets: list[Ticket] = []
-        groups: list[Participant] = []
-        async with aclosing(self._participants(row.number)) as lots:
-            async for shard, some in lots:
-                keys = [one.key for one in some if one.key is not None]
-                groups += [one for one in some if one.key is None]
-                if keys:
-                    tickets.append(self._logs.land(shard, [ending.marker(keys, ())]))
-        left = await self._end_groups(groups, ending)
-        if not await _done(tickets) or left is None:
+        if not told.partitions:
+            async with self._room:  # not while it waits: somebody may be away for long
+                tickets, told.groups = await self._tell(row.number, ending)
+        left = await self._end_groups(told.groups, ending)
+        if not await _done(tickets):
             return False
+        told.partitions = True
         while left:
+            told.groups = left
             left = await self._end_groups(left, ending)
-            if left is None:
-                return False
+        if left is None:
+            return False
+        told.groups = []
         complete = Complete(transactional_id, row.number, self._now_ms()).envelope
         lots_named = range(0, max(1, row.participants), NAMED_MAX)
         completed = self.shard.append([complete() for _ in lots_named])
         event.set()  # what comes to this log from now on comes behind it
         return await _done([completed])
+
+    async def _tell(self, number: int, ending: "_Ending") -> tuple[list[Ticket], list[Participant]]:
+        """Send the MARKERs of all partitions; the groups are still to be told."""
+        tickets: list[Ticket] = []
+        groups: list[Participant] = []
+        async with aclosing(self._participants(number)) as lots:
+            async for shard, some in lots:
+                keys = [one.key for one in some if one.key is not None]
+                groups += [one for one in some if one.key is None]
+                if keys:
+                    tickets.append(self._logs.land(shard, [ending.marker(keys, ())]))
+        return tickets, groups
 
     async def _end_groups(
         self, groups: Iterable[Participant], ending: "_Ending"
@@ -179,6 +191,14 @@ class TransactionCoordinator:
                     some.append(participant)
         if some:
             yield some[0].shard, some
+
+
+class _Told:
+    """Who knows of one transaction's end: `partitions` all, but not yet these `groups`."""
+
+    def __init__(self) -> None:
+        self.partitions = False
+        self.groups: list[Participant] = []
 
 
 class _Ending:

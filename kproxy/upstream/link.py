@@ -9,7 +9,7 @@ a worker of a release before levels, or a worker that does not know yet that it 
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 from anyio import to_thread
@@ -38,6 +38,17 @@ CALL = b"k"
 """Begins the key of a call."""
 _ADMIN_TIMEOUT_S = 10
 _AWAY_S = 0.5
+
+
+def _told(future: Any) -> int:
+    """An offset as the cluster says it. Raises KafkaError.
+
+    Of a broker that stands still librdkafka gives -1001, and no error.
+    """
+    offset = int(future.result().offset)
+    if offset < 0:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the cluster does not say where a log ends")
+    return offset
 
 
 class LogListener(Protocol):
@@ -256,7 +267,7 @@ class DataLink:
             asked = {TopicPartition(self._upstream.queues, 0): OffsetSpec.latest()}
             with self._asking() as admin:
                 (future,) = admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S).values()
-                return int(future.result().offset)
+                return _told(future)
 
         return await to_thread.run_sync(ask)
 
@@ -269,7 +280,7 @@ class DataLink:
         asked = {TopicPartition(self._upstream.data, p): spec for p in partitions}
         with self._asking() as admin:
             futures = admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S)
-            found = {tp.partition: future.result().offset for tp, future in futures.items()}
+            found = {tp.partition: _told(future) for tp, future in futures.items()}
         self._upstream.connectivity.report_success()
         return found
 
@@ -304,7 +315,7 @@ class DataLink:
                     futures = admin.list_offsets(
                         asked, request_timeout=_ADMIN_TIMEOUT_S, isolation_level=isolation
                     )
-                    ends += [future.result().offset for future in futures.values()]
+                    ends += [_told(future) for future in futures.values()]
             return bool(ends[1] >= ends[0])
 
         return await to_thread.run_sync(ask)

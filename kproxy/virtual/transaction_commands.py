@@ -36,6 +36,9 @@ MARKED_MAX = 200
 ASKS_ONLY = 0
 """The version of an ENLIST that only asks whether all take part (Kafka's verification)."""
 
+SETS_CLOCK = 255
+"""The version of an ENLIST that says when what is open began, by its coordinator's clock."""
+
 _FORM = 1
 _LENGTH = struct.Struct(">H")
 _INIT = struct.Struct(">iqh")
@@ -124,7 +127,7 @@ class Enlist(NamedTuple):
     """Partitions and groups take part in a producer's transaction; the first ones open it.
 
     `version`: of the transaction protocol; 2 where a Produce or a commit enlists by itself;
-    `ASKS_ONLY`.
+    `ASKS_ONLY`; `SETS_CLOCK`.
     """
 
     transactional_id: str

@@ -318,6 +318,40 @@ async def test_transactions_wait_for_their_level() -> None:
     values = {"transactional_id": "t", "transaction_timeout": 1000}
     client.worker.level.value = TRANSACTIONS_FROM - 1
     assert (await client.call(ApiKey.INIT_PRODUCER_ID, 4, values)).error_code == 53
+    # FAULT: others were logged, though refused, and an older release could not read the log.
+    client.worker.catalogue.create("q")
+    shard: Any = client.worker.any_shard()
+    logged = len(shard.log)
+    producer = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
+    named = {"topics": [{"name": "q", "partitions": (0,)}]}
+    added = await client.call(
+        ApiKey.ADD_PARTITIONS_TO_TXN, 3,
+        {f"v3_and_below_{name}": value for name, value in (producer | named).items()},
+    )  # fmt: skip
+    (topic,) = added.results_by_topic_v3_and_below
+    assert topic.results_by_partition[0].partition_error_code == 49
+    answer = await client.call(ApiKey.ADD_OFFSETS_TO_TXN, 3, producer | {"group_id": "g"})
+    assert answer.error_code == 49
+    for version in (4, 5):
+        answer = await client.call(ApiKey.END_TXN, version, producer | {"committed": True})
+        assert answer.error_code == 49
+    for version in (11, 12):
+        data = batch(b"x", attributes=0x10, producer_id=1, epoch=0, sequence=0)
+        produced = produce_values("q", data) | {"transactional_id": "t"}
+        answer = await client.call(ApiKey.PRODUCE, version, produced)
+        assert answer.responses[0].partition_responses[0].error_code == 49
+    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    for version in (4, 5):
+        answer = await client.call(
+            ApiKey.TXN_OFFSET_COMMIT, version,
+            producer | {"group_id": "g", "topics": [{"name": "q", "partitions": [part]}]},
+        )  # fmt: skip
+        assert answer.topics[0].partitions[0].error_code == 49
+    answer = await client.call(
+        ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ("t",)}
+    )
+    assert answer.transaction_states[0].error_code == 105
+    assert len(shard.log) == logged
     client.worker.level.value = TRANSACTIONS_FROM
     assert (await client.call(ApiKey.INIT_PRODUCER_ID, 4, values)).error_code == 0
 

@@ -1,5 +1,6 @@
 """The real Kafka away at the start, killed under load, and away for a while."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,25 +93,39 @@ def flood(worker: Served) -> None:
         wire.socket.close()
 
 
+async def _known(link: DataLink) -> None:
+    with anyio.fail_after(20):  # a broker leads a moment after it, or the topic, is there
+        while True:
+            try:
+                assert await link.ends([0]) == {0: 0}
+            except KafkaError:
+                await anyio.sleep(0.2)
+            else:
+                return
+
+
 async def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka) -> None:
     """A restarted broker leads with a new epoch, and refuses requests that carry the old one."""
     site = upstream(own_kafka, "epochs")
 
-    async def known(link: DataLink) -> None:
-        with anyio.fail_after(20):  # a broker leads a moment after it, or the topic, is there
-            while True:
-                try:
-                    assert await link.ends([0]) == {0: 0}
-                except KafkaError:
-                    await anyio.sleep(0.2)
-                else:
-                    return
-
     link = DataLink(site, CONFIG, Level())
-    await known(link)
+    await _known(link)
     for _ in range(2):
         await to_thread.run_sync(own_kafka.kill)
         own_kafka.start()
         await to_thread.run_sync(own_kafka.wait_ready)
-        await known(link)
+        await _known(link)
     await link.close()
+
+
+async def test_a_broker_that_stands_still_says_nothing_of_where_logs_end(own_kafka: Kafka) -> None:
+    """FAULT: librdkafka gives -1001 then, and no error: copies were thrown away for it."""
+    link = DataLink(upstream(own_kafka, "still"), CONFIG, Level())
+    try:
+        await _known(link)
+        own_kafka.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(KafkaError):
+            await link.end(0)
+    finally:
+        own_kafka.process.send_signal(signal.SIGCONT)
+        await link.close()

@@ -312,3 +312,29 @@ async def test_one_begun_by_a_clock_that_was_ahead_is_aborted() -> None:
     cluster.now_ms -= 30 * 24 * 3600 * 1000
     async with running(cluster):
         await until(state_is(cluster, TransactionState.COMPLETE_ABORT))
+
+
+async def test_a_group_that_is_away_keeps_nobody_waiting_and_partitions_are_told_once() -> None:
+    """FAULT: 200 such transactions held up all others of the shard."""
+    cluster = Cluster()
+    key = cluster.queue(1, "q")
+    cluster.away = {2}
+    names = [f"held-{number}" for number in range(250)]
+    for name in names:
+        made = cluster.apply(InitProducer(name, 60_000, -1, -1, cluster.now_ms))
+        taking = [Participant(1, key), Participant(2, group="g")]
+        enlist = Enlist(name, made.number, 0, 1, taking, cluster.now_ms)
+        number = cluster.apply(enlist).number
+        cluster.apply(End(name, made.number, 0, 1, True, number, cluster.now_ms))
+    number = cluster.open({1: [key]})
+    cluster.end(number)
+    async with running(cluster):
+        await anyio.sleep(0.5)
+        event = cluster.coordinators.drive(cluster.serving[0], NAME)
+        with anyio.fail_after(SOON_S):
+            await event.wait()
+        await anyio.sleep(0.5)
+        markers = [one for index, one in cluster.landed if one.kind == Kind.MARKER and index == 1]
+        assert len(markers) == 251
+        cluster.away = set()
+        await until(lambda: not cluster.left(RowKind.PARTICIPANT))

@@ -208,7 +208,7 @@ def story() -> list[Envelope]:
         encoding = ChangeGroup.encode("g", after, "consumer", members, {}, rows, level=2, time_ms=1)
         return at_once(encoding)
 
-    log = [Claim(7).envelope(), CreateQueue(Q, "q", 3, {}).envelope()]
+    log = [Claim().envelope(), CreateQueue(Q, "q", 3, {}).envelope()]
     log += [append(n, producer=n, sequence=0) for n in range(1, 8)]
     log += [append(1, producer=1, sequence=0)]  # a duplicate
     log += [copy(), copy(Kind.REPLACE, 0 << 8 | 1), copy(Kind.REPLACE, 0 << 8 | 1), copy()]

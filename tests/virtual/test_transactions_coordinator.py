@@ -6,9 +6,17 @@ import pytest
 
 from kproxy.errors import Code
 from kproxy.virtual import transaction_fold, transaction_rows
-from kproxy.virtual.commands import ExpireTransaction
+from kproxy.virtual.commands import Claim, ExpireTransaction
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.transaction_commands import ASKS_ONLY, EndCause
+from kproxy.virtual.transaction_commands import (
+    ASKS_ONLY,
+    SETS_CLOCK,
+    End,
+    EndCause,
+    Enlist,
+    InitProducer,
+)
 from kproxy.virtual.transaction_rows import (
     NO_NUMBER,
     Participant,
@@ -535,3 +543,55 @@ def test_an_id_expires_where_it_is_idle_and_was_not_used_since(state: Transactio
         outcome = shards.init((PID, EPOCH))
         assert (outcome.code, outcome.epoch) == (NONE, 0)
         assert outcome.number != PID
+
+
+# -- found by fresh eyes, on several workers
+
+
+def test_what_a_deposed_coordinator_still_sends_changes_nothing() -> None:
+    """FAULT: one that had stood still fenced the producers of its successor."""
+    shards = Shards(shared=True)
+    key = shards.keys[0]
+    old, new = 5, 6
+    shards.apply(0, Claim(old).envelope())
+
+    def sent(writer: int, command: Any) -> Outcome:
+        envelope = command.envelope()
+        envelope.writer = writer
+        return shards.apply(0, envelope)
+
+    made = sent(old, InitProducer(ID, 60_000, -1, -1, 1))
+    assert not made.code
+    shards.apply(0, Claim(new).envelope())
+    before = dict(shards.all[0].kv.rows)
+    taking = [Participant(0, key)]
+    pid = made.number
+    for command in (
+        InitProducer(ID, 60_000, -1, -1, 2),
+        Enlist(ID, pid, 0, 1, taking, 2),
+        End(ID, pid, 0, 2, False, -1, 2),
+        End(ID, pid, 0, 2, False, -1, 2, EndCause.TIMEOUT),
+    ):
+        assert sent(old, command).code == Code.NOT_COORDINATOR
+    assert shards.all[0].kv.rows == before
+    assert not sent(old, Enlist(ID, pid, 0, 2, taking, 2)).code, "by KIP-890 anybody asks"
+    assert not sent(new, InitProducer("other", 60_000, -1, -1, 2)).code
+
+
+def test_a_transaction_times_out_by_its_coordinators_clock() -> None:
+    """FAULT: the clock of the worker that asked counted."""
+    shards = Shards()
+    made = shards.init()
+    hour_ms = 3_600_000
+    enlist = Enlist(ID, made.number, 0, 2, [Participant(0, shards.keys[0])], 1)
+    number = shards.apply(0, enlist.envelope()).number
+    told = enlist._replace(version=SETS_CLOCK, participants=(), time_ms=hour_ms)
+    assert shards.apply(0, told.envelope()).number == number
+    assert shards.row().start_ms == hour_ms
+    assert shards.row().version == 2
+    assert len(shards.of(RowKind.TRANSACTION_DUE)) == 1
+    shards.end(made.number, 0, version=2)
+    shards.finish()
+    before = shards.row()
+    shards.apply(0, told._replace(epoch=1).envelope())
+    assert shards.row() == before, "nothing is open"
