@@ -80,6 +80,8 @@ def _weight_of_partitions(envelope: Envelope) -> int:
 
 def _weight_of_marker(envelope: Envelope) -> int:
     """A partition takes three units; a group may have as many offsets as one MARKER settles."""
+    if len(envelope.body) < CONTROL_BATCH_BYTES + _MARKER.size:
+        return 1  # none that kproxy wrote
     *_, partitions, groups = _MARKER.unpack_from(envelope.body, CONTROL_BATCH_BYTES)
     return 1 + 3 * int(partitions) + NAMED_MAX * int(groups)
 
