@@ -347,9 +347,7 @@ async def test_transactions_wait_for_their_level() -> None:
             producer | {"group_id": "g", "topics": [{"name": "q", "partitions": [part]}]},
         )  # fmt: skip
         assert answer.topics[0].partitions[0].error_code == 49
-    answer = await client.call(
-        ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ("t",)}
-    )
+    answer = await client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ("t",)})
     assert answer.transaction_states[0].error_code == 105
     assert len(shard.log) == logged
     client.worker.level.value = TRANSACTIONS_FROM
