@@ -184,9 +184,15 @@ def eventually(check: Any, seconds: float = 15, period: float = 0.05) -> Any:
         time.sleep(period)
 
 
-def java(main_class: str, *arguments: str, stdin: str | None = None, seconds: float = 120) -> str:
+def java(
+    main_class: str,
+    *arguments: str,
+    stdin: str | None = None,
+    seconds: float = 120,
+    libs: str | None = None,
+) -> str:
     """Run one of Kafka's own tools; its standard output. Fails the test if the tool fails."""
-    done = run_java(main_class, *arguments, stdin=stdin, seconds=seconds)
+    done = run_java(main_class, *arguments, stdin=stdin, seconds=seconds, libs=libs)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -197,14 +203,19 @@ SPARK_ENV = {"JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED_JAVA)}
 
 
 def run_java(
-    main_class: str, *arguments: str, stdin: str | None = None, seconds: float = 120
+    main_class: str,
+    *arguments: str,
+    stdin: str | None = None,
+    seconds: float = 120,
+    libs: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
+    """`libs`: a class path in the place of Kafka's own."""
     need_program("java")
     need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
     command = [
         "java", "-Xmx256m", *SHORT_LIVED_JAVA,
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-        "-cp", f"{KAFKA_LIBS}/*", main_class, *arguments,
+        "-cp", libs or f"{KAFKA_LIBS}/*", main_class, *arguments,
     ]  # fmt: skip
     return subprocess.run(
         command, input=stdin, capture_output=True, text=True, timeout=seconds, check=False
