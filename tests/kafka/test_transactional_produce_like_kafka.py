@@ -5,9 +5,9 @@ import pytest
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.cluster import Cluster, name
-from tests.kafka.transactions import Producer, alike_in_transactions
+from tests.kafka.transactions import Producer, alike_in_transactions, ready
 from tests.real_kafka import Kafka
-from tests.wire import batch
+from tests.wire import Wire, batch
 
 CONTROL = 0x20
 
@@ -234,3 +234,34 @@ def test_several_partitions_in_a_request(kafka: Kafka, server: Served, version: 
             cluster.fetch(queue, partition=partition)
 
     alike_in_transactions(kafka, server, script, f"several-{version}")
+
+
+def test_another_id_has_no_part_in_what_is_open(server: Served) -> None:
+    """Here kproxy differs on purpose: who knows a producer's id and epoch is not the producer."""
+    queue = f"others-{server.port}"
+    with Wire(server.host, server.port) as wire:
+        ready(wire)
+        with Cluster(wire) as cluster:
+            cluster.make(queue)
+            one = Producer(cluster, queue + "-1", tv=1).init()
+            two = Producer(cluster, queue + "-2", tv=1).init()
+            one.add((queue, 0)).write(queue)
+            for version in (10, 11, 12):
+                one.write(queue, version=version, transactional_id=two.id)
+                assert "INVALID_PRODUCER_ID_MAPPING" in cluster.said[-1], cluster.said[-1]
+            one.commit()
+            assert cluster.fetch(queue).last_stable_offset == 2
+
+
+def test_markers_have_the_form_of_create_time(server: Served) -> None:
+    """Here kproxy differs on purpose: one stored marker is that of many partitions."""
+    queue = f"marked-{server.port}"
+    with Wire(server.host, server.port) as wire:
+        ready(wire)
+        with Cluster(wire) as cluster:
+            cluster.make(queue, message_timestamp_type="LogAppendTime")
+            one = Producer(cluster, queue).init()
+            one.write(queue).commit()
+            records = cluster.fetch(queue).records
+            marker = records[-78:]
+            assert int.from_bytes(marker[21:23], "big") == 0x30

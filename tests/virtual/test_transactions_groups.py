@@ -12,7 +12,9 @@ from kproxy.virtual.commands import (
     ExpireOffsets,
 )
 from kproxy.virtual.group_rows import decode_group, group_key
+from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.transaction_commands import TransactionCommit
 from kproxy.virtual.transaction_rows import Participant
 from kproxy.virtual.types import PartitionKey
 from tests.virtual.transactional import Shards
@@ -273,3 +275,40 @@ def test_offsets_that_nobody_settled_are_counted_with_the_next_transaction() -> 
     assert shards.pending() == 1
     shards.apply(0, DeleteOffsets(GROUP, [key]).envelope(2))
     assert shards.pending() == 0
+
+
+def test_a_queue_that_denies_rewinds_denies_them_to_transactions() -> None:
+    """FAULT: found by fresh eyes."""
+    shards, key, pid, epoch = opened()
+    shards.commit_plainly(GROUP, (key, 10))
+
+    def commit(offset: int, deny: bool, metadata: str = "") -> Code:
+        asked = OffsetCommit(*key, offset, -1, metadata, deny)
+        command = TransactionCommit(GROUP, "", -1, pid, epoch, [asked], 1)
+        outcome = shards.apply(0, command.envelope())
+        assert not outcome.code
+        return outcome.codes[0]
+
+    assert commit(3, deny=True) == Code.POLICY_VIOLATION
+    assert commit(10, deny=True) == NONE
+    assert commit(3, deny=True, metadata="allow-rewind") == NONE
+    assert commit(3, deny=False) == NONE
+
+
+def test_a_commit_looks_at_who_waits_for_its_partition_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: it looked up all producers of the group for each offset: 70 ms of a turn for 100."""
+    shards = Shards()
+    key = shards.make(partitions=60)
+    for number in range(60):
+        pid, epoch, _ = shards.open(groups=[GROUP], name=f"t{number}")
+        shards.commit_offsets(GROUP, pid, epoch, ((key[0], number), 5))
+    asked: list[bytes] = []
+    kv = shards.all[0].kv
+    get = kv.get
+    monkeypatch.setattr(kv, "get", lambda found: (asked.append(found), get(found))[1])
+    shards.commit_plainly(GROUP, *(((key[0], number), 7) for number in range(0, 60, 6)))
+    pending = [found for found in asked if RowKind.PENDING_OFFSET.of(found)]
+    assert len(pending) == 10
+    assert shards.committed(GROUP, (key[0], 6)) == 7
