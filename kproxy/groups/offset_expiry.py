@@ -21,7 +21,7 @@ from kproxy.metadata.queue_settings import LOOK_AGAIN_MS
 from kproxy.shard.appends import append_all
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
-from kproxy.virtual import group_rows, rows, transaction_rows
+from kproxy.virtual import group_rows, rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import GroupRow, decode_group
 from kproxy.virtual.offset_commands import ExpireOffsets
@@ -139,17 +139,11 @@ class OffsetExpiry(DueIndexScanner):
             again_ms = head.look_ms
             if len(expired) < _OFFSETS_MAX:
                 del self._begun[group]  # once more from the first
-        left = left or self._waits(group)
+        left = left or self._shard.state.any_pending(group)
         if not left and not head.members:
             again_ms = head.look_ms  # once more, then it goes
         expiry = ExpireOffsets(group, head.version, not left, expired, again_ms)
         return expiry.envelope(self._shard.level.value), len(expired)
-
-    def _waits(self, group: str) -> bool:
-        """Whether an offset of the group waits for the end of a transaction."""
-        state = self._shard.state
-        waiting = transaction_rows.pending_by_partition_range(group)
-        return bool(state.pending_offsets and state.some(*waiting, 1))
 
     async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
         """A group's offsets, from where its last scan ended. Other tasks run in between."""

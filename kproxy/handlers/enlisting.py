@@ -11,6 +11,7 @@ import anyio
 
 from kproxy.errors import Code
 from kproxy.handlers.transactions import begun, by_shard
+from kproxy.loop.pace import slices
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.outcome import Outcome
@@ -82,8 +83,7 @@ async def _asked(
 ) -> list[Outcome]:
     home = shard_of(transactional_id, worker.routes.shards)
     tickets = []
-    for start in range(0, len(participants), NAMED_MAX):
-        some = participants[start : start + NAMED_MAX]
+    for some in slices(participants, NAMED_MAX):
         command = Enlist(transactional_id, producer_id, epoch, version, some, worker.now_ms())
         tickets.append(worker.routes.ask(home, command.envelope()))
     return await outcomes_of(tickets)

@@ -19,9 +19,8 @@ from kproxy.protocol.responses import (
     TopicOffsets,
     offset_fetch_body,
 )
-from kproxy.virtual import rows, transaction_rows
-from kproxy.virtual.state import State
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual import rows
+from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
 
 _GROUPS_SINCE, _GROUP_FAULT_SINCE = 8, 2
@@ -108,7 +107,7 @@ async def _committed(
             row, part_code = None, code
             if queue is not None and 0 <= index < queue.partitions:
                 state, key = worker.coordinated(group_id).state, (queue.queue_id, index)
-                if stable and _unstable(state, group_id, key):
+                if stable and state.any_pending(group_id, key):
                     part_code = Code.UNSTABLE_OFFSET_COMMIT
                 else:
                     row = state.committed(group_id, key)
@@ -126,13 +125,6 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> F
     return FetchedOffset(index, code, row.offset, row.leader_epoch, row.metadata)
 
 
-def _unstable(state: State, group: str, key: PartitionKey) -> bool:
-    """Whether an offset of the partition waits for the end of a transaction."""
-    if not state.pending_offsets:
-        return False
-    return bool(state.some(*transaction_rows.pending_by_partition_range(group, key), 1))
-
-
 async def _all_committed(
     worker: Worker, budget: ResponseBudget, group: str, by_id: bool, stable: bool
 ) -> list[TopicOffsets]:
@@ -144,7 +136,7 @@ async def _all_committed(
     async for found in scanned(scan, *rows.offset_range(group)):
         for key, value in found:
             partition = queue_id, index = rows.partition_of_offset(key)
-            if stable and _unstable(worker.coordinated(group).state, group, partition):
+            if stable and worker.coordinated(group).state.any_pending(group, partition):
                 part = _offset(index, None, Code.UNSTABLE_OFFSET_COMMIT)
             else:
                 part = _offset(index, rows.decode_committed(value))

@@ -25,7 +25,7 @@ from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.transaction_commands import End, EndCause, ExpireTransaction
-from kproxy.virtual.transaction_rows import TransactionState
+from kproxy.virtual.transaction_rows import Transaction, TransactionState
 
 _ROWS_AT_ONCE = 200
 _FOLLOW_S = 0.25
@@ -134,6 +134,15 @@ class _Scanner(DueIndexScanner):
         end = transaction_rows.due_end(self._kind, now - age_ms)
         return self._next_due(end, transaction_rows.due_end(self._kind, now + _LATE_MS))
 
+    def _filed(self, key: bytes) -> tuple[str, Transaction | None]:
+        """Whose key it is; None: its row is filed elsewhere by now, and the key is stale."""
+        _, name = transaction_rows.transaction_of_due(key)
+        data = self._shard.state.get(transaction_rows.transaction_key(name))
+        row = None if data is None else transaction_rows.decode_transaction(data)
+        if row is None or transaction_rows.transaction_due_key(row, name) != key:
+            return name, None
+        return name, row
+
     async def _append(self, envelopes: list[Envelope]) -> bool:
         """Whether the log took them all; else they are given again another time."""
         if envelopes:
@@ -163,10 +172,8 @@ class _Open(_Scanner):
         stale: list[bytes] = []
         late: list[tuple[str, Envelope]] = []
         for key in keys:
-            _, name = transaction_rows.transaction_of_due(key)
-            data = self._shard.state.get(transaction_rows.transaction_key(name))
-            row = None if data is None else transaction_rows.decode_transaction(data)
-            if row is None or transaction_rows.transaction_due_key(row, name) != key:
+            name, row = self._filed(key)
+            if row is None:
                 stale.append(key)
                 continue
             self._leave(key)
@@ -199,10 +206,8 @@ class _Idle(_Scanner):
         stale: list[bytes] = []
         expired: list[Envelope] = []
         for key in keys:
-            _, name = transaction_rows.transaction_of_due(key)
-            data = self._shard.state.get(transaction_rows.transaction_key(name))
-            row = None if data is None else transaction_rows.decode_transaction(data)
-            if row is None or transaction_rows.transaction_due_key(row, name) != key:
+            name, row = self._filed(key)
+            if row is None:
                 stale.append(key)
             else:
                 expired.append(ExpireTransaction(name, -1, row.update_ms).envelope())

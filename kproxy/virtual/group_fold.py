@@ -217,10 +217,6 @@ class GroupFold:
         self._state.put(pending_key, None)
         self._state.put(transaction_rows.pending_by_partition_of_pending(pending_key), None)
 
-    def _any_pending(self, group: str) -> bool:
-        waiting = transaction_rows.pending_by_partition_range(group)
-        return bool(self._state.pending_offsets and self._state.some(*waiting, 1))
-
     def _forget_pending(self, group: str, key: PartitionKey, waiting: "_Waiting") -> None:
         """Offsets that wait go with what is committed."""
         for producer_id in waiting.producers(key):
@@ -268,7 +264,7 @@ class GroupFold:
             known = self._state.committed(group, key)
             if known is not None and known.time_ms == time_ms:
                 self._drop_offset(group, key)
-        nothing_left = nothing_left and not head.members and not self._any_pending(group)
+        nothing_left = nothing_left and not head.members and not self._state.any_pending(group)
         if nothing_left and head.empty_at_last_scan:
             self._drop_group(group, head)
         else:

@@ -210,6 +210,12 @@ class State:
             )
         return self._pending_offsets
 
+    def any_pending(self, group: str, key: PartitionKey | None = None) -> bool:
+        """Whether an offset of a group, or of one partition of it, waits so."""
+        if not self.pending_offsets:
+            return False
+        return bool(self.some(*transaction_rows.pending_by_partition_range(group, key), 1))
+
     def count_pending(self, change: int) -> None:
         count = self.pending_offsets + change
         self._pending_offsets = count
