@@ -11,6 +11,8 @@ from tests.kafka.groups import Classic, Modern, known
 from tests.kafka.transactions import Producer, alike_in_transactions
 from tests.real_kafka import Kafka
 
+NOBODY = 1 << 40  # a producer id that no Kafka has given out: a low one may be another test's
+
 
 def shown(cluster: Cluster, group: str, queue: str, partition: int = 0) -> None:
     """What readers of committed offsets see."""
@@ -25,7 +27,7 @@ def test_after_the_group_was_added(kafka: Kafka, server: Served, version: int) -
         cluster.make(queue, 2)
         group = queue + "-group"
         one = Producer(cluster, queue, tv=1)
-        one.but(pid=7, epoch=0).commit_offset(group, queue, 5, version=version)
+        one.but(pid=NOBODY, epoch=0).commit_offset(group, queue, 5, version=version)
         one.init()
         one.commit_offset(group, queue, 5, version=version)  # not added
         shown(cluster, group, queue)

@@ -4,6 +4,7 @@ Some transactional ids have their coordinator in this shard, others elsewhere; b
 protocol, commits and aborts, offsets of groups, markers that come twice or name what takes no part.
 """
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -401,7 +402,7 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
     for seed in range(100):
         try:
             await WithTransactions(seed).run()
-        except (AssertionError, snapshot.RowsDisagree):
+        except (AssertionError, snapshot.RowsDisagree, struct.error):  # a count below 0 is none
             return
     pytest.fail("nobody saw it")
 
