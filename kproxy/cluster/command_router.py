@@ -129,6 +129,7 @@ class CommandRouter:
                 Code(values["code"]),
                 int(values["number"]),
                 message=values.get("message"),
+                numbers=tuple(values.get("numbers", ())),
                 queue=None if queue is None else announced(queue["name"], queue["row"].encode()),
             ),
         )
@@ -240,6 +241,8 @@ class CommandRouter:
         values: dict[str, Any] = {"code": outcome.code, "number": outcome.number}
         if outcome.message is not None:
             values["message"] = outcome.message
+        if outcome.numbers:
+            values["numbers"] = outcome.numbers
         if queue is not None:
             values["queue"] = {"name": queue.name, "row": announcement(queue).decode()}
         key = outcome_key(envelope.writer, envelope.counter)

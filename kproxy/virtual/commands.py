@@ -23,6 +23,14 @@ from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import NOT_COMPACTED, Compaction
+from kproxy.virtual.share_commands import (
+    ChangeShares,
+    Forward,
+    LookAtShares,
+    NoteShareQueues,
+    SetShares,
+    SettleForward,
+)
 from kproxy.virtual.traits import TRAITS, DiskUse, by_items, of_kind, one, turn
 from kproxy.virtual.transaction_commands import (
     Begin,
@@ -38,10 +46,11 @@ from kproxy.virtual.types import QueueId
 
 __all__ = [
     "TRAITS", "AllocateProducerId", "Append", "AssignPartitions", "Begin", "ChangeGroup",
-    "Claim", "CommitOffsets", "Compact", "Complete", "ConfigureQueue", "Copy",
+    "ChangeShares", "Claim", "CommitOffsets", "Compact", "Complete", "ConfigureQueue", "Copy",
     "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue", "DropTombstone", "End", "Enlist",
-    "ExpireOffsets", "ExpireTransaction", "Foreign", "GrowQueue", "InitProducer", "Marker",
-    "QueueReady", "Replace", "TransactionCommit", "Trim",
+    "ExpireOffsets", "ExpireTransaction", "Foreign", "Forward", "GrowQueue", "InitProducer",
+    "LookAtShares", "Marker", "NoteShareQueues", "QueueReady", "Replace", "SetShares",
+    "SettleForward", "TransactionCommit", "Trim",
 ]  # fmt: skip
 _ROWS = 2  # partitions made in one unit of weight
 _PARTITIONS = re.compile(rb'"partitions": ?(\d{1,9})')

@@ -26,10 +26,7 @@ Body = bytes | memoryview
 
 
 class Kind(IntEnum):
-    """What an envelope asks for; `virtual.commands` has a class for each.
-
-    37 and up are kept for shares.
-    """
+    """What an envelope asks for; `virtual.commands` has a class for each."""
 
     FOREIGN = 0
     APPEND = 1
@@ -59,6 +56,12 @@ class Kind(IntEnum):
     COMPLETE = 34
     TRANSACTION_COMMIT = 35
     EXPIRE_TRANSACTION = 36
+    SHARE_SET = 37
+    SHARE = 38
+    SHARE_QUEUES = 39
+    SHARE_LOOK = 40
+    FORWARD = 42
+    SETTLE_FORWARD = 43
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

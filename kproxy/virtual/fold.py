@@ -46,6 +46,7 @@ from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.rows import Batch, Partition, Queue, Term
+from kproxy.virtual.share_fold import ShareFold
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_fold import TransactionFold
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
@@ -97,6 +98,7 @@ class Fold:
         groups = GroupFold(state, alone=shards == 1)
         self._participants = participants = ParticipantFold(state, groups, shared=shared)
         transactions = TransactionFold(state, shard, shards, participants)
+        shares = ShareFold(state, groups, shared=shared)
         self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
             Kind.APPEND: self._append,
             Kind.CREATE: self._create,
@@ -126,6 +128,12 @@ class Fold:
             Kind.COMPLETE: transactions.complete,
             Kind.TRANSACTION_COMMIT: participants.commit,
             Kind.EXPIRE_TRANSACTION: transactions.expire,
+            Kind.SHARE_SET: shares.set,
+            Kind.SHARE: shares.change,
+            Kind.SHARE_QUEUES: shares.note_queues,
+            Kind.SHARE_LOOK: shares.look,
+            Kind.FORWARD: shares.forward,
+            Kind.SETTLE_FORWARD: shares.settle,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

@@ -26,6 +26,7 @@ class Outcome(NamedTuple):
     queue: Queue | None = None
     codes: tuple[Code, ...] = ()  # one for each item of a command that has several
     epoch: int = -1  # of the producer whose id is in `number`
+    numbers: tuple[int, ...] = ()  # that were asked for
 
     @property
     def code_by_name(self) -> Code:

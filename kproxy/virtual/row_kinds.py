@@ -77,6 +77,11 @@ class RowKind(_Kind):
     PENDING_OFFSET = b"O", "published"  # an offset that is committed once its transaction is
     PENDING_BY_PARTITION = b"Q"  # the same by partition
     PENDING_COUNT = b"N", "published"  # how many pending offsets there are
+    SHARE_PARTITION = b"S", "published"  # how far a share group is in a partition
+    SHARE_STATES = b"C", "published"  # what became of 256 records of it, a byte each
+    SHARE_QUEUE = b"R", "published"  # a queue of a share group, in the group's shard
+    DEAD_LETTER = b"L", "published", "index"  # archived records that a dead-letter queue is to have
+    FORWARDED = b"M", "published"  # how far a partition has taken what another queue passes on
 
 
 class CatalogueRow(_Kind):

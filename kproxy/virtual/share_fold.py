@@ -1,0 +1,305 @@
+"""The fold's part for share groups: which records of a share partition are done, and what follows.
+
+Only the owner of a queue's shard decides about records, for it alone knows who holds them: a SHARE
+of anybody else is void. A state once terminal stays, and a count never falls, whatever comes late.
+"""
+
+from collections.abc import Iterator
+
+from kproxy.errors import Code
+from kproxy.protocol.batch import read_header
+from kproxy.virtual import rows, share_rows
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.group_fold import GroupFold
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import Partition
+from kproxy.virtual.share_commands import (
+    EARLIEST,
+    LATEST,
+    OWED,
+    ChangeShares,
+    Forward,
+    LookAtShares,
+    NoteShareQueues,
+    SetShares,
+    SettleForward,
+    ShareAction,
+    ShareChange,
+    ShareRuns,
+)
+from kproxy.virtual.share_rows import (
+    CHUNK,
+    COUNT_SHIFT,
+    EMPTY_CHUNK,
+    NOWHERE,
+    STATE_BITS,
+    TERMINAL,
+    Owed,
+    SharePartition,
+)
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey
+
+
+class ShareFold:
+    """Applies to a shard's state what share groups do."""
+
+    def __init__(self, state: State, groups: GroupFold, *, shared: bool) -> None:
+        self._state = state
+        self._groups = groups
+        self._shared = shared
+
+    # -- share partitions
+
+    def set(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """What is not there, or was set by a later command, is left as it is."""
+        group, changes, time_ms = SetShares.decode(envelope)
+        for change in changes:
+            self._set(group, change, time_ms)
+        return Outcome(Code.NONE)
+
+    def _set(self, group: str, change: ShareChange, time_ms: int) -> None:
+        partition = self._state.partition(change.key)
+        if partition is None:
+            return
+        known = share_rows.share_in(self._state.get, change.key, group)
+        if change.action == ShareAction.RESOLVE:
+            if known is not None and known.epoch == change.epoch and known.since_ms >= 0:
+                after = known._replace(start=change.start, end=change.start, since_ms=NOWHERE)
+                self._put(change.key, group, after)
+            return
+        if known is not None and known.epoch >= change.epoch:
+            return
+        if change.action == ShareAction.DROP:
+            if known is not None:
+                self._drop_states(change.key, group, known)
+                self._state.put(share_rows.share_key(change.key, group), None)
+            return
+        if change.action == ShareAction.INITIALISE and known is not None:
+            return
+        if known is not None:
+            self._drop_states(change.key, group, known)
+        start = _start_of(change.start, partition)
+        made = SharePartition(start, start, 0, change.epoch, time_ms, change.since_ms)
+        self._put(change.key, group, made)
+        self._state.touched.add(change.key)  # who waits there looks again
+
+    def _put(self, key: PartitionKey, group: str, row: SharePartition) -> None:
+        self._state.put(share_rows.share_key(key, group), row.encode())
+
+    def _drop_states(self, key: PartitionKey, group: str, row: SharePartition) -> None:
+        _Window(self._state, key, group, row).drop_chunks(row.start, row.end + CHUNK)
+
+    # -- records
+
+    def change(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Codes for each partition: UNKNOWN_TOPIC_OR_PARTITION where it is not the same any more.
+
+        The outcome's code is NOT_LEADER_OR_FOLLOWER, and nothing changes, where it was not the
+        owner who said so.
+        """
+        data = self._state.get(rows.TERM_KEY)
+        if data is not None and rows.decode_term(data).writer != envelope.writer:
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        group, partitions, _ = ChangeShares.decode(envelope)
+        owed: list[Owed] = []
+        codes = tuple(self._change(group, one, owed) for one in partitions)
+        for number, one in enumerate(owed):
+            self._state.file(share_rows.owed_key(log_offset, number), one.encode())
+        return Outcome(Code.NONE, log_offset, codes=codes)
+
+    def _change(self, group: str, asked: ShareRuns, owed: list[Owed]) -> Code:
+        state, key = self._state, asked.key
+        partition = state.partition(key)
+        known = share_rows.share_in(state.get, key, group)
+        if partition is None or known is None or known.epoch != asked.epoch or known.since_ms >= 0:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        window = _Window(state, key, group, known)
+        window.pass_to(partition.log_start)
+        for run in asked.runs:
+            first = max(run.first, window.start)
+            records = run.first + run.records - first
+            if records <= 0:
+                continue
+            ended = window.become(first, records, run.byte)
+            if run.cause & OWED and ended:
+                count, cause = run.byte >> COUNT_SHIFT, run.cause & ~OWED
+                owed += [Owed(key, at, some, count, cause, group) for at, some in ended]
+        self._put(key, group, window.written())
+        return Code.NONE
+
+    # -- what others ask
+
+    def look(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        group, keys = LookAtShares.decode(envelope)
+        numbers: list[int] = []
+        for key in keys:
+            numbers += stands(self._state, key, group)
+        return Outcome(Code.NONE, numbers=tuple(numbers))
+
+    def note_queues(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """NOT_COORDINATOR: the group is another by now."""
+        group, after, queues = NoteShareQueues.decode(envelope)
+        head = self._groups.head(group)
+        if head is None or head.version != after:
+            return Outcome(Code.NOT_COORDINATOR)
+        for queue_id, partitions in queues:
+            value = share_rows.encode_initialised(partitions) if partitions else None
+            self._state.put(share_rows.share_queue_key(group, queue_id), value)
+        return Outcome(Code.NONE)
+
+    # -- records that are passed on
+
+    def forward(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The outcome's number is the base offset; -1 where they were taken before."""
+        asked = Forward.decode(envelope)
+        state, key = self._state, asked.target
+        row = state.partition(key)
+        if row is None:
+            return self._void(log_offset, Outcome(Code.UNKNOWN_TOPIC_ID))
+        taken_key = share_rows.forwarded_key(key, asked.stream, asked.source, asked.group)
+        data = state.get(taken_key)
+        if data is not None and share_rows.decode_position(data) >= asked.position:
+            return self._void(log_offset, Outcome(Code.NONE))
+        state.put(taken_key, asked.position.encode())
+        header = read_header(asked.batch)
+        length = len(asked.batch)
+        place = LogLocation(location.segment, location.position, length)
+        base_offset = row.next_offset
+        if base_offset == row.log_start:
+            state.file(rows.retention_due_key(asked.look_ms, *key))  # it has records again
+        last_offset = base_offset + header.last_offset_delta
+        row.next_offset = last_offset + 1
+        row.size += length
+        if header.max_timestamp > row.max_time_ms:
+            row.max_time_ms, row.max_time_offset = header.max_timestamp, last_offset
+        state.put(
+            rows.batch_key(*key, last_offset),
+            rows.encode_batch(
+                *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
+                row.max_time_ms, False,
+            ),
+        )  # fmt: skip
+        state.put_partition(key, row)
+        state.count_live(place)
+        return Outcome(Code.NONE, base_offset)
+
+    def _void(self, log_offset: int, outcome: Outcome) -> Outcome:
+        if self._shared:  # a rebuild does not judge it again
+            self._state.put(rows.no_effect_key(log_offset), b"")
+        return outcome
+
+    def settle(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        for place in SettleForward.decode(envelope).places:
+            self._state.put(share_rows.owed_key(*place), None)
+        return Outcome(Code.NONE)
+
+
+def _start_of(start: int, partition: Partition) -> int:
+    if start == LATEST:
+        return partition.next_offset
+    if start == EARLIEST:
+        return partition.log_start
+    return start
+
+
+def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
+    """(start, lag) of a share partition; -1 where it is not there or not resolved."""
+    partition = state.partition(key)
+    known = share_rows.share_in(state.get, key, group)
+    if partition is None or known is None or known.since_ms >= 0:
+        return -1, -1
+    done = known.done
+    start = max(known.start, partition.log_start)
+    if start > known.start:
+        skipped = share_rows.states(state.get, key, group, known.start, min(start, known.end))
+        done -= skipped.translate(TERMINAL).count(1)
+    return start, max(0, partition.next_offset - start - done)
+
+
+class _Window:
+    """The states of one share partition while a SHARE is applied; chunks as they are needed."""
+
+    def __init__(self, state: State, key: PartitionKey, group: str, row: SharePartition) -> None:
+        self._state = state
+        self._prefix = share_rows.states_prefix(key, group)
+        self._row = row
+        self._chunks: dict[int, bytearray] = {}
+        self._changed: set[int] = set()
+        self.start, self._end, self._done = row.start, row.end, row.done
+
+    def _key(self, chunk: int) -> bytes:
+        return self._prefix + chunk.to_bytes(8, "big")
+
+    def _chunk(self, chunk: int) -> bytearray:
+        found = self._chunks.get(chunk)
+        if found is None:
+            data = self._state.get(self._key(chunk)) or EMPTY_CHUNK
+            found = self._chunks[chunk] = bytearray(data)
+        return found
+
+    def _parts(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(chunk, begin, end) in it: what a stretch of offsets is made of."""
+        while start < end:
+            chunk, begin = divmod(start, CHUNK)
+            upto = min(CHUNK, end - chunk * CHUNK)
+            yield chunk, begin, upto
+            start = chunk * CHUNK + upto
+
+    def pass_to(self, log_start: int) -> None:
+        """The log may begin later by now: what was before it is not counted any more."""
+        if log_start <= self.start:
+            return
+        for chunk, begin, end in self._parts(self.start, min(log_start, self._end)):
+            self._done -= self._chunk(chunk)[begin:end].translate(TERMINAL).count(1)
+        self.drop_chunks(self.start, min(log_start, self._end + CHUNK))
+        self.start = log_start
+        self._end = max(self._end, log_start)
+
+    def become(self, first: int, records: int, byte: int) -> list[tuple[int, int]]:
+        """Records become what a run says; runs of those that are terminal by it."""
+        ended: list[tuple[int, int]] = []
+        self._end = max(self._end, first + records)
+        for chunk, begin, end in self._parts(first, first + records):
+            states = self._chunk(chunk)
+            self._changed.add(chunk)
+            before, base = states[begin:end], chunk * CHUNK
+            if not before.translate(TERMINAL).count(1) and max(before) <= byte:
+                states[begin:end] = bytes([byte]) * (end - begin)
+                self._note(ended, base + begin, end - begin, byte)
+                continue
+            for index in range(begin, end):
+                if not TERMINAL[states[index]]:
+                    count = max(states[index], byte) >> COUNT_SHIFT
+                    states[index] = byte & STATE_BITS | count << COUNT_SHIFT
+                    self._note(ended, base + index, 1, byte)
+        return ended
+
+    def _note(self, ended: list[tuple[int, int]], first: int, records: int, byte: int) -> None:
+        if not TERMINAL[byte]:
+            return
+        self._done += records
+        if ended and sum(ended[-1]) == first:
+            ended[-1] = ended[-1][0], ended[-1][1] + records
+        else:
+            ended.append((first, records))
+
+    def written(self) -> SharePartition:
+        """The row as it is now, once the start has moved over what is done."""
+        start, end = self.start, self._end
+        for chunk, begin, upto in self._parts(start, end):
+            found = self._chunk(chunk).translate(TERMINAL).find(0, begin, upto)
+            start = chunk * CHUNK + (upto if found < 0 else found)
+            if found >= 0:
+                break
+        self._done -= start - self.start
+        for chunk in self._changed:
+            self._state.put(self._key(chunk), bytes(self._chunk(chunk)))
+        self.drop_chunks(self._row.start, start if start < end else end + CHUNK)
+        return self._row._replace(start=start, end=end, done=self._done)
+
+    def drop_chunks(self, start: int, end: int) -> None:
+        """Those that lie before `end` as a whole."""
+        for chunk in range(start // CHUNK, end // CHUNK):
+            if self._state.get(self._key(chunk)) is not None:
+                self._state.put(self._key(chunk), None)
