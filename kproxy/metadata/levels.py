@@ -9,13 +9,15 @@ level as a feature (KIP-584): `kafka-features.sh` shows and upgrades it.
 from typing import Protocol
 
 OLDEST = 1
-NEWEST = 4
+NEWEST = 5
 CALLS_FROM = 2
 """All workers call the owner of a log that they append to (`upstream.link`)."""
 COMPACTION_FROM = 3
 """Queues may be compacted."""
 TRANSACTIONS_FROM = 4
 """Producers may have transactional ids."""
+SHARES_FROM = 5
+"""Groups may be share groups, and have settings."""
 FEATURE = "kproxy.level"
 
 

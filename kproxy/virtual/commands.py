@@ -19,6 +19,7 @@ import orjson  # a tenth of what the standard library's costs for each new queue
 
 from kproxy.virtual import group_rows
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
 from kproxy.virtual.row_kinds import RowKind
@@ -46,11 +47,11 @@ from kproxy.virtual.types import QueueId
 
 __all__ = [
     "TRAITS", "AllocateProducerId", "Append", "AssignPartitions", "Begin", "ChangeGroup",
-    "ChangeShares", "Claim", "CommitOffsets", "Compact", "Complete", "ConfigureQueue", "Copy",
-    "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue", "DropTombstone", "End", "Enlist",
-    "ExpireOffsets", "ExpireTransaction", "Foreign", "Forward", "GrowQueue", "InitProducer",
-    "LookAtShares", "Marker", "NoteShareQueues", "QueueReady", "Replace", "SetShares",
-    "SettleForward", "TransactionCommit", "Trim",
+    "ChangeShares", "Claim", "CommitOffsets", "Compact", "Complete", "ConfigureGroup",
+    "ConfigureQueue", "Copy", "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue",
+    "DropTombstone", "End", "Enlist", "ExpireOffsets", "ExpireTransaction", "Foreign", "Forward",
+    "GrowQueue", "InitProducer", "LookAtShares", "Marker", "NoteShareQueues", "QueueReady",
+    "Replace", "SetShares", "SettleForward", "TransactionCommit", "Trim",
 ]  # fmt: skip
 _ROWS = 2  # partitions made in one unit of weight
 _PARTITIONS = re.compile(rb'"partitions": ?(\d{1,9})')

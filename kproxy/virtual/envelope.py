@@ -60,6 +60,7 @@ class Kind(IntEnum):
     SHARE = 38
     SHARE_QUEUES = 39
     SHARE_LOOK = 40
+    CONFIGURE_GROUP = 41
     FORWARD = 42
     SETTLE_FORWARD = 43
 

@@ -40,6 +40,7 @@ from kproxy.virtual.commands import (
     Trim,
 )
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.group_config_fold import GroupConfigFold
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
@@ -132,6 +133,7 @@ class Fold:
             Kind.SHARE: shares.change,
             Kind.SHARE_QUEUES: shares.note_queues,
             Kind.SHARE_LOOK: shares.look,
+            Kind.CONFIGURE_GROUP: GroupConfigFold(state).configure,
             Kind.FORWARD: shares.forward,
             Kind.SETTLE_FORWARD: shares.settle,
         }

@@ -80,6 +80,7 @@ class RowKind(_Kind):
     SHARE_PARTITION = b"S", "published"  # how far a share group is in a partition
     SHARE_STATES = b"C", "published"  # what became of 256 records of it, a byte each
     SHARE_QUEUE = b"R", "published"  # a queue of a share group, in the group's shard
+    GROUP_CONFIG = b"E", "published"  # what is set of a group, in its shard
     DEAD_LETTER = b"L", "published", "index"  # archived records that a dead-letter queue is to have
     FORWARDED = b"M", "published"  # how far a partition has taken what another queue passes on
 
@@ -89,6 +90,7 @@ class CatalogueRow(_Kind):
 
     QUEUE = b"q"  # an announced queue by name; a record of the queues topic begins alike
     NAME = b"i"  # a queue's name by its id
+    GROUP = b"g"  # what is set of a group; a record of the queues topic begins alike
     DOUBT = b"d"  # the topic's last word on a name may differ from what is cached
     SEEN = b"s"  # while the topic is read again: that it speaks of a name
     NEXT_OFFSET = b"m"  # how far the topic was read

@@ -18,6 +18,7 @@ from kproxy.virtual.commands import (
     CommitOffsets,
     Compact,
     Complete,
+    ConfigureGroup,
     ConfigureQueue,
     CreateQueue,
     DeleteGroup,
@@ -93,6 +94,8 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (AllocateProducerId(), None, Kind.PRODUCER_ID, (0, 0, 0), b""),
     (Claim(), None, Kind.CLAIM, (0, 0, 0), b""),
     (Foreign(), None, Kind.FOREIGN, (0, 0, 0), b""),
+    (ConfigureGroup("g", {"a": "1"}, ["b"], False), None, Kind.CONFIGURE_GROUP, (0, 0, 0),
+     b'{"group":"g","set":{"a":"1"},"drop":["b"],"all":false}'),
     (DeleteGroup("g"), None, Kind.DELETE_GROUP, (0, 0, 0), b'{"group":"g"}'),
     (COMMIT, lambda: COMMIT.envelope(1), Kind.COMMIT, (0, 0, 9),
      b'{"group":"g","member":"m","epoch":3,"offsets":[["' + ID.encode()
@@ -188,7 +191,15 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "EXPIRE_TRANSACTION",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
-    assert modest == {"COMMIT", "GROUP", "CONFIGURE", "COPY", "REPLACE", "TRANSACTION_COMMIT"}
+    assert modest == {
+        "COMMIT",
+        "GROUP",
+        "CONFIGURE",
+        "CONFIGURE_GROUP",
+        "COPY",
+        "REPLACE",
+        "TRANSACTION_COMMIT",
+    }
 
 
 def story() -> list[Envelope]:
@@ -225,6 +236,7 @@ def story() -> list[Envelope]:
     version = next(i for i, e in enumerate(log) if e.kind == Kind.COMMIT)
     log += [group(version, 1, {"m": ROW})]
     log += [group(len(log) - 1, 0, {"m": None}), DeleteGroup("g").envelope()]
+    log += [ConfigureGroup("g", {"a": "1"}, []).envelope()]
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
     log += transactions(len(log))
