@@ -1,0 +1,1 @@
+"""Share groups (KIP-932) beside the records: who holds which records until when."""

@@ -1,0 +1,499 @@
+"""Which records of a share partition are available, acquired or done: the owner's memory of it.
+
+Pure: no clock, no log. Times are seconds that the caller gives. What must survive comes out as
+`Run`s for a SHARE; until that is durable its records are *pending*, and nobody can touch them.
+
+The states of the window, from `start` on, are one byte an offset, as the rows have them. Two more
+states are only here: PENDING, and DELAYED, where a record is not given again yet.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import groupby
+from math import inf
+from typing import NamedTuple
+
+from kproxy.virtual.share_commands import Cause, Run
+from kproxy.virtual.share_rows import (
+    COUNT_MAX,
+    COUNT_SHIFT,
+    STATE_BITS,
+    TERMINAL,
+    RecordState,
+    state_byte,
+)
+
+_ACQUIRED, _PENDING, _DELAYED = int(RecordState.ACQUIRED), 5, 6
+_KEEP = 0xFF ^ STATE_BITS
+_IS_AVAILABLE = bytes(not byte & STATE_BITS for byte in range(256))
+_IS_ACQUIRED = bytes(byte & STATE_BITS == _ACQUIRED for byte in range(256))
+_TO_PENDING = bytes(byte & _KEEP | _PENDING for byte in range(256))
+_TO_ACQUIRED = bytes(byte & _KEEP | _ACQUIRED for byte in range(256))
+_TO_AVAILABLE = bytes(byte & _KEEP for byte in range(256))
+_GAP = state_byte(RecordState.ARCHIVED, 0)
+
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+"""Types of acknowledgement."""
+
+
+class Range(NamedTuple):
+    """Acquired records that were delivered equally often."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class Lease:
+    """Who holds some records until when."""
+
+    __slots__ = ("deadline", "first", "last", "member")
+
+    def __init__(self, first: int, last: int, member: str, deadline: float) -> None:
+        self.first, self.last = first, last
+        self.member, self.deadline = member, deadline
+
+
+def _first(lease: Lease) -> int:
+    return lease.first
+
+
+class Limits(NamedTuple):
+    """What the group's settings say, and what one fetch asks for."""
+
+    deliveries_max: int
+    window_max: int
+    records_max: int
+    exact: bool = False  # record_limit: one range, never more than `records_max`
+    batch_size: int = 0  # ranges are cut at the end of a batch once they have so many
+
+
+class Acquired(NamedTuple):
+    """`ranges` are given to the member; `runs` are to be logged, `redelivered` before that."""
+
+    ranges: list[Range]
+    runs: list[Run]
+    redelivered: bool
+
+
+class Pending(NamedTuple):
+    """Records on their way into the log, and who had them: `settle` or `take_back`."""
+
+    runs: list[Run]
+    held: list[Lease]
+
+
+class InvalidState(Exception):
+    """Somebody acknowledges what it does not hold."""
+
+
+class BeyondEnd(Exception):
+    """Somebody acknowledges what nobody was given yet."""
+
+
+class Window:
+    """The records of one share partition between its start and its end."""
+
+    __slots__ = ("_delayed", "_leases", "_pending", "_states", "start")
+
+    def __init__(self, start: int, states: bytearray) -> None:
+        self.start = start
+        self._states = states
+        self._leases: list[Lease] = []
+        self._delayed: list[tuple[float, int, int]] = []  # until when, first, last
+        self._pending = 0
+        self._move_start()
+
+    @property
+    def end(self) -> int:
+        """The offset behind all that was ever delivered."""
+        return self.start + len(self._states)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the rows say all there is to say."""
+        return not (self._leases or self._delayed or self._pending)
+
+    @property
+    def held(self) -> int:
+        """How many records members hold."""
+        return sum(lease.last - lease.first + 1 for lease in self._leases)
+
+    def counts(self) -> dict[int, int]:
+        """How many records in the window were delivered so often, and are not done."""
+        found: dict[int, int] = {}
+        for byte in set(self._states):
+            if not TERMINAL[byte]:
+                deliveries = byte >> COUNT_SHIFT
+                found[deliveries] = found.get(deliveries, 0) + self._states.count(byte)
+        return found
+
+    def next_available(self) -> int:
+        """The first offset that somebody may be given: `end` where the window has none."""
+        found = self._states.translate(_IS_AVAILABLE).find(1)
+        return self.end if found < 0 else self.start + found
+
+    def has_room(self, window_max: int) -> bool:
+        """Whether records from `end` on may be acquired."""
+        return len(self._states) < window_max
+
+    # -- acquiring
+
+    def acquire(
+        self, member: str, batches: Iterable[tuple[int, int]], end: int, limits: Limits,
+        deadline: float,
+    ) -> Acquired:  # fmt: skip
+        """Give a member what is available of some batches (first and last offset, ascending).
+
+        They are all that there is to be given from `next_available` on to before `end`: what lies
+        between them is not there any more, or was aborted, and is archived.
+        """
+        taken = _Taking(limits)
+        expected = self.next_available()
+        for first, last in batches:
+            if taken.full:
+                break
+            first = max(first, self.start)
+            self._archive_gap(expected, first, taken)
+            expected = last + 1
+            if not self._take_batch(first, last, taken):
+                break
+        else:
+            self._archive_gap(expected, end, taken)
+        for found in taken.ranges:
+            self._insert(Lease(found.first, found.last, member, deadline))
+        self._move_start()
+        return Acquired(taken.ranges, taken.runs, taken.redelivered)
+
+    def _archive_gap(self, first: int, end: int, taken: "_Taking") -> None:
+        if first >= end:
+            return
+        self._grow(end)
+        for at, upto, byte in list(self._runs_in(first, end)):
+            if _IS_AVAILABLE[byte]:
+                self._put(at, upto, _GAP)
+                taken.runs.append(Run(at, upto - at, _GAP))
+
+    def _take_batch(self, first: int, last: int, taken: "_Taking") -> bool:
+        """Take what is available of a batch; whether to go on with the next one."""
+        limits, size = taken.limits, last - first + 1
+        for at, end, byte in list(self._runs_in(first, min(last + 1, self.end))):
+            if not _IS_AVAILABLE[byte]:
+                continue
+            deliveries = byte >> COUNT_SHIFT
+            if not taken.goes_on(at, deliveries + 1):
+                return False
+            if deliveries >= limits.deliveries_max:
+                archived = state_byte(RecordState.ARCHIVED, deliveries)
+                self._put(at, end, archived)
+                taken.runs.append(Run(at, end - at, archived, Cause.DELIVERY_LIMIT))
+                continue
+            room = _room_for(deliveries, size, limits)
+            if room is not None:  # poison is found by giving less each time, and nothing with it
+                if taken.count:
+                    return False
+                self._take(at, min(end, at + room), byte, taken)
+                return False
+            if limits.exact and end - at >= taken.left:
+                self._take(at, at + taken.left, byte, taken)
+                return False
+            self._take(at, end, byte, taken)
+        fresh = max(first, self.end)
+        if fresh > last:
+            return True
+        if not self.has_room(limits.window_max) or not taken.goes_on(fresh, 1):
+            return False
+        end = last + 1
+        if limits.exact:
+            end = min(end, fresh + taken.left, self.start + limits.window_max)
+        self._grow(end)
+        self._take(fresh, end, 0, taken)
+        return end == last + 1
+
+    def _take(self, first: int, end: int, byte: int, taken: "_Taking") -> None:
+        deliveries = min((byte >> COUNT_SHIFT) + 1, COUNT_MAX)
+        self._put(first, end, _ACQUIRED | deliveries << COUNT_SHIFT)
+        taken.take(first, end - 1, deliveries)
+        if deliveries > 1:
+            taken.redelivered = True
+            again = state_byte(RecordState.AVAILABLE, deliveries)
+            taken.runs.append(Run(first, end - first, again))
+
+    # -- acknowledging
+
+    def check(self, member: str, first: int, last: int) -> None:
+        """Raises InvalidState, BeyondEnd. What lies before the start may always be acknowledged."""
+        if last >= self.end:
+            raise BeyondEnd
+        first = max(first, self.start)
+        if first > last:
+            return
+        part = self._states[first - self.start : last + 1 - self.start]
+        if part.translate(_IS_ACQUIRED).count(1) != len(part):
+            raise InvalidState
+        if any(lease.member != member for lease in self._leases_in(first, last)):
+            raise InvalidState
+
+    def acknowledge(
+        self, first: int, last: int, types: Sequence[int], deliveries_max: int, deadline: float
+    ) -> Pending:
+        """What a member says of records that it holds: one type, or one for each. After `check`.
+
+        Renewed ones are held until `deadline`, at once.
+        """
+        pending = Pending([], [])
+        if types.count(types[0]) == len(types):
+            self._say(first, last, types[0], deliveries_max, deadline, pending)
+            return pending
+        at = first
+        for kind, some in groupby(types):
+            end = at + len(list(some))
+            self._say(at, end - 1, kind, deliveries_max, deadline, pending)
+            at = end
+        return pending
+
+    def _say(
+        self, first: int, last: int, kind: int, deliveries_max: int, deadline: float,
+        pending: Pending,
+    ) -> None:  # fmt: skip
+        first = max(first, self.start)
+        if first > last:
+            return
+        if kind == RENEW:
+            self._renew(first, last, deadline)
+            return
+        pending.held.extend(self._cut(first, last))
+        self._decide(first, last, kind, deliveries_max, pending)
+
+    def _decide(
+        self, first: int, last: int, kind: int, deliveries_max: int, pending: Pending
+    ) -> None:
+        for at, end, byte in list(self._runs_in(first, last + 1)):
+            deliveries = byte >> COUNT_SHIFT
+            state, cause = RecordState.ARCHIVED, Cause.NONE
+            if kind == ACCEPT:
+                state = RecordState.ACKNOWLEDGED
+            elif kind == REJECT:
+                cause = Cause.REJECTED
+            elif kind == RELEASE:
+                if deliveries < deliveries_max:
+                    state = RecordState.AVAILABLE
+                else:
+                    cause = Cause.DELIVERY_LIMIT
+            pending.runs.append(Run(at, end - at, state_byte(state, deliveries), cause))
+            self._put(at, end, byte & _KEEP | _PENDING)
+            self._pending += end - at
+
+    def settle(self, pending: Pending, backoff: Sequence[float], now: float) -> None:
+        """It is in the log. `backoff`: seconds to the next delivery, after the first, second..."""
+        for first, records, byte, _ in pending.runs:
+            self._pending -= records
+            first, end = max(first, self.start), first + records
+            if first >= end:
+                continue
+            if not _IS_AVAILABLE[byte]:
+                self._put(first, end, byte)
+                continue
+            deliveries = byte >> COUNT_SHIFT
+            if not (backoff and deliveries):
+                self._put(first, end, byte)
+                continue
+            self._put(first, end, byte | _DELAYED)
+            until = now + backoff[min(deliveries, len(backoff)) - 1]
+            heappush(self._delayed, (until, first, end - 1))
+        self._move_start()
+
+    def take_back(self, pending: Pending) -> None:
+        """It is not in the log: who held the records holds them still, as long as before."""
+        for _, records, _, _ in pending.runs:
+            self._pending -= records
+        for lease in pending.held:
+            first = max(lease.first, self.start)
+            if first <= lease.last:
+                self._translate(first, lease.last + 1, _TO_ACQUIRED)
+                self._insert(Lease(first, lease.last, lease.member, lease.deadline))
+
+    # -- giving back
+
+    def expire(self, now: float, deliveries_max: int) -> Pending:
+        """Take from members what they hold for too long."""
+        late = [lease for lease in self._leases if lease.deadline <= now]
+        return self._release(late, deliveries_max)
+
+    def release(self, member: str, deliveries_max: int) -> Pending:
+        """Take from a member all that it holds."""
+        return self._release([one for one in self._leases if one.member == member], deliveries_max)
+
+    def _release(self, leases: list[Lease], deliveries_max: int) -> Pending:
+        pending = Pending([], leases)
+        if leases:
+            gone = set(map(id, leases))
+            self._leases = [lease for lease in self._leases if id(lease) not in gone]
+        for lease in leases:
+            self._decide(lease.first, lease.last, RELEASE, deliveries_max, pending)
+        return pending
+
+    def resume(self, now: float) -> bool:
+        """Records may be given again whose time has come; whether there are any."""
+        any_due = False
+        while self._delayed and self._delayed[0][0] <= now:
+            _, first, last = heappop(self._delayed)
+            first = max(first, self.start)
+            for at, end, byte in list(self._runs_in(first, min(last + 1, self.end))):
+                if byte & STATE_BITS == _DELAYED:
+                    self._put(at, end, byte & _KEEP)
+                    any_due = True
+        return any_due
+
+    @property
+    def due(self) -> float:
+        """When there is something to expire or to resume; infinity: never."""
+        delayed = self._delayed[0][0] if self._delayed else inf
+        return min(delayed, min((lease.deadline for lease in self._leases), default=inf))
+
+    def trim(self, log_start: int) -> None:
+        """The log begins later: what was before it is nobody's any more."""
+        if log_start <= self.start:
+            return
+        for lease in self._leases:
+            lease.first = max(lease.first, log_start)
+        self._leases = [lease for lease in self._leases if lease.first <= lease.last]
+        del self._states[: log_start - self.start]
+        self.start = log_start
+        self._move_start()
+
+    # -- leases
+
+    def _leases_in(self, first: int, last: int) -> Iterator[Lease]:
+        at = max(0, bisect_right(self._leases, first, key=_first) - 1)
+        for index in range(at, len(self._leases)):
+            lease = self._leases[index]
+            if lease.first > last:
+                return
+            if lease.last >= first:
+                yield lease
+
+    def _insert(self, lease: Lease) -> None:
+        at = bisect_right(self._leases, lease.first, key=_first)
+        self._leases.insert(at, lease)
+
+    def _cut(self, first: int, last: int) -> list[Lease]:
+        """Take these records out of the leases that have them; the parts that were taken."""
+        taken = []
+        for lease in list(self._leases_in(first, last)):
+            taken.append(
+                Lease(max(first, lease.first), min(last, lease.last), lease.member, lease.deadline)
+            )
+            if lease.first < first and lease.last > last:
+                self._insert(Lease(last + 1, lease.last, lease.member, lease.deadline))
+                lease.last = first - 1
+            elif lease.first < first:
+                lease.last = first - 1
+            elif lease.last > last:
+                lease.first = last + 1
+            else:
+                del self._leases[self._index_of(lease)]
+        return taken
+
+    def _index_of(self, lease: Lease) -> int:
+        at = bisect_right(self._leases, lease.first, key=_first) - 1
+        while self._leases[at] is not lease:
+            at -= 1
+        return at
+
+    def _renew(self, first: int, last: int, deadline: float) -> None:
+        for part in self._cut(first, last):
+            self._insert(Lease(part.first, part.last, part.member, deadline))
+
+    # -- states
+
+    def _runs_in(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(first, end, byte) of runs that are the same; nothing outside the window."""
+        if first >= end:
+            return
+        part = bytes(self._states[first - self.start : end - self.start])
+        if part.count(part[0]) == len(part):
+            yield first, first + len(part), part[0]
+            return
+        at = first
+        for byte, some in groupby(part):
+            count = sum(1 for _ in some)
+            yield at, at + count, byte
+            at += count
+
+    def _put(self, first: int, end: int, byte: int) -> None:
+        self._states[first - self.start : end - self.start] = bytes((byte,)) * (end - first)
+
+    def _translate(self, first: int, end: int, table: bytes) -> None:
+        part = slice(first - self.start, end - self.start)
+        self._states[part] = self._states[part].translate(table)
+
+    def _grow(self, end: int) -> None:
+        if end > self.end:
+            self._states.extend(bytes(end - self.end))
+
+    def _move_start(self) -> None:
+        """Over what is done."""
+        states = self._states
+        if states and TERMINAL[states[0]]:
+            found = states.translate(TERMINAL).find(0)
+            done = len(states) if found < 0 else found
+            del states[:done]
+            self.start += done
+
+
+def _room_for(deliveries: int, size: int, limits: Limits) -> int | None:
+    """How many records of a batch are given together after so many deliveries; None: all.
+
+    As Kafka isolates poison (KIP-932, 4.2): half as many each time, the last time one alone.
+    """
+    limit = limits.deliveries_max
+    throttled = max(2, (limit + 1) // 2)
+    if deliveries < throttled:
+        return None
+    if deliveries >= limit - 1:
+        return 1
+    return max(1, size >> (deliveries - throttled + 1))
+
+
+class _Taking:
+    """What one fetch has taken so far."""
+
+    __slots__ = ("count", "limits", "ranges", "redelivered", "runs")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.ranges: list[Range] = []
+        self.runs: list[Run] = []
+        self.redelivered = False
+        self.count = 0
+
+    @property
+    def left(self) -> int:
+        return self.limits.records_max - self.count
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self.limits.records_max
+
+    def goes_on(self, first: int, deliveries: int) -> bool:
+        """Whether what begins here may be taken, too: an exact fetch has one range."""
+        if not self.limits.exact or not self.ranges:
+            return True
+        before = self.ranges[-1]
+        return before.last + 1 == first and before.deliveries == deliveries
+
+    def take(self, first: int, last: int, deliveries: int) -> None:
+        """Ranges go on over batches till they have as many records as the fetch likes."""
+        self.count += last - first + 1
+        if self.ranges:
+            before = self.ranges[-1]
+            if (
+                before.last + 1 == first
+                and before.deliveries == deliveries
+                and (self.limits.exact or before.last - before.first + 1 < self.limits.batch_size)
+            ):
+                self.ranges[-1] = before._replace(last=last)
+                return
+        self.ranges.append(Range(first, last, deliveries))
