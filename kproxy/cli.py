@@ -12,7 +12,7 @@ import anyio
 import click
 
 from kproxy import __version__
-from kproxy.config import BadConfig, Config, load
+from kproxy.config import FIELDS, BadConfig, Config, load
 from kproxy.errors import CannotStart, first_of
 from kproxy.logs import configure
 from kproxy.loop.garbage import collect_less
@@ -42,7 +42,7 @@ def _settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """An option for each of these fields of Config, or all, with its default in the help."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, field in reversed(Config.model_fields.items()):
+        for name, field in reversed(FIELDS.items()):
             if names and name not in names:
                 continue
             flag = name.replace("_", "-")

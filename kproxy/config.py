@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ByteSize,
     ConfigDict,
@@ -23,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from kproxy.config_of_groups import GroupsConfig
 from kproxy.log.local import Sync
 
 ENV_PREFIX = "KPROXY_"
@@ -72,7 +72,7 @@ MessageBytes = Annotated[Bytes, Field(ge=1000, le=1_000_000_000)]
 CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
 
 
-class Config(BaseModel):
+class Config(GroupsConfig):
     """All settings of one worker. Bytes may be written 64MiB; times are milliseconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -164,15 +164,6 @@ class Config(BaseModel):
     )
     group_session_ms_min: PositiveInt = Field(6000, description="shortest session of a member")
     group_session_ms_max: PositiveInt = Field(1_800_000, description="longest session of a member")
-    group_consumer_session_ms: PositiveInt = Field(
-        45_000, description="session of a member of the consumer protocol (KIP-848)"
-    )
-    group_consumer_heartbeat_ms: PositiveInt = Field(
-        5000, description="time between its heartbeats"
-    )
-    group_consumer_assignment_interval_ms: NonNegativeInt = Field(
-        1000, description="least time between two assignments of such a group (KIP-1263)"
-    )
     groups_joined_max: PositiveInt = Field(
         100_000, description="groups with members, or being joined, of one shard"
     )
@@ -262,6 +253,12 @@ class Config(BaseModel):
     @property
     def advertised_address(self) -> tuple[str, int]:
         return _split(self.advertise or self.listen)
+
+
+FIELDS = dict(
+    sorted(Config.model_fields.items(), key=lambda field: field[0] in GroupsConfig.model_fields)
+)
+"""Of `Config`, as they are shown: those of groups last."""
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -186,6 +186,13 @@ class CatalogueCache:
         for key, value in self.kv.scan(queue_key(first), CatalogueRow.QUEUE.range()[1]):
             yield decode_queue(name_of(key), value)
 
+    def group_row(self, group: str) -> bytes | None:
+        home = self._home(group)
+        return None if home is None else StateLookup(home.state).group_row(group)
+
+    def configured_groups(self) -> Iterator[str]:
+        return iter(())
+
     def _announced(self, name: str) -> Queue | None:
         data = self.kv.get(queue_key(name))
         return None if data is None else decode_queue(name, data)

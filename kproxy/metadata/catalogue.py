@@ -13,6 +13,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.virtual.commands import CreateQueue
 from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.group_config_rows import group_config_key
 from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue, decode_queue, name_of, queue_key
@@ -85,6 +86,14 @@ class Lookup(Protocol):
         """Every queue by name, from this name on."""
         ...
 
+    def group_row(self, group: str) -> bytes | None:
+        """What is set of a group (`virtual.group_config_rows`)."""
+        ...
+
+    def configured_groups(self) -> Iterator[str]:
+        """Groups of which something is set."""
+        ...
+
 
 def _usable(queue: Queue | None) -> Queue | None:
     return queue if queue is not None and queue.partitions else None
@@ -109,6 +118,13 @@ class StateLookup:
     def all(self, first: str = "") -> Iterator[Queue]:
         for key, value in self._state.kv.scan(queue_key(first), RowKind.QUEUE.range()[1]):
             yield decode_queue(name_of(key), value)
+
+    def group_row(self, group: str) -> bytes | None:
+        return self._state.get(group_config_key(group))
+
+    def configured_groups(self) -> Iterator[str]:
+        for key, _ in self._state.kv.scan(*RowKind.GROUP_CONFIG.range()):
+            yield name_of(key)
 
 
 class Catalogue(Generic[Ticket]):

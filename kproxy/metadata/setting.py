@@ -30,11 +30,11 @@ _WHOLE = re.compile(r"[+-]?\d{1,20}")  # of any script, as Long.parseLong takes 
 _DECIMAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?)[fFdD]?", re.ASCII)
 _HEXADECIMAL = re.compile(r"([+-]?0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d{1,5})[fFdD]?", re.ASCII)
 _SIGHT = 32  # a longer number is none
-_SPACE = "".join(map(chr, range(33)))  # what Java's trim takes away
+SPACE = "".join(map(chr, range(33)))  # what Java's trim takes away
 
 
 def _whole(value: str, least: int, most: int) -> int:
-    value = value.strip(_SPACE)
+    value = value.strip(SPACE)
     if len(value) > _SIGHT or not _WHOLE.fullmatch(value) or not least <= int(value) <= most:
         raise ValueError("it must be a whole number")
     return int(value)
@@ -70,7 +70,7 @@ def decimal(least: float, most: float) -> Read:
 
     def read(value: str) -> str:
         try:
-            number = _decimal(value.strip(_SPACE))
+            number = _decimal(value.strip(SPACE))
         except (ValueError, OverflowError):
             number = float("nan")
         if not least <= number <= most:
@@ -82,7 +82,7 @@ def decimal(least: float, most: float) -> Read:
 
 def boolean(value: str) -> str:
     """true or false."""
-    value = value.strip(_SPACE).lower()
+    value = value.strip(SPACE).lower()
     if value not in ("true", "false"):
         raise ValueError("it must be true or false")
     return value
@@ -92,7 +92,7 @@ def one_of(*allowed: str) -> Read:
     """One of some words."""
 
     def read(value: str) -> str:
-        value = value.strip(_SPACE)
+        value = value.strip(SPACE)
         if value not in allowed:
             raise ValueError(f"it must be {' or '.join(allowed)}")
         return value
@@ -102,8 +102,8 @@ def one_of(*allowed: str) -> Read:
 
 def parts(value: str) -> list[str]:
     """The parts of a list, as Kafka cuts it."""
-    value = value.strip(_SPACE)
-    return [part.strip(_SPACE) for part in value.split(",")] if value else []
+    value = value.strip(SPACE)
+    return [part.strip(SPACE) for part in value.split(",")] if value else []
 
 
 def list_of(*allowed: str) -> Read:

@@ -19,6 +19,7 @@ from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.memory_budget import MemoryBudget, ResponseBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
+from kproxy.metadata.group_settings import GroupRules, GroupSettings
 from kproxy.metadata.levels import Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.metadata.setting import Setting
@@ -176,6 +177,8 @@ class Worker:
         self.clock = clock
         self.counters = Counters()
         self.now_ms = clock.now_ms
+        self.group_rules = GroupRules(config.broker_values())
+        self._group_row = lookup.group_row
         self.groups = Coordinators(routes.all, config, lookup, clock.now_ms)
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.stopping = False
@@ -235,6 +238,11 @@ class Worker:
             return self.shard(group)
         except KafkaError:
             raise KafkaError(Code.NOT_COORDINATOR) from None
+
+    def group_settings(self, group: str) -> GroupSettings:
+        """What is set of a group, by whichever worker; its shard's owner has it first."""
+        row = self._group_row(group)
+        return self.group_rules.defaults if row is None else self.group_rules.of_row(row)
 
     def any_shard(self) -> Shard:
         """A shard that this worker serves, for what belongs to none. Raises KafkaError."""

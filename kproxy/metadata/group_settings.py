@@ -1,0 +1,404 @@
+"""The settings of a group: all of Kafka 4.3's (`GroupConfig`), some of 4.4's, and kproxy's own.
+
+What a group does not set, the worker says (`config_of_groups`). Checks and their texts follow
+Kafka's. Groups of Kafka Streams' own protocol are not served: their settings are kept and shown.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata.setting import (
+    BOOLEAN,
+    INT,
+    INT_MAX,
+    SPACE,
+    STRING,
+    Read,
+    Setting,
+    boolean,
+    parts,
+    whole,
+)
+from kproxy.virtual.group_config_rows import decode_group_configs
+from kproxy.virtual.partitioner import name_fault
+
+DEAD_LETTERS = "errors.deadletterqueue.topic.name"
+COPIES_RECORD = "errors.deadletterqueue.copy.record.enable"
+RETRY_BACKOFF = "kproxy.share.retry.backoff.ms"
+BACKOFFS_MAX = 20
+_PARSED_MAX = 10_000
+_VALUE_MAX = 10_000  # characters
+_DURATION_MS_MAX = (1 << 53) - 1
+
+_STREAMS: Mapping[str, int] = {
+    "group.streams.session.timeout.ms": 45_000,
+    "group.streams.min.session.timeout.ms": 45_000,
+    "group.streams.max.session.timeout.ms": 60_000,
+    "group.streams.heartbeat.interval.ms": 5000,
+    "group.streams.min.heartbeat.interval.ms": 5000,
+    "group.streams.max.heartbeat.interval.ms": 15_000,
+    "group.streams.assignment.interval.ms": 1000,
+    "group.streams.min.assignment.interval.ms": 0,
+    "group.streams.max.assignment.interval.ms": 15_000,
+    "group.streams.num.standby.replicas": 0,
+    "group.streams.max.standby.replicas": 2,
+    "group.streams.initial.rebalance.delay.ms": 3000,
+}
+
+
+# -- values
+
+
+class OffsetReset(Enum):
+    """Where a share group begins in a partition that it has not read."""
+
+    LATEST = "latest"
+    EARLIEST = "earliest"
+    BY_DURATION = "by_duration"
+
+
+class AutoOffsetReset(NamedTuple):
+    """`share.auto.offset.reset`; `duration_ms` before now, where it is by duration."""
+
+    kind: OffsetReset = OffsetReset.LATEST
+    duration_ms: int = 0
+
+
+_FROM_LATEST = AutoOffsetReset()
+_NUMBER = r"[-+]?[0-9]{1,19}"
+_DURATION = re.compile(
+    rf"([-+]?)P(?:({_NUMBER})D)?(T(?:({_NUMBER})H)?(?:({_NUMBER})M)?"
+    rf"(?:({_NUMBER})(?:[.,]([0-9]{{0,9}}))?S)?)?",
+    re.IGNORECASE | re.ASCII,
+)  # as Java's Duration
+_LONG = range(-(1 << 63), 1 << 63)
+
+
+def _duration_ms(text: str) -> int:
+    """Raises ValueError for what Java's Duration does not read, and for less than nothing."""
+    found = _DURATION.fullmatch(text)
+    if found is None or (found[3] or "").upper() == "T" or not any(found.group(2, 4, 5, 6)):
+        raise ValueError
+    days, hours, minutes, seconds = (
+        int(given or 0) * unit
+        for given, unit in zip(found.group(2, 4, 5, 6), (86_400, 3600, 60, 1), strict=True)
+    )
+    nanos = int((found[7] or "").ljust(9, "0"))
+    if (found[6] or "").startswith("-"):
+        nanos = -nanos
+    total = days + hours + minutes + seconds
+    if any(part not in _LONG for part in (days, hours, minutes, seconds, total)):
+        raise ValueError
+    duration = total * 10**9 + nanos
+    if found[1] == "-":
+        duration = -duration
+    if duration < 0:
+        raise ValueError
+    return min(duration // 10**6, _DURATION_MS_MAX)
+
+
+_BY_DURATION = "by_duration:"
+
+
+def _reset(value: str) -> AutoOffsetReset:
+    """Raises ValueError."""
+    if value.startswith(_BY_DURATION):
+        duration_ms = _duration_ms(value.removeprefix(_BY_DURATION))
+        return AutoOffsetReset(OffsetReset.BY_DURATION, duration_ms)
+    if value == OffsetReset.BY_DURATION.value:
+        raise ValueError
+    return AutoOffsetReset(OffsetReset(value))
+
+
+# -- how values are read
+
+
+def _trimmed(value: str) -> str:
+    return value.strip(SPACE)
+
+
+def _at_least(least: int) -> Read:
+    read_whole = whole(INT)
+
+    def read(value: str) -> str:
+        try:
+            number = int(read_whole(value))
+        except ValueError:
+            raise ValueError("Not a number of type INT") from None
+        if number < least:
+            raise ValueError(f"Value must be at least {least}")
+        return str(number)
+
+    return read
+
+
+def _boolean(value: str) -> str:
+    try:
+        return boolean(value)
+    except ValueError:
+        raise ValueError("Expected value to be either true or false") from None
+
+
+def _isolation(value: str) -> str:
+    value = _trimmed(value)
+    if value not in ("read_committed", "read_uncommitted"):
+        raise ValueError("String must be one of: read_committed, read_uncommitted")
+    return value
+
+
+def _offset_reset(value: str) -> str:
+    value = _trimmed(value)
+    try:
+        _reset(value)
+    except ValueError:
+        raise ValueError(
+            f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be"
+            " either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+        ) from None
+    return value
+
+
+def _dead_letters(value: str) -> str:
+    value = _trimmed(value)
+    if value.startswith("__"):
+        raise ValueError("The name of a dead-letter queue must not start with __")
+    fault = name_fault(value) if value else None
+    if fault is not None:
+        raise ValueError(fault)
+    return value
+
+
+def _backoffs(value: str) -> str:
+    found = parts(value)
+    if len(found) > BACKOFFS_MAX:
+        raise ValueError(f"it must be at most {BACKOFFS_MAX} times in milliseconds")
+    read = whole(INT, 0, INT_MAX)
+    return ",".join(read(part) for part in found)
+
+
+# -- the settings
+
+
+def _number(name: str, least: int, documentation: str) -> Setting:
+    return Setting(
+        name=name, kind=INT, default="", read=_at_least(least), documentation=documentation,
+        broker_name=f"group.{name}",
+    )  # fmt: skip
+
+
+def _own(name: str, kind: int, default: str, read: Read, documentation: str) -> Setting:
+    return Setting(name=name, kind=kind, default=default, read=read, documentation=documentation)
+
+
+_KEPT = " Kept, and without effect: kproxy does not serve such groups."
+_ORDERED = (
+    _number("consumer.heartbeat.interval.ms", 1,
+            "Time between heartbeats of a consumer group's members; milliseconds."),
+    _number("consumer.session.timeout.ms", 1,
+            "Silence after which a member of a consumer group is gone; milliseconds."),
+    _number("consumer.assignment.interval.ms", 0,
+            "The least time between two assignments of a consumer group; milliseconds."),
+    _number("share.heartbeat.interval.ms", 1,
+            "Time between heartbeats of a share group's members; milliseconds."),
+    _number("share.session.timeout.ms", 1,
+            "Silence after which a member of a share group is gone; milliseconds."),
+    _number("share.record.lock.duration.ms", 1,
+            "How long a member holds a record before others may have it; milliseconds."),
+    _number("share.delivery.count.limit", 1, "How often a record is given, at most."),
+    _number("share.partition.max.record.locks", 1,
+            "Records of a partition, from the first one that is not done, that may be given."),
+    _number("share.assignment.interval.ms", 0,
+            "The least time between two assignments of a share group; milliseconds."),
+    _number("streams.heartbeat.interval.ms", 1, "Time between heartbeats; milliseconds." + _KEPT),
+    _number("streams.session.timeout.ms", 1, "Session of a member; milliseconds." + _KEPT),
+    _number("streams.num.standby.replicas", 0, "Standby replicas of each task." + _KEPT),
+    _number("streams.assignment.interval.ms", 0,
+            "The least time between two assignments; milliseconds." + _KEPT),
+    _number("streams.initial.rebalance.delay.ms", 0,
+            "Wait for more members before the first assignment; milliseconds." + _KEPT),
+    _own("share.auto.offset.reset", STRING, "latest", _offset_reset,
+         "Where a share group begins in a partition: earliest, latest, or by_duration: and how long"
+         " before now, as in by_duration:PT1H."),
+    _own("share.isolation.level", STRING, "read_uncommitted", _isolation,
+         "read_committed: a share group is not given records of open or aborted transactions."),
+    _own("share.renew.acknowledge.enable", BOOLEAN, "true", _boolean,
+         "Whether members of a share group may hold a record for longer."),
+    _own(DEAD_LETTERS, STRING, "", _dead_letters,
+         "The queue that gets what a share group rejects or was given too often; empty: none."),
+    _own(COPIES_RECORD, BOOLEAN, "false", _boolean,
+         "Whether it gets the record's key, value and headers, too, or only where it is from."),
+    _own(RETRY_BACKOFF, STRING, "", _backoffs,
+         "How long a released record waits before it is given again: after the first, second, …"
+         " delivery, the last for all further ones; milliseconds, with commas between."),
+)  # fmt: skip
+"""In the order in which Kafka checks their bounds."""
+SETTINGS = {setting.name: setting for setting in sorted(_ORDERED, key=lambda one: one.name)}
+"""By name, in the order of names."""
+_LEAST = {
+    "share.record.lock.duration.ms": 1000,
+    "share.delivery.count.limit": 2,
+    "share.partition.max.record.locks": 100,
+}
+"""As Kafka has it, where the worker does not allow less."""
+_SESSIONS = ("consumer", "share", "streams")
+
+
+class Bounds(NamedTuple):
+    """What a number may be, and the names of the broker settings that say so."""
+
+    least: int
+    least_name: str
+    most: int
+    most_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """A group's settings as values; the defaults are Kafka's."""
+
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5000
+    consumer_assignment_interval_ms: int = 1000
+    share_session_timeout_ms: int = 45_000
+    share_heartbeat_interval_ms: int = 5000
+    assignment_interval_ms: int = 1000
+    """Of a share group."""
+    lock_duration_ms: int = 30_000
+    delivery_count_limit: int = 5
+    record_locks_max: int = 2000
+    auto_offset_reset: AutoOffsetReset = _FROM_LATEST
+    read_committed: bool = False
+    renew_enabled: bool = True
+    dead_letter_queue: str = ""
+    """Its name; empty: there is none."""
+    dead_letter_copies_record: bool = False
+    retry_backoff_ms: tuple[int, ...] = ()
+    """Before the second, third, … delivery; the last for all further ones. Empty: none."""
+
+
+Configs = Mapping[str, str]
+
+
+class GroupRules:
+    """What groups may set where a worker says so, and what their settings come to there."""
+
+    def __init__(self, broker_values: Mapping[str, int]) -> None:
+        """`broker_values`: by the names of Kafka's broker settings."""
+        self._values = {**_STREAMS, **broker_values}
+        self.of_row: Callable[[bytes], GroupSettings] = lru_cache(_PARSED_MAX)(self._of_row)
+        """The settings of a group, from its row: each is parsed once."""
+        self.defaults = self._settings({})
+
+    def default(self, setting: Setting) -> str:
+        """What groups have that do not set it."""
+        if setting.broker_name is None:
+            return setting.default
+        return str(self._values[setting.broker_name])
+
+    def bounds(self, setting: Setting) -> Bounds | None:
+        """The bounds of a number; a worker's default is within them in any case."""
+        if setting.broker_name is None:
+            return None
+        _, kind, rest = setting.broker_name.split(".", 2)
+        least_name = f"group.{kind}.min.{rest.removeprefix('num.')}"
+        most_name = f"group.{kind}.max.{rest.removeprefix('num.')}"
+        default = self._values[setting.broker_name]
+        return Bounds(
+            min(self._values.get(least_name, 0), default), least_name,
+            max(self._values.get(most_name, INT_MAX), default), most_name,
+        )  # fmt: skip
+
+    # -- checking
+
+    def check(self, given: Configs, kept: Configs) -> dict[str, str]:
+        """What is given, as it is kept. `kept`: what is set beside it.
+
+        Raises KafkaError (INVALID_CONFIG).
+        """
+        read: dict[str, str] = {}
+        for name in given:
+            if name not in SETTINGS:
+                raise KafkaError(Code.INVALID_CONFIG, f"Unknown group config name: {name}")
+        for name, value in given.items():
+            try:
+                if len(value) > _VALUE_MAX:
+                    raise ValueError(f"it is longer than {_VALUE_MAX} characters")
+                read[name] = SETTINGS[name].read(value)
+                self._check_least(name, read[name])
+            except ValueError as fault:
+                text = f"Invalid value {value[:_VALUE_MAX]} for configuration {name}: {fault}"
+                raise KafkaError(Code.INVALID_CONFIG, text) from None
+        self._check_together({**kept, **read})
+        return read
+
+    def _check_least(self, name: str, value: str) -> None:
+        bounds = self.bounds(SETTINGS[name])
+        if bounds is not None and int(value) < (least := min(_LEAST.get(name, 0), bounds.least)):
+            raise ValueError(f"Value must be at least {least}")
+
+    def _check_together(self, configs: Configs) -> None:
+        """Numbers within their bounds, and sessions longer than the time between heartbeats."""
+        for setting in _ORDERED:
+            bounds = self.bounds(setting)
+            if bounds is None or setting.name not in configs:
+                continue
+            number = int(configs[setting.name])
+            wrong = None
+            if number < bounds.least:
+                wrong = f"greater than or equal to {bounds.least_name}"
+            elif number > bounds.most:
+                wrong = f"less than or equal to {bounds.most_name}"
+            if wrong is not None:
+                raise KafkaError(Code.INVALID_CONFIG, f"{setting.name} must be {wrong}")
+        for kind in _SESSIONS:
+            session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if (session in configs or heartbeat in configs) and (
+                int(self.effective(session, configs)) <= int(self.effective(heartbeat, configs))
+            ):
+                raise KafkaError(Code.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
+
+    # -- reading
+
+    def effective(self, name: str, configs: Configs) -> str:
+        """A setting as text, as DescribeConfigs shows it."""
+        return configs[name] if name in configs else self.default(SETTINGS[name])
+
+    def _number(self, name: str, configs: Configs) -> int:
+        """Within its bounds: they may be others than when it was set."""
+        number = int(self.effective(name, configs))
+        bounds = self.bounds(SETTINGS[name])
+        assert bounds is not None
+        return min(max(number, bounds.least), bounds.most)
+
+    def _of_row(self, row: bytes) -> GroupSettings:
+        return self._settings(decode_group_configs(row).configs)
+
+    def _settings(self, configs: Configs) -> GroupSettings:
+        def number(name: str) -> int:
+            return self._number(name, configs)
+
+        def text(name: str) -> str:
+            return self.effective(name, configs)
+
+        return GroupSettings(
+            consumer_session_timeout_ms=number("consumer.session.timeout.ms"),
+            consumer_heartbeat_interval_ms=number("consumer.heartbeat.interval.ms"),
+            consumer_assignment_interval_ms=number("consumer.assignment.interval.ms"),
+            share_session_timeout_ms=number("share.session.timeout.ms"),
+            share_heartbeat_interval_ms=number("share.heartbeat.interval.ms"),
+            assignment_interval_ms=number("share.assignment.interval.ms"),
+            lock_duration_ms=number("share.record.lock.duration.ms"),
+            delivery_count_limit=number("share.delivery.count.limit"),
+            record_locks_max=number("share.partition.max.record.locks"),
+            auto_offset_reset=_reset(text("share.auto.offset.reset")),
+            read_committed=text("share.isolation.level") == "read_committed",
+            renew_enabled=text("share.renew.acknowledge.enable") == "true",
+            dead_letter_queue=text(DEAD_LETTERS),
+            dead_letter_copies_record=text(COPIES_RECORD) == "true",
+            retry_backoff_ms=tuple(int(part) for part in parts(text(RETRY_BACKOFF))),
+        )
