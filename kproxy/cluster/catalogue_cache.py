@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from kproxy.cluster.group_catalogue import GroupCatalogue
 from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import StateLookup, home_of
 from kproxy.shard.shard import Shard
@@ -137,6 +138,7 @@ class CatalogueCache:
         self.kv = kv
         self._shards = shards
         self._serving = serving
+        self.groups = GroupCatalogue(kv, shards, serving, lambda note: _gone(note).at)
         self.changes = 0
         self.reading_again = False
         self._ended: dict[str, int] = {}  # names that were nobody's a while ago, as of when
@@ -187,11 +189,10 @@ class CatalogueCache:
             yield decode_queue(name_of(key), value)
 
     def group_row(self, group: str) -> bytes | None:
-        home = self._home(group)
-        return None if home is None else StateLookup(home.state).group_row(group)
+        return self.groups.row(group)
 
     def configured_groups(self) -> Iterator[str]:
-        return iter(())
+        return self.groups.configured()
 
     def _announced(self, name: str) -> Queue | None:
         data = self.kv.get(queue_key(name))
@@ -219,6 +220,7 @@ class CatalogueCache:
         for kind in (CatalogueRow.QUEUE, CatalogueRow.NAME, CatalogueRow.DOUBT, CatalogueRow.SEEN):
             keys = [key for key, _ in self.kv.scan(*kind.range())]
             self.kv.write(dict.fromkeys(keys))
+        self.groups.forget()
         self.kv.write({_NEXT: None, _CURRENT: None})
         self._ended.clear()
 
@@ -236,6 +238,7 @@ class CatalogueCache:
                 if self.kv.get(_seen_key(name)) is None and self._home(name) is None:
                     self._put(changes, name, None)
             self.kv.write(changes)
+        await self.groups.drop_unheard()
         self.reading_again = False
         async for found in scanned(self.kv.scan, *CatalogueRow.SEEN.range()):
             self.kv.write(dict.fromkeys(key for key, _ in found))
@@ -246,6 +249,8 @@ class CatalogueCache:
         right: dict[str, bool] = {}
         for record in records:
             changes[_NEXT] = (record.offset + 1).to_bytes(8, "big")
+            if CatalogueRow.GROUP.of(record.key):
+                self.groups.hear(changes, record, reading_again=self.reading_again)
             if not CatalogueRow.QUEUE.of(record.key):
                 continue
             said = _said(record)
@@ -254,6 +259,7 @@ class CatalogueCache:
                 if self.reading_again:
                     changes[_seen_key(said[0])] = None if isinstance(said[1], Tombstone) else b""
         self.kv.write(changes)
+        self.groups.say_wrong()
         return [name for name, it_is in right.items() if not it_is]
 
     def _hear(

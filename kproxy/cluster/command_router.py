@@ -19,6 +19,7 @@ import structlog
 
 from kproxy.cluster.announcer import Announcer, ClusterContext, serves
 from kproxy.cluster.catalogue_cache import Tombstone, announced, announcement, outcome_key
+from kproxy.cluster.group_announcer import GroupAnnouncer
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
@@ -28,6 +29,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.commands import TRAITS, AssignPartitions, CreateQueue, QueueReady
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.row_kinds import RowKind
@@ -68,6 +70,7 @@ class CommandRouter:
         ] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
         self.announcer = Announcer(context)
+        self._group_announcer = GroupAnnouncer(context)
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking
@@ -139,6 +142,7 @@ class CommandRouter:
         while True:
             await pulse(_AGAIN_S)
             self.announcer.say_lost()
+            self._group_announcer.say_lost()
             now = anyio.current_time()
             late = [counter for counter, (_, until) in self._waiting.items() if until < now]
             for counter in late:
@@ -210,6 +214,8 @@ class CommandRouter:
         if not outcome.code and outcome.queue is not None:
             gone = Tombstone(log_offset, envelope.queue_id) if deleted else None
             self.announcer.announce(shard, outcome.queue.name, then, gone)
+        if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
+            self._group_announcer.announce(shard, ConfigureGroup.decode(envelope).group)
         assigning = self._has_pending_assignment(shard, log_offset, envelope, outcome)
         if assigning:
             self._drive(shard, envelope.queue_id)
@@ -257,6 +263,7 @@ class CommandRouter:
 
     async def _take_up(self, shard: Shard, claim: int) -> None:
         await self.announcer.take_up(shard, claim)
+        await self._group_announcer.take_up(shard, claim)
         async for found in scanned(shard.kv.scan, *RowKind.PENDING_ASSIGNMENT.range()):
             for key, _ in found:
                 if not serves(shard, claim):
