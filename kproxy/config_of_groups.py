@@ -1,7 +1,6 @@
 """What a worker says of groups that say nothing themselves, and the bounds of what they may say.
 
-Names are those of Kafka's broker settings, with `_` for `.`: `GroupsConfig.broker_values` relies
-on it. Kafka's own bounds are the defaults.
+Names are those of Kafka's broker settings, with `_` for `.`: `broker_settings` relies on it. Kafka's own bounds are the defaults.
 """
 
 from typing import Annotated
@@ -48,6 +47,7 @@ class GroupsConfig(BaseModel):
     group_consumer_max_assignment_interval_ms: NonNegativeInt = Field(
         15_000, description="longest one that a group may set"
     )
+    group_share_max_size: PositiveInt = Field(200, description="members of one share group")
     group_share_session_timeout_ms: PositiveInt = Field(
         45_000, description="session of a member of a share group (KIP-932)"
     )
@@ -109,10 +109,20 @@ class GroupsConfig(BaseModel):
         False, description="create a dead-letter queue at its first record"
     )
 
-    def broker_values(self) -> dict[str, int]:
-        """What is set here, under the names of Kafka's broker settings."""
+    def broker_settings(self) -> dict[str, tuple[bool | int | str, str]]:
+        """What is set here and what it is, by the names of Kafka's broker settings."""
         return {
-            _OTHER_NAMES.get(name, name.replace("_", ".")): int(getattr(self, name))
-            for name in GroupsConfig.model_fields
-            if name.startswith("group_")
+            _OTHER_NAMES.get(name, name.replace("_", ".")): (
+                getattr(self, name),
+                f"{field.description}"[:1].upper() + f"{field.description}."[1:],
+            )
+            for name, field in GroupsConfig.model_fields.items()
+        }
+
+    def broker_values(self) -> dict[str, int]:
+        """Those that are numbers."""
+        return {
+            name: value
+            for name, (value, _) in self.broker_settings().items()
+            if isinstance(value, int) and not isinstance(value, bool)
         }

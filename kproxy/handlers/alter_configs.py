@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44) and AlterConfigs (33), of queues.
+"""IncrementalAlterConfigs (44) and AlterConfigs (33), of queues and of groups (`group_configs`).
 
 Rules and codes follow Kafka's `ConfigurationControlManager`. An operator gives a broker's settings
 at its start, so they cannot be altered here.
@@ -8,14 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers import group_configs
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.levels import Level
-from kproxy.metadata.setting import BROKER, BROKER_LOGGER, LIST, TOPIC, parts
+from kproxy.metadata.setting import BROKER, BROKER_LOGGER, GROUP, LIST, TOPIC, parts
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands import ConfigureQueue
+from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.rows import Queue
 from kproxy.worker.worker import Request, Worker
 
@@ -24,21 +26,25 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 _Change = tuple[dict[str, str], list[str], bool]
 """Settings given, settings dropped, and whether all others are dropped."""
-_Wanted = Callable[[Queue, Any, Pace, Level], Awaitable[_Change]]
+_OfQueue = Callable[[Queue, Any, Pace, Level], Awaitable[_Change]]
 """What changes of a queue's settings come to. Raises KafkaError."""
+_OfGroup = Callable[[Worker, Any, Pace], Awaitable[ConfigureGroup]]
+"""What changes of a group's settings come to. Raises KafkaError."""
 
 
 async def incremental(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An IncrementalAlterConfigsResponse: settings that are not named stay."""
-    return await _altered(worker, request, _incremental)
+    return await _altered(worker, request, _incremental, group_configs.incremental)
 
 
 async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AlterConfigsResponse: settings that are not named go back to their defaults."""
-    return await _altered(worker, request, _whole)
+    return await _altered(worker, request, _whole, group_configs.whole)
 
 
-async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping[str, Any]:
+async def _altered(
+    worker: Worker, request: Request, of_queue: _OfQueue, of_group: _OfGroup
+) -> Mapping[str, Any]:
     body = request.body
     times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
     answers, tickets, slots = [], [], []
@@ -56,15 +62,18 @@ async def _altered(worker: Worker, request: Request, wanted: _Wanted) -> Mapping
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
             if _only_deletes(resource):
                 continue
-            queue = _queue(worker, resource)
-            values = await wanted(queue, resource.configs, request.budget, worker.level)
+            if resource.resource_type == GROUP:
+                change = (await of_group(worker, resource, request.budget)).envelope()
+            else:
+                queue = _queue(worker, resource)
+                values = await of_queue(queue, resource.configs, request.budget, worker.level)
+                change = ConfigureQueue(queue.queue_id, *values).envelope()
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
             continue
         if not body.validate_only:
             slots.append(answer)
-            change = ConfigureQueue(queue.queue_id, *values).envelope()
-            tickets.append(worker.routes.submit(queue.name, change))
+            tickets.append(worker.routes.submit(resource.resource_name, change))
     for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
         answer["error_code"] = outcome.code_by_name
         answer["error_message"] = outcome.message
@@ -88,7 +97,7 @@ def _queue(worker: Worker, resource: Any) -> Queue:
     if resource.resource_type != TOPIC:
         what = "a broker's settings are given at its start"
         if resource.resource_type != BROKER:
-            what = "only topics have settings that can be changed"
+            what = "only topics and groups have settings that can be changed"
         raise KafkaError(Code.INVALID_REQUEST, what)
     if not resource.resource_name:
         raise KafkaError(Code.INVALID_REQUEST, "a topic has a name")

@@ -10,6 +10,7 @@ from typing import Any
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import server_settings
 from kproxy.handlers.server_settings import Told
+from kproxy.metadata import group_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.setting import (
     BROKER,
@@ -22,11 +23,12 @@ from kproxy.metadata.setting import (
     parts,
 )
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.virtual.group_config_rows import decode_group_configs
 from kproxy.virtual.rows import Queue
 from kproxy.worker.worker import Request, Worker
 
 _RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are encoded
-_SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT = 1, 4, 5
+_SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT, _SOURCE_GROUP = 1, 4, 5, 8
 _ABSENT = "there is no such topic"
 _Synonym = tuple[str, str, int]  # name, value, source
 
@@ -44,7 +46,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
         }
         try:
             wanted = resource.configuration_keys
-            names = None if wanted is None else set(wanted)
+            names = set(wanted) if wanted else None
             entries = _entries(worker, body, resource)
             result["configs"] = [e for e in entries if names is None or e["name"] in names]
         except KafkaError as error:
@@ -66,7 +68,7 @@ def _entries(worker: Worker, body: Any, resource: Any) -> Iterator[dict[str, Any
             raise KafkaError(code, fault or _ABSENT)
         return (_of_queue(worker, body, queue, setting) for setting in SETTINGS.values())
     if kind == GROUP:
-        return (_of_server(body, told) for told in server_settings.of_group(worker.config))
+        return _of_group(worker, body, name)
     if kind == CLIENT_METRICS:
         return (_of_server(body, told) for told in server_settings.of_client_metrics(worker.config))
     if kind not in (BROKER, BROKER_LOGGER):
@@ -89,6 +91,24 @@ def _of_queue(worker: Worker, body: Any, queue: Queue, setting: Setting) -> dict
     if setting.broker_name is not None:
         synonyms.append((setting.broker_name, worker.default(setting), _SOURCE_DEFAULT))
     return _entry(body, setting.name, setting.kind, value, source, synonyms, setting.documentation)
+
+
+def _of_group(worker: Worker, body: Any, group: str) -> Iterator[dict[str, Any]]:
+    row = worker.group_row(group)
+    configs = {} if row is None else decode_group_configs(row).configs
+    for setting in group_settings.SETTINGS.values():
+        default = worker.group_rules.default(setting)
+        shown = server_settings.group_default(setting)
+        broker_name = setting.broker_name or setting.name
+        synonyms: list[_Synonym] = []
+        if setting.name in configs:
+            synonyms.append((setting.name, configs[setting.name], _SOURCE_GROUP))
+        if default != shown:
+            synonyms.append((broker_name, default, _SOURCE_STATIC_BROKER))
+        synonyms.append((broker_name, shown, _SOURCE_DEFAULT))
+        _, value, source = synonyms[0]
+        documentation = setting.documentation
+        yield _entry(body, setting.name, setting.kind, value, source, synonyms, documentation)
 
 
 def _of_server(body: Any, told: Told) -> dict[str, Any]:

@@ -193,7 +193,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListConfigResourcesResponse: queues and brokers."""
+    """A ListConfigResourcesResponse: queues, brokers, and groups that have settings."""
     wanted = set(getattr(request.body, "resource_types", ()))
     if request.version and not wanted:
         wanted = set(_RESOURCES)
@@ -207,5 +207,9 @@ async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any
     if TOPIC in wanted:
         for queue in islice(worker.catalogue.all(), _PARTITIONS_MAX):
             found.append({"resource_name": queue.name, "resource_type": TOPIC})
+            await request.budget.step(_PART_BYTES)
+    if GROUP in wanted:
+        for group in islice(worker.configured_groups(), _PARTITIONS_MAX):
+            found.append({"resource_name": group, "resource_type": GROUP})
             await request.budget.step(_PART_BYTES)
     return {"error_code": Code.NONE, "config_resources": found}

@@ -1,4 +1,4 @@
-"""What a worker says of itself under the names of Kafka's broker settings, and of groups'.
+"""What a worker says of itself under the names of Kafka's broker settings.
 
 All are read-only: an operator gives them at the start. Tools and frameworks look at them: Connect
 and Streams at the default replication factor, UIs at what may be deleted or created.
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kproxy.config import Config, load
-from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG, STRING
+from kproxy.metadata.group_settings import GroupRules
+from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG, STRING, Setting
 from kproxy.metadata.topic_settings import SETTINGS
 
 
@@ -96,20 +97,15 @@ _BROKER: tuple[_Row, ...] = (
     ("transactional.id.expiration.ms", INT, lambda c: c.transactional_id_expiration_ms,
      "How long a transactional id is kept that is not used; milliseconds."),
 )  # fmt: skip
-_GROUP: tuple[_Row, ...] = (
-    ("consumer.assignment.interval.ms", INT, lambda c: c.group_consumer_assignment_interval_ms,
-     "The least time between two assignments; milliseconds."),
-    ("consumer.heartbeat.interval.ms", INT, lambda c: c.group_consumer_heartbeat_ms,
-     "Time between a member's heartbeats; milliseconds."),
-    ("consumer.session.timeout.ms", INT, lambda c: c.group_consumer_session_ms,
-     "Session of a member; milliseconds."),
-)  # fmt: skip
 _DEFAULTS = load({}, None, {})
+_KINDS = {bool: BOOLEAN, int: INT, str: STRING}
+_GROUP_DEFAULTS = GroupRules(_DEFAULTS.broker_values())
 
 
 def of_broker(config: Config, node_id: int) -> Iterator[Told]:
     """A worker's settings, in the order of names."""
-    yield from sorted((*_told(_BROKER, config), *_of_topics(config, node_id)), key=_name)
+    found = (*_told(_BROKER, config), *_of_groups(config), *_of_topics(config, node_id))
+    yield from sorted(found, key=_name)
 
 
 def of_client_metrics(config: Config) -> Iterator[Told]:
@@ -122,9 +118,9 @@ def of_loggers(config: Config) -> Iterator[Told]:
     return _told((("kproxy", STRING, _fixed("INFO"), "What this worker logs."),), config)
 
 
-def of_group(config: Config) -> Iterator[Told]:
-    """A group's settings, whatever its name."""
-    return _told(_GROUP, config)
+def group_default(setting: Setting) -> str:
+    """What groups have where neither they nor the worker's operator say otherwise."""
+    return _GROUP_DEFAULTS.default(setting)
 
 
 def _name(told: Told) -> str:
@@ -137,6 +133,19 @@ def _told(settings: tuple[_Row, ...], config: Config) -> Iterator[Told]:
             name=name, kind=kind, value=_text(value(config)), default=_text(value(_DEFAULTS)),
             documentation=documentation,
         )  # fmt: skip
+
+
+def _of_groups(config: Config) -> Iterator[Told]:
+    """What groups have that do not say otherwise, and what they may say."""
+    told = {name for name, *_ in _BROKER}
+    for name, (value, documentation) in config.broker_settings().items():
+        if name not in told:
+            kind = _KINDS[type(value)]
+            default, _ = _DEFAULTS.broker_settings()[name]
+            yield Told(
+                name=name, kind=kind, value=_text(value), default=_text(default),
+                documentation=documentation,
+            )  # fmt: skip
 
 
 def _of_topics(config: Config, node_id: int) -> Iterator[Told]:

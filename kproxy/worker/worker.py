@@ -178,8 +178,12 @@ class Worker:
         self.counters = Counters()
         self.now_ms = clock.now_ms
         self.group_rules = GroupRules(config.broker_values())
-        self._group_row = lookup.group_row
-        self.groups = Coordinators(routes.all, config, lookup, clock.now_ms)
+        self.group_row = lookup.group_row
+        self.configured_groups = lookup.configured_groups
+        self.groups = Coordinators(
+            routes.all, config, lookup, clock.now_ms, landing=routes,
+            settings_of=self.group_settings,
+        )  # fmt: skip
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.stopping = False
         self._long_polls: set[anyio.Event] = set()
@@ -241,7 +245,7 @@ class Worker:
 
     def group_settings(self, group: str) -> GroupSettings:
         """What is set of a group, by whichever worker; its shard's owner has it first."""
-        row = self._group_row(group)
+        row = self.group_row(group)
         return self.group_rules.defaults if row is None else self.group_rules.of_row(row)
 
     def any_shard(self) -> Shard:
