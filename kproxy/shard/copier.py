@@ -3,7 +3,8 @@
 A segment may hold a million batches, nearly all of them dead. The copier therefore reads the heads
 of the batches alone, and looks up only the next live batch of each partition; it passes over what
 lies before that batch. Of a MARKER it reads all: its one batch is copied for each partition that
-still needs it. A thread reads the disk, and the work on the loop is cut into slices.
+still needs it. Of a FORWARD the batch is copied, and not what follows it. A thread reads the disk,
+and the work on the loop is cut into slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from kproxy.virtual.envelope import COPIED, Body, Envelope, Kind
 from kproxy.virtual.fold import copied_location
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import Batch
+from kproxy.virtual.share_commands import batch_of
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import Marker
 from kproxy.virtual.types import PartitionKey
@@ -36,7 +38,7 @@ _CURSORS_MAX = 20_000
 _AHEAD_MAX = 64
 _NEVER = 1 << 64
 _COPIES, _APPEND = (int(Kind.COPY), int(Kind.REPLACE)), int(Kind.APPEND)
-_MARKER = int(Kind.MARKER)
+_MARKER, _FORWARD = int(Kind.MARKER), int(Kind.FORWARD)
 
 
 class _Cursor:
@@ -107,6 +109,8 @@ class Live:
             last = self._cursors[key].last
             if envelope.kind == _MARKER:
                 records = records[:CONTROL_BATCH_BYTES]
+            elif envelope.kind == _FORWARD:
+                records = batch_of(envelope)
         else:
             return None
         batch = self._state.batch_at(key, last)
@@ -116,7 +120,7 @@ class Live:
 
 
 def partitions_of(envelope: Envelope) -> Sequence[PartitionKey]:
-    """The partitions that have the batch of an APPEND, a copy or a MARKER."""
+    """The partitions that have the batch of an APPEND, a copy, a FORWARD or a MARKER."""
     if envelope.kind == _MARKER:
         return Marker.decode(envelope).partitions
     return ((envelope.queue_id, envelope.partition),)
@@ -163,7 +167,7 @@ class Copier:
                 self._began = self._monotonic()
             elif not number % _LOOK_FRAMES:
                 await self._pause()
-            if kind == _APPEND:
+            if kind in (_APPEND, _FORWARD):
                 wanted = self._live.may_be(key, log_offset) and self._is_there(key)
             else:
                 wanted = kind == _MARKER or (kind in _COPIES and self._is_there(key))

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from kproxy.store.frames import BODY_AT, CRC_FROM
 from kproxy.virtual import envelope as envelopes
 from kproxy.virtual.envelope import COPIED, Kind
+from kproxy.virtual.share_commands import FORWARD_BYTES
 
 _START = struct.Struct(">IIQB")  # length, CRC, log offset, kind
 _COUNTER = struct.Struct(">Q")
@@ -28,6 +29,8 @@ _KINDS = b"".join(re.escape(bytes([kind])) for kind in Kind)
 _LOW_BYTES = 3  # of a log offset, in which frames of one segment differ
 _KEPT = 3
 _COPIES = (Kind.COPY, Kind.REPLACE)
+_CARRYING = (Kind.APPEND, Kind.FORWARD, *_COPIES)
+_NAME_BYTES_MAX = (1 << 16) - 1
 _CHUNK_BYTES = 1 << 20
 
 
@@ -69,10 +72,13 @@ class _Tail:
     def _spans(self, position: int, length: int, kind: int) -> bool:
         """Whether the record batch inside says the same of a frame's length."""
         at = position + BODY_AT + _BATCH_LENGTH_AT + (COPIED.size if kind in _COPIES else 0)
-        if kind not in (Kind.APPEND, *_COPIES) or at + _BATCH_LENGTH.size > self._size:
+        if kind not in _CARRYING or at + _BATCH_LENGTH.size > self._size:
             return False
         (inside,) = _BATCH_LENGTH.unpack_from(self._data, at)
-        return bool(at + _BATCH_LENGTH.size + inside == position + CRC_FROM + length)
+        behind = position + CRC_FROM + length - (at + _BATCH_LENGTH.size + int(inside))
+        if kind == Kind.FORWARD:  # a group's name follows, and numbers
+            return 0 <= behind - FORWARD_BYTES <= _NAME_BYTES_MAX
+        return not behind
 
     def _pattern(self, size: int) -> re.Pattern[bytes]:
         """What a frame of this log has from its log offset to its envelope's form."""

@@ -25,6 +25,7 @@ from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireO
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import NOT_COMPACTED, Compaction
 from kproxy.virtual.share_commands import (
+    AimForward,
     ChangeShares,
     Forward,
     LookAtShares,
@@ -46,7 +47,8 @@ from kproxy.virtual.transaction_commands import (
 from kproxy.virtual.types import QueueId
 
 __all__ = [
-    "TRAITS", "AllocateProducerId", "Append", "AssignPartitions", "Begin", "ChangeGroup",
+    "TRAITS", "AimForward", "AllocateProducerId", "Append", "AssignPartitions", "Begin",
+    "ChangeGroup",
     "ChangeShares", "Claim", "CommitOffsets", "Compact", "Complete", "ConfigureGroup",
     "ConfigureQueue", "Copy", "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue",
     "DropTombstone", "End", "Enlist", "ExpireOffsets", "ExpireTransaction", "Foreign", "Forward",

@@ -63,6 +63,7 @@ class Kind(IntEnum):
     CONFIGURE_GROUP = 41
     FORWARD = 42
     SETTLE_FORWARD = 43
+    AIM_FORWARD = 44
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

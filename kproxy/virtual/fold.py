@@ -136,6 +136,7 @@ class Fold:
             Kind.CONFIGURE_GROUP: GroupConfigFold(state).configure,
             Kind.FORWARD: shares.forward,
             Kind.SETTLE_FORWARD: shares.settle,
+            Kind.AIM_FORWARD: shares.aim,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

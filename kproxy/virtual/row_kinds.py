@@ -83,6 +83,7 @@ class RowKind(_Kind):
     GROUP_CONFIG = b"E", "published"  # what is set of a group, in its shard
     DEAD_LETTER = b"L", "published", "index"  # archived records that a dead-letter queue is to have
     FORWARDED = b"M", "published"  # how far a partition has taken what another queue passes on
+    FORWARD_TARGET = b"W", "published"  # to which partition a source's dead letters go
 
 
 class CatalogueRow(_Kind):

@@ -6,6 +6,7 @@
 - SHARE_QUEUES, in the group's shard: which queues have share partitions.
 - SHARE_LOOK: where share partitions stand. It changes nothing.
 - FORWARD: records that a shard takes over from another queue, once each.
+- AIM_FORWARD, in the source's shard: where they go.
 - SETTLE_FORWARD, in the source's shard: what was owed was taken.
 
 A body: a form byte, then numbers and text of known length, big-endian.
@@ -36,7 +37,8 @@ _SHARE = struct.Struct(">16sIQQII")
 _RUN = struct.Struct(">IIBB")
 _PARTITION = struct.Struct(">16sI")
 _QUEUE = struct.Struct(">16sI")
-_FORWARD = struct.Struct(">BB16sIQIqH")
+_FORWARD = struct.Struct(">BB16sIQIqQIqH")
+_LENGTH = struct.Struct(">H")  # at its end
 _PLACE = struct.Struct(">QI")
 _ITEM_BYTES = 20
 
@@ -234,15 +236,16 @@ class LookAtShares(NamedTuple):
 
 
 FORWARD_BYTES = _FORWARD.size
+"""What a FORWARD has behind its batch, beside the group's name."""
 
 
 @of_kind(
     Kind.FORWARD, DiskUse.ORDINARY, publishes=(
         RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.FORWARDED,
-    ),
+    ), answered_across_workers=True,
 )  # fmt: skip
 class Forward(NamedTuple):
-    """A batch of records from another queue. Void where its position was taken before.
+    """A batch of records from another queue. Void where any of its positions was taken before.
 
     The envelope names the target. The body begins with the batch, so that it is read as it lies.
     `group`: what tells streams from the same source to the same target apart. `stream`: what kind
@@ -253,13 +256,15 @@ class Forward(NamedTuple):
     stream: int
     source: PartitionKey
     group: str
-    position: Position
+    first: Position
+    last: Position
     batch: bytes | memoryview
     look_ms: int = 0
 
     def envelope(self) -> Envelope:
         name = self.group.encode()
-        tail = _FORWARD.pack(_FORM, self.stream, *self.source, *self.position, len(name))
+        places = *self.first, *self.last
+        tail = _FORWARD.pack(_FORM, self.stream, *self.source, *places, len(name))
         return Envelope(
             Kind.FORWARD, *self.target, number=self.look_ms,
             body=b"".join((self.batch, name, tail)),
@@ -270,14 +275,48 @@ class Forward(NamedTuple):
         """Raises ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         at = len(body) - _FORWARD.size
-        form, stream, queue_id, index, *position, length = _FORWARD.unpack_from(body, at)
+        form, stream, queue_id, index, *places, length = _FORWARD.unpack_from(body, at)
         if form != _FORM:
             raise later_form("a command FORWARD", form)
         return Forward(
             (envelope.queue_id, envelope.partition), stream, (QueueId(queue_id), index),
-            body[at - length : at].decode(), Position(*position), body[: at - length],
-            envelope.number,
+            body[at - length : at].decode(), Position(*places[:3]), Position(*places[3:]),
+            body[: at - length], envelope.number,
         )  # fmt: skip
+
+
+def batch_of(envelope: Envelope) -> memoryview:
+    """The batch that a FORWARD begins with: no more of it is read."""
+    (length,) = _LENGTH.unpack_from(envelope.body, len(envelope.body) - _LENGTH.size)
+    return memoryview(envelope.body)[: len(envelope.body) - _FORWARD.size - length]
+
+
+@of_kind(Kind.AIM_FORWARD, DiskUse.ALWAYS, publishes=(RowKind.FORWARD_TARGET,))
+class AimForward(NamedTuple):
+    """In the source's shard: where a stream goes from now on.
+
+    It is logged before the first FORWARD there. So who has to send again what may have been taken
+    sends it to where it was sent before, whatever is set by then.
+    """
+
+    source: PartitionKey
+    group: str
+    target: PartitionKey
+
+    def envelope(self) -> Envelope:
+        body = _PARTITION.pack(*self.target) + self.group.encode()
+        return Envelope(Kind.AIM_FORWARD, *self.source, body=bytes([_FORM]) + body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "AimForward":
+        """Raises ValueError for a form of a later kproxy."""
+        body = bytes(envelope.body)
+        if body[0] != _FORM:
+            raise later_form("a command AIM_FORWARD", body[0])
+        queue_id, index = _PARTITION.unpack_from(body, 1)
+        group = body[1 + _PARTITION.size :].decode()
+        source = envelope.queue_id, envelope.partition
+        return AimForward(source, group, (QueueId(queue_id), index))
 
 
 @of_kind(Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, publishes=(RowKind.DEAD_LETTER,))

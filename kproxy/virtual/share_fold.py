@@ -17,6 +17,7 @@ from kproxy.virtual.share_commands import (
     EARLIEST,
     LATEST,
     OWED,
+    AimForward,
     ChangeShares,
     Forward,
     LookAtShares,
@@ -74,6 +75,7 @@ class ShareFold:
             if known is not None:
                 self._drop_states(change.key, group, known)
                 self._state.put(share_rows.share_key(change.key, group), None)
+                self._state.put(share_rows.target_key(change.key, group), None)
             return
         if change.action == ShareAction.INITIALISE and known is not None:
             return
@@ -151,7 +153,10 @@ class ShareFold:
     # -- records that are passed on
 
     def forward(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number is the base offset; -1 where they were taken before."""
+        """The outcome's number is the base offset.
+
+        It is -1 where some were taken before; `numbers` is the last position that was.
+        """
         asked = Forward.decode(envelope)
         state, key = self._state, asked.target
         row = state.partition(key)
@@ -159,9 +164,9 @@ class ShareFold:
             return self._void(log_offset, Outcome(Code.UNKNOWN_TOPIC_ID))
         taken_key = share_rows.forwarded_key(key, asked.stream, asked.source, asked.group)
         data = state.get(taken_key)
-        if data is not None and share_rows.decode_position(data) >= asked.position:
-            return self._void(log_offset, Outcome(Code.NONE))
-        state.put(taken_key, asked.position.encode())
+        if data is not None and (taken := share_rows.decode_position(data)) >= asked.first:
+            return self._void(log_offset, Outcome(Code.NONE, -1, numbers=tuple(taken)))
+        state.put(taken_key, asked.last.encode())
         header = read_header(asked.batch)
         length = len(asked.batch)
         place = LogLocation(location.segment, location.position, length)
@@ -183,6 +188,13 @@ class ShareFold:
         state.put_partition(key, row)
         state.count_live(place)
         return Outcome(Code.NONE, base_offset)
+
+    def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        asked = AimForward.decode(envelope)
+        if self._state.partition(asked.source) is not None:
+            key = share_rows.target_key(asked.source, asked.group)
+            self._state.put(key, share_rows.encode_target(asked.target))
+        return Outcome(Code.NONE)
 
     def _void(self, log_offset: int, outcome: Outcome) -> Outcome:
         if self._shared:  # a rebuild does not judge it again

@@ -199,9 +199,28 @@ def forwarded_key(target: PartitionKey, stream: int, source: PartitionKey, group
     )  # fmt: skip
 
 
+def target_key(source: PartitionKey, group: str) -> bytes:
+    """Where the dead letters of a share partition go."""
+    return RowKind.FORWARD_TARGET + _PARTITION.pack(*source) + group.encode()
+
+
+def encode_target(target: PartitionKey) -> bytes:
+    return bytes([_FORM]) + _PARTITION.pack(*target)
+
+
+def decode_target(data: bytes) -> PartitionKey:
+    """Raises ValueError for a form of a later kproxy."""
+    if data[0] != _FORM:
+        raise later_form("a row of kind W", data[0])
+    queue_id, index = _PARTITION.unpack_from(data, 1)
+    return QueueId(queue_id), index
+
+
 def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
     """The keys that begin with a queue: what goes with it."""
-    for kind in (RowKind.SHARE_PARTITION, RowKind.SHARE_STATES, RowKind.FORWARDED):
+    for kind in (
+        RowKind.SHARE_PARTITION, RowKind.SHARE_STATES, RowKind.FORWARDED, RowKind.FORWARD_TARGET
+    ):  # fmt: skip
         yield kind + queue_id, kind + queue_id + b"\xff" * 5
 
 

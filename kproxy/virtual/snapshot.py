@@ -4,8 +4,8 @@ All of a shard's published rows stand for one log offset, X: together they are t
 is not published is the index of batches: it is read from the log, which still holds every live
 batch. Below X an append is not judged again, for the state that judged it is gone; its place is
 counted on from the partition's `Anchor`, past those that have a `v` row. A MARKER takes an offset
-in each partition that it names, but those whose bits are set in its `v` row. From X on the fold
-goes on as always.
+in each partition that it names, but those whose bits are set in its `v` row. A FORWARD is counted
+as an append is, by the batch that it begins with. From X on the fold goes on as always.
 """
 
 import json
@@ -23,6 +23,7 @@ from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
+from kproxy.virtual.share_commands import batch_of
 from kproxy.virtual.state import Kv, State
 from kproxy.virtual.transaction_commands import Marker
 from kproxy.virtual.types import PartitionKey
@@ -247,12 +248,22 @@ class Reindex:
                 remove_batch(self._state, key, last_offset, generation)
         elif envelope.kind == Kind.MARKER:
             self._marker(log_offset, envelope, location)
+        elif envelope.kind == Kind.FORWARD:
+            self._forward(key, log_offset, envelope, location)
 
     def _append(
         self, key: PartitionKey, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> None:
         if not self._void(log_offset):
             self._count_on(key, log_offset, read_header(envelope.body), location)
+
+    def _forward(
+        self, key: PartitionKey, log_offset: int, envelope: Envelope, location: LogLocation
+    ) -> None:
+        if not self._void(log_offset):
+            batch = batch_of(envelope)
+            place = location._replace(length=len(batch))
+            self._count_on(key, log_offset, read_header(batch), place)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """All partitions share the batch that it carries; a `v` row has those that took none."""

@@ -41,7 +41,8 @@ SEEDS = 1000
 STEPS = 120
 SEGMENT = 8  # envelopes
 SHARD, SHARDS = ShardId(1), 3
-OF_QUEUES = b"kflA"
+_ALSO = (Kind.MARKER, Kind.FORWARD)  # carry a batch, and more
+OF_QUEUES = b"kflASCMW"
 """Kinds of rows that a deleted queue leaves to be swept."""
 
 
@@ -176,7 +177,7 @@ class Simulation:
             if log_offset >= len(self.owner.log) or self.rng.random() < 0.05:
                 return
             envelope = self.owner.log[log_offset]
-            carries = TRAITS[Kind(envelope.kind)].carries_batch or envelope.kind == Kind.MARKER
+            carries = TRAITS[Kind(envelope.kind)].carries_batch or envelope.kind in _ALSO
             if not carries or log_offset < self.log_start:
                 continue
             place = place_of(log_offset, envelope)
@@ -277,7 +278,7 @@ class Simulation:
                 continue
             if RowKind.ABORTED.of(key) and self.is_trimmed(state, key):
                 continue
-            if key[0] in b"qipkohwguzTUJflAGONQ" or (
+            if key[0] in b"qipkohwguzTUJflAGONQSCLMRWE" or (
                 key[:1] == b"v" and key >= rows.no_effect_key(self.log_start)
             ):
                 yield key, value

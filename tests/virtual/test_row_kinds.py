@@ -20,6 +20,8 @@ ON_DISK = {
     "OPEN_FIRST": b"l", "ABORTED": b"A", "OPEN_GROUP": b"G", "PENDING_OFFSET": b"O",
     "PENDING_BY_PARTITION": b"Q", "PENDING_COUNT": b"N",
     "GROUP_CONFIG": b"E",
+    "SHARE_PARTITION": b"S", "SHARE_STATES": b"C", "SHARE_QUEUE": b"R", "DEAD_LETTER": b"L",
+    "FORWARDED": b"M", "FORWARD_TARGET": b"W",
 }  # fmt: skip
 
 
@@ -38,12 +40,15 @@ def test_no_letter_has_two_meanings(kinds: type[RowKind] | type[CatalogueRow]) -
 
 
 def test_what_is_published_and_what_is_an_index() -> None:
-    assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguKzTBUJflAGONE"))
-    assert bytes(sorted(INDEX_BYTES)) == bytes(sorted(b"cexyDIH"))
+    assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguKzTBUJflAGONESCRLMW"))
+    assert bytes(sorted(INDEX_BYTES)) == bytes(sorted(b"cexyDIHL"))
 
 
 def test_letters_and_slices_of_keys_stand_in_the_row_modules_alone() -> None:
-    theirs = {"row_kinds.py", "rows.py", "group_rows.py", "producer_rows.py", "transaction_rows.py"}
+    theirs = {
+        "row_kinds.py", "rows.py", "group_rows.py", "producer_rows.py", "transaction_rows.py",
+        "share_rows.py",
+    }  # fmt: skip
     named = {  # first bytes of records, not of rows
         '_OUTCOME_RECORD = b"o"', "record.key[:1] == CALL", "key[:HEAD_BYTES]",
     }  # fmt: skip

@@ -1,0 +1,181 @@
+"""As `test_rebuild`, with share groups: what is archived is owed, sent elsewhere and settled, and
+other queues' dead letters are taken: once, late, twice, or in part."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproxy.protocol.batch import read_header
+from kproxy.shard.copier import Live
+from kproxy.virtual import share_commands, snapshot
+from kproxy.virtual import state as state_module
+from kproxy.virtual.commands import AimForward, ChangeShares, Forward, SetShares, SettleForward
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.share_commands import (
+    EARLIEST,
+    OWED,
+    Cause,
+    Run,
+    ShareAction,
+    ShareChange,
+    ShareRuns,
+    batch_of,
+)
+from kproxy.virtual.share_fold import ShareFold
+from kproxy.virtual.share_rows import Position, RecordState, place_of_owed, share_in, state_byte
+from kproxy.virtual.snapshot import Reindex
+from kproxy.virtual.types import PartitionKey, QueueId
+from tests.simulation.test_rebuild import Simulation, short_looks
+from tests.wire import batch
+
+__all__ = ["short_looks"]
+
+pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
+
+SEEDS = 300
+SOURCES = [(QueueId(bytes([200 + number]) * 16), number) for number in range(2)]
+
+
+class WithShares(Simulation):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.sent: dict[tuple[PartitionKey, PartitionKey], int] = {}
+        self.seen = dict.fromkeys(("taken", "void", "copied", "owed"), 0)
+
+    def envelope(self) -> Envelope:
+        if not self.queues or self.rng.random() < 0.5:
+            return super().envelope()
+        queue, partitions = self.rng.choice(self.queues[-4:])
+        key = queue, self.rng.randrange(partitions)
+        return self.rng.choice((self.forward, self.share))(key)
+
+    def forward(self, key: PartitionKey) -> Envelope:
+        source = self.rng.choice(SOURCES)
+        at = max(0, self.sent.get((key, source), 0) + self.rng.choice((0, 0, 0, -1, -2)))
+        count = self.rng.randrange(1, 4)
+        self.sent[key, source] = at + count
+        body = batch(
+            *[b"dead"] * count, times=tuple(self.rng.randrange(1000) for _ in range(count))
+        )
+        first, last = (Position(at // 3, at % 2, offset) for offset in (at, at + count - 1))
+        made = Forward(key, 1, source, self.rng.choice("gh"), first, last, body, 5).envelope()
+        if self.rng.random() < 0.1:
+            self.late.append(made)
+        return made
+
+    def share(self, key: PartitionKey) -> Envelope:
+        step, group = self.rng.randrange(6), "g"
+        known = share_in(self.owner.state.get, key, group)
+        epoch = 0 if known is None else known.epoch
+        if step == 0 or not epoch:
+            action = ShareAction.INITIALISE if not epoch else self.rng.choice((*ShareAction,))
+            change = ShareChange(key, action, max(1, epoch + self.rng.randrange(2)), EARLIEST)
+            return SetShares(group, [change], 9).envelope()
+        if step == 1:
+            return AimForward(key, group, self.rng.choice(SOURCES)).envelope()
+        found = self.owner.kv.scan(*RowKind.DEAD_LETTER.range())
+        owed = [place_of_owed(found_key) for found_key, _ in found]
+        self.seen["owed"] += len(owed)
+        if step == 2:
+            return SettleForward(self.rng.sample(owed, min(len(owed), 2))).envelope()
+        state = self.rng.choice((RecordState.ARCHIVED, RecordState.ACKNOWLEDGED))
+        byte, first = state_byte(state, 2), self.rng.randrange(4)
+        cause = OWED | Cause.REJECTED if state == RecordState.ARCHIVED else 0
+        runs = [Run(first, 2, byte, cause), Run(first + 300, 2, byte, cause)]
+        epoch -= self.rng.random() < 0.1
+        made = ChangeShares(group, [ShareRuns(key, epoch, runs)], 9).envelope()
+        made.writer = self.rng.choice((7, 7, 7, 8))
+        return made
+
+    def rebuild(self) -> None:
+        super().rebuild()
+        voids = {found for found, _ in self.owner.kv.scan(*RowKind.NO_EFFECT.range())}
+        forwards = {n for n, one in enumerate(self.owner.log) if one.kind == Kind.FORWARD}
+        self.seen["void"] += sum(int.from_bytes(found[1:], "big") in forwards for found in voids)
+        for _, found in self.reachable():
+            if found.log_offset in forwards:
+                data = self.bytes_of(found)
+                if not found.generation:
+                    assert data == batch_of(self.owner.log[found.log_offset])
+                assert read_header(data).length + 12 == len(data) == found.length
+                self.seen["taken"] += 1
+                self.seen["copied"] += found.copied > 0
+
+
+@pytest.mark.parametrize("tens", range(SEEDS // 10))
+async def test_a_rebuilt_shard_is_the_owners_with_share_groups(tens: int) -> None:
+    seen = dict.fromkeys(("taken", "void", "copied", "owed"), 0)
+    for seed in range(tens * 10, tens * 10 + 10):
+        simulation = WithShares(seed)
+        await simulation.run()
+        for name, count in simulation.seen.items():
+            seen[name] += count
+    assert min(seen.values()) > 0, seen
+
+
+def _unpublished(kind: RowKind) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(state_module, "PUBLISHED_BYTES", PUBLISHED_BYTES - {kind.byte})
+
+    return plant
+
+
+def _not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reindex, "_forward", lambda self, *rest: None)
+
+
+def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShareFold, "_void", lambda self, log_offset, outcome: outcome)
+
+
+def _the_whole_body_is_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(snapshot, "batch_of", lambda envelope: envelope.body)
+
+
+def _the_whole_body_is_copied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("kproxy.shard.copier.batch_of", lambda envelope: envelope.body)
+
+
+def _not_copied(patch: pytest.MonkeyPatch) -> None:
+    copy_of = Live.copy_of
+
+    def dropped(self: Live, key: Any, envelope: Envelope, *rest: Any) -> Envelope | None:
+        return None if envelope.kind == Kind.FORWARD else copy_of(self, key, envelope, *rest)
+
+    patch.setattr(Live, "copy_of", dropped)
+
+
+MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a rebuild passes over them": _not_counted,
+    "void ones are not noted": _void_ones_are_counted,
+    "a rebuild counts what follows the batch": _the_whole_body_is_counted,
+    "copying forward takes what follows the batch": _the_whole_body_is_copied,
+    "copying forward drops them": _not_copied,
+} | {
+    f"{kind.name} is not published": _unpublished(kind)
+    for kind in (
+        RowKind.SHARE_PARTITION, RowKind.SHARE_STATES, RowKind.DEAD_LETTER, RowKind.FORWARDED,
+        RowKind.FORWARD_TARGET,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    MISTAKES[mistake](monkeypatch)
+    for seed in range(100):
+        try:
+            await WithShares(seed).run()
+        except (AssertionError, snapshot.RowsDisagree, struct.error):
+            return
+    pytest.fail("nobody saw it")
+
+
+def test_the_batch_of_a_forward_is_found_without_reading_it() -> None:
+    body = batch(b"v" * 1000)
+    made = Forward(SOURCES[0], 1, SOURCES[1], "g\u00fc", Position(1, 2, 3), Position(1, 2, 4), body)
+    assert batch_of(made.envelope()) == body
+    assert share_commands.FORWARD_BYTES + len(body) + 3 == len(made.envelope().body)
