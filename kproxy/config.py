@@ -127,6 +127,7 @@ class Config(GroupsConfig):
     fetch_session_partitions_max: PositiveInt = Field(
         1_000_000, description="partitions kept in all fetch sessions together"
     )
+    share_sessions_max: PositiveInt = Field(2000, description="share sessions kept")
     frame_bytes_max: CommitBytes = Field(
         ByteSize(100 * MIB), description="largest request accepted, 1 GiB at most"
     )

@@ -112,6 +112,17 @@ async def _searched(search: "_Search", index: int, wanted: int) -> Listed:
     return _listed(index, *await search.by_time(wanted))
 
 
+async def offset_by_time(
+    worker: Worker, pace: Pace, shard: Shard, key: PartitionKey, wanted_ms: int
+) -> int:
+    """The offset of the first record at or after a time; the end where there is none."""
+    row = shard.state.partition(key)
+    if row is None:
+        return 0
+    _, offset = await _Search(worker, pace, shard, key, row, row.next_offset).by_time(wanted_ms)
+    return row.next_offset if offset < 0 else offset
+
+
 def _listed(index: int, time_ms: int, offset: int) -> Listed:
     return Listed(index, Code.NONE, time_ms, offset, LEADER_EPOCH if offset >= 0 else -1)
 

@@ -33,6 +33,9 @@ from kproxy.handlers import (
     producer_ids,
     replicas,
     security,
+    share_acknowledge,
+    share_fetch,
+    share_groups,
     topic_partitions,
     topics,
     transaction_admin,
@@ -135,8 +138,12 @@ _APIS = (
     Api(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, low=0, high=1, handle=consumer_groups.heartbeat),
     Api(key=ApiKey.CONSUMER_GROUP_DESCRIBE, low=0, high=1, handle=consumer_group_describe.describe),
     Api(key=ApiKey.STREAMS_GROUP_DESCRIBE, low=0, high=0, handle=group_admin.describe_streams),
+    Api(key=ApiKey.SHARE_FETCH, low=1, high=2, handle=share_fetch.handle),
+    Api(key=ApiKey.SHARE_ACKNOWLEDGE, low=1, high=2, handle=share_acknowledge.handle),
     Api(key=ApiKey.LIST_CONFIG_RESOURCES, low=0, high=1, handle=operations.config_resources),
     Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, low=0, high=0, handle=topic_partitions.handle),
+    Api(key=ApiKey.SHARE_GROUP_HEARTBEAT, low=1, high=1, handle=share_groups.heartbeat),
+    Api(key=ApiKey.SHARE_GROUP_DESCRIBE, low=1, high=1, handle=share_groups.describe),
 )
 TABLE = {int(api.key): api for api in _APIS}
 RANGES = tuple((int(api.key), api.low, api.high) for api in _APIS)

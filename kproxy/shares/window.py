@@ -68,6 +68,14 @@ class Limits(NamedTuple):
     exact: bool = False  # record_limit: one range, never more than `records_max`
     batch_size: int = 0  # ranges are cut at the end of a batch once they have so many
 
+    @property
+    def throttle(self) -> int:
+        """After so many deliveries less is given at once (KIP-932, as of Kafka 4.2)."""
+        return max(2, (self.deliveries_max + 1) // 2)
+
+    def throttles(self, deliveries: int) -> bool:
+        return deliveries >= self.throttle
+
 
 class Acquired(NamedTuple):
     """`ranges` are given to the member; `runs` are to be logged, `redelivered` before that."""
@@ -85,11 +93,11 @@ class Pending(NamedTuple):
 
 
 class InvalidState(Exception):
-    """Somebody acknowledges what it does not hold."""
+    """Somebody acknowledges what it does not hold. The message says so as Kafka does."""
 
 
 class BeyondEnd(Exception):
-    """Somebody acknowledges what nobody was given yet."""
+    """Somebody acknowledges what nobody was given yet; likewise."""
 
 
 class Window:
@@ -129,9 +137,12 @@ class Window:
                 found[deliveries] = found.get(deliveries, 0) + self._states.count(byte)
         return found
 
-    def next_available(self) -> int:
-        """The first offset that somebody may be given: `end` where the window has none."""
-        found = self._states.translate(_IS_AVAILABLE).find(1)
+    def next_available(self, offset: int = 0) -> int:
+        """The first offset, from this one on, that somebody may be given; `end`, or what comes
+        behind it, is always one."""
+        if offset >= self.end:
+            return offset
+        found = self._states.translate(_IS_AVAILABLE).find(1, max(0, offset - self.start))
         return self.end if found < 0 else self.start + found
 
     def has_room(self, window_max: int) -> bool:
@@ -177,7 +188,7 @@ class Window:
 
     def _take_batch(self, first: int, last: int, taken: "_Taking") -> bool:
         """Take what is available of a batch; whether to go on with the next one."""
-        limits, size = taken.limits, last - first + 1
+        limits = taken.limits
         for at, end, byte in list(self._runs_in(first, min(last + 1, self.end))):
             if not _IS_AVAILABLE[byte]:
                 continue
@@ -189,11 +200,11 @@ class Window:
                 self._put(at, end, archived)
                 taken.runs.append(Run(at, end - at, archived, Cause.DELIVERY_LIMIT))
                 continue
-            room = _room_for(deliveries, size, limits)
-            if room is not None:  # poison is found by giving less each time, and nothing with it
-                if taken.count:
+            if limits.throttles(deliveries):  # poison is found by giving less each time
+                if not self._take_throttled(at, end, byte, last - first + 1, taken):
                     return False
-                self._take(at, min(end, at + room), byte, taken)
+                continue
+            if taken.throttled is not None:
                 return False
             if limits.exact and end - at >= taken.left:
                 self._take(at, at + taken.left, byte, taken)
@@ -202,7 +213,9 @@ class Window:
         fresh = max(first, self.end)
         if fresh > last:
             return True
-        if not self.has_room(limits.window_max) or not taken.goes_on(fresh, 1):
+        if taken.throttled is not None or not taken.goes_on(fresh, 1):
+            return False
+        if not self.has_room(limits.window_max):
             return False
         end = last + 1
         if limits.exact:
@@ -210,6 +223,21 @@ class Window:
         self._grow(end)
         self._take(fresh, end, 0, taken)
         return end == last + 1
+
+    def _take_throttled(self, first: int, end: int, byte: int, size: int, taken: "_Taking") -> bool:
+        """Take a piece of what was delivered often already, and nothing else beside it; whether
+        to go on. `size`: of the batch."""
+        deliveries = byte >> COUNT_SHIFT
+        if taken.throttled is None:
+            if taken.count:
+                return False
+            alike = next(self._runs_in(first, self.end))
+            taken.throttle(deliveries, max(size, alike[1] - first))
+        elif taken.throttled != deliveries:
+            return False
+        end = min(end, first + taken.piece_left, first + taken.left if taken.limits.exact else end)
+        self._take(first, end, byte, taken)
+        return taken.piece_left > 0 and not taken.full
 
     def _take(self, first: int, end: int, byte: int, taken: "_Taking") -> None:
         deliveries = min((byte >> COUNT_SHIFT) + 1, COUNT_MAX)
@@ -224,16 +252,23 @@ class Window:
 
     def check(self, member: str, first: int, last: int) -> None:
         """Raises InvalidState, BeyondEnd. What lies before the start may always be acknowledged."""
+        if last >= self.start >= self.end:
+            raise InvalidState(
+                "Batch record not found. The request batch offsets are not found in the cache."
+            )
         if last >= self.end:
-            raise BeyondEnd
+            which = "first" if first >= self.end else "last"
+            raise BeyondEnd(
+                f"Batch record not found. The {which} offset in request is past acquired records."
+            )
         first = max(first, self.start)
         if first > last:
             return
+        if any(lease.member != member for lease in self._leases_in(first, last)):
+            raise InvalidState("Member is not the owner of batch record")
         part = self._states[first - self.start : last + 1 - self.start]
         if part.translate(_IS_ACQUIRED).count(1) != len(part):
-            raise InvalidState
-        if any(lease.member != member for lease in self._leases_in(first, last)):
-            raise InvalidState
+            raise InvalidState("The offset cannot be acknowledged. The offset is not acquired.")
 
     def acknowledge(
         self, first: int, last: int, types: Sequence[int], deliveries_max: int, deadline: float
@@ -315,6 +350,14 @@ class Window:
                 self._insert(Lease(first, lease.last, lease.member, lease.deadline))
 
     # -- giving back
+
+    def give_back(self, ranges: Sequence[Range]) -> None:
+        """Records were not given after all: that they were delivered again is not in the log."""
+        for first, last, _ in ranges:
+            first = max(first, self.start)
+            if first <= last:
+                self._cut(first, last)
+                self._translate(first, last + 1, _TO_AVAILABLE)
 
     def expire(self, now: float, deliveries_max: int) -> Pending:
         """Take from members what they hold for too long."""
@@ -443,24 +486,10 @@ class Window:
             self.start += done
 
 
-def _room_for(deliveries: int, size: int, limits: Limits) -> int | None:
-    """How many records of a batch are given together after so many deliveries; None: all.
-
-    As Kafka isolates poison (KIP-932, 4.2): half as many each time, the last time one alone.
-    """
-    limit = limits.deliveries_max
-    throttled = max(2, (limit + 1) // 2)
-    if deliveries < throttled:
-        return None
-    if deliveries >= limit - 1:
-        return 1
-    return max(1, size >> (deliveries - throttled + 1))
-
-
 class _Taking:
     """What one fetch has taken so far."""
 
-    __slots__ = ("count", "limits", "ranges", "redelivered", "runs")
+    __slots__ = ("count", "limits", "piece_left", "ranges", "redelivered", "runs", "throttled")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -468,6 +497,14 @@ class _Taking:
         self.runs: list[Run] = []
         self.redelivered = False
         self.count = 0
+        self.throttled: int | None = None  # after so many deliveries
+        self.piece_left = 0
+
+    def throttle(self, deliveries: int, size: int) -> None:
+        """Half as many each time, and the last time one alone."""
+        self.throttled = deliveries
+        last = deliveries >= self.limits.deliveries_max - 1
+        self.piece_left = 1 if last else max(1, size >> (deliveries - self.limits.throttle + 1))
 
     @property
     def left(self) -> int:
@@ -487,6 +524,7 @@ class _Taking:
     def take(self, first: int, last: int, deliveries: int) -> None:
         """Ranges go on over batches till they have as many records as the fetch likes."""
         self.count += last - first + 1
+        self.piece_left -= last - first + 1
         if self.ranges:
             before = self.ranges[-1]
             if (

@@ -279,6 +279,14 @@ class State:
             if row[0] == last:
                 return
 
+    def stored_spans(
+        self, key: PartitionKey, offset: int, end: int
+    ) -> Iterator[tuple[StoredBatch, int]]:
+        """(batch, its last offset) from the one that holds `offset` on, for who reads them."""
+        stored, last_offset = rows.stored_batch, rows.batch_key_offset
+        for row in self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, end)):
+            yield stored(*row), last_offset(row[0])
+
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]
     ) -> tuple[int, Batch] | None:

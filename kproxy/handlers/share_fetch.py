@@ -1,0 +1,189 @@
+"""ShareFetch (78), versions 1 and 2: acquires records for a member (KIP-932, KIP-1206, KIP-1222).
+
+Acknowledgements that come with it are worked on first. Where there were any, it does not wait for
+records: Kafka answers them only once it has.
+"""
+
+import anyio
+
+from kproxy.errors import Code, KafkaError
+from kproxy.fetching.streamed_response import Pins, Stored, StreamedResponse
+from kproxy.handlers.list_offsets import offset_by_time
+from kproxy.handlers.share_answers import Leaders, check_member, said_of, topic_id_of
+from kproxy.protocol import share_responses as encoded
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.codec import response_prefix
+from kproxy.shard.appends import append
+from kproxy.shares.acknowledging import DONE, Acknowledged, Acknowledging, Said
+from kproxy.shares.poll import Found, ShareLimits, SharePoll
+from kproxy.shares.sessions import FINAL_EPOCH, FIRST_EPOCH, Ident, ShareSession
+from kproxy.virtual.share_commands import SetShares, ShareAction, ShareChange
+from kproxy.worker.worker import Request, Worker
+
+_BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
+
+
+async def handle(worker: Worker, request: Request) -> StreamedResponse:
+    """A whole response frame."""
+    try:
+        session, said = await _session(worker, request)
+    except KafkaError as error:
+        if error.code == Code.SHARE_SESSION_LIMIT_REACHED:
+            await worker.long_poll(anyio.Event(), request.body.max_wait.total_seconds())
+        head = encoded.share_head(error.code, error.message, 0, 0)
+        return _framed(request, [head, encoded.endpoints(())], Pins(), worker)
+    body, group, member = request.body, session.group, session.member
+    renews = bool(getattr(body, "is_renew_ack", False))
+    results: dict[Ident, Acknowledged] = {}
+    pins = Pins()
+    try:
+        if said:
+            acknowledging = Acknowledging(
+                worker.shares, worker.partition, group, member, renews=renews
+            )
+            results = await acknowledging.take(said, request.budget)
+        found: list[Found] = []
+        if body.share_session_epoch == FINAL_EPOCH:
+            worker.share_sessions.end(session)
+        elif not renews and body.max_records > 0 and body.max_bytes > 0:
+            await _resolve(worker, request, session)
+            limits = _limits(worker, request, wait=not said)
+            poll = SharePoll(
+                worker, worker.shares, worker.share_sessions, session, limits, request.budget, pins
+            )
+            found = await poll.run(request.next_request)
+        return _answer(worker, request, group, found, results, pins)
+    except BaseException:
+        pins.release()
+        raise
+
+
+# -- the session
+
+
+async def _session(
+    worker: Worker, request: Request
+) -> tuple[ShareSession, list[tuple[Ident, list[Said]]]]:
+    """The session as the request makes it, and what is acknowledged. Raises KafkaError."""
+    body, sessions = request.body, worker.share_sessions
+    group, member = check_member(request)
+    _check(request)
+    epoch, connection = body.share_session_epoch, request.next_request.connection
+    wanted, said = [], []
+    for topic in body.topics:
+        topic_id = topic_id_of(topic)
+        for part in topic.partitions:
+            ident = (topic_id, part.partition_index)
+            wanted.append(ident)
+            if part.acknowledgement_batches:
+                said.append((ident, said_of(part)))
+        if request.budget.due:
+            await request.budget.rest()
+    if epoch == FIRST_EPOCH:
+        if said:
+            raise KafkaError(Code.INVALID_REQUEST)
+        session = sessions.open(group, member, connection, len(wanted))
+    else:
+        session = sessions.use(group, member, epoch, connection)
+        if epoch == FINAL_EPOCH:
+            return session, said
+        sessions.check_room(sum(ident not in session.partitions for ident in wanted))
+    for ident in wanted:
+        sessions.follow(session, ident)
+        if request.budget.due:
+            await request.budget.rest()
+    for topic in body.forgotten_topics_data:
+        topic_id = topic_id_of(topic)
+        for index in topic.partitions:
+            sessions.forget(session, (topic_id, index))
+        if request.budget.due:
+            await request.budget.rest()
+    return session, said
+
+
+def _check(request: Request) -> None:
+    """Raises KafkaError (INVALID_REQUEST)."""
+    body = request.body
+    if getattr(body, "is_renew_ack", False) and (
+        body.max_records or body.max_bytes or body.min_bytes or body.max_wait
+    ):
+        raise KafkaError(Code.INVALID_REQUEST)
+    if getattr(body, "share_acquire_mode", 0) not in (_BATCH_OPTIMIZED, _RECORD_LIMIT):
+        raise KafkaError(Code.INVALID_REQUEST, "Unknown share acquire mode.")
+
+
+def _limits(worker: Worker, request: Request, *, wait: bool) -> ShareLimits:
+    body = request.body
+    return ShareLimits(
+        min_bytes=body.min_bytes,
+        max_bytes=min(body.max_bytes, worker.config.fetch_bytes_max),
+        max_records=body.max_records,
+        batch_size=body.batch_size,
+        exact=getattr(body, "share_acquire_mode", 0) == _RECORD_LIMIT,
+        max_wait_s=body.max_wait.total_seconds() if wait else 0,
+    )
+
+
+async def _resolve(worker: Worker, request: Request, session: ShareSession) -> None:
+    """Look for the first record of share partitions that begin at a time, and log which it is."""
+    for followed in list(session.dirty):
+        if followed.share is None:
+            try:
+                _, key, shard = worker.partition(*followed.ident)
+            except KafkaError:
+                continue  # the poll says so
+            row = worker.shares.row(shard, key, session.group)
+            if row is not None and row.since_ms >= 0:
+                start = await offset_by_time(worker, request.budget, shard, key, row.since_ms)
+                change = ShareChange(key, ShareAction.RESOLVE, row.epoch, start)
+                command = SetShares(session.group, [change], worker.now_ms())
+                await append(shard, command.envelope())
+        if request.budget.due:
+            await request.budget.rest()
+
+
+# -- the answer
+
+
+def _answer(
+    worker: Worker, request: Request, group: str, found: list[Found],
+    results: dict[Ident, Acknowledged], pins: Pins,
+) -> StreamedResponse:  # fmt: skip
+    leaders = Leaders(worker)
+    by_ident = {one.ident: one for one in found}
+    by_topic: dict[bytes, list[Ident]] = {}
+    for ident in dict.fromkeys([*by_ident, *results]):
+        by_topic.setdefault(ident[0], []).append(ident)
+    lock_ms = worker.shares.settings(group).lock_duration_ms
+    pieces: list[bytes | Stored] = []
+    texts = [encoded.share_head(Code.NONE, None, lock_ms, len(by_topic))]
+    for topic_id, idents in by_topic.items():
+        texts.append(encoded.share_topic_head(topic_id, len(idents)))
+        for ident in idents:
+            part = by_ident.get(ident) or Found(ident)
+            said = results.get(ident, DONE)
+            leader = leaders.of(ident, part.code, said.code)
+            texts.append(
+                encoded.share_partition_head(
+                    ident[1], part.code, part.message, said.code, said.message, leader, part.size
+                )
+            )
+            if part.stored is not None:
+                pieces += b"".join(texts), part.stored
+                texts = []
+            texts.append(encoded.share_partition_tail(part.ranges))
+        texts.append(encoded.TAIL)
+    texts.append(encoded.endpoints(leaders.nodes))
+    pieces.append(b"".join(texts))
+    return _framed(request, pieces, pins, worker)
+
+
+def _framed(
+    request: Request, pieces: list[bytes | Stored], pins: Pins, worker: Worker
+) -> StreamedResponse:
+    size = 0
+    for piece in pieces:
+        size += len(piece) if isinstance(piece, bytes) else sum([one[3] for one in piece.batches])
+    key, version = ApiKey.SHARE_FETCH, request.version
+    prefix = response_prefix(key, version, request.header.correlation_id, size)
+    return StreamedResponse([prefix, *pieces], pins, worker.answer_memory)

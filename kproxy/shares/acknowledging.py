@@ -1,0 +1,134 @@
+"""What members say of the records that they hold (KIP-932): checked, logged, then answered.
+
+Of a partition all is done or nothing. Other partitions of the request go on.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from kproxy.errors import Code, KafkaError
+from kproxy.loop.pace import Pace
+from kproxy.shard.located import Located
+from kproxy.shares.sessions import Ident
+from kproxy.shares.share_partition import SharePartition
+from kproxy.shares.share_partitions import Change, SharePartitions, codes_of
+from kproxy.shares.window import RENEW, BeyondEnd, InvalidState, Pending
+from kproxy.virtual.types import PartitionKey
+
+Said = tuple[int, int, Sequence[int]]
+"""First and last offset, and one type for all of them or one for each."""
+
+
+class Acknowledged(NamedTuple):
+    """What became of what was said of a partition."""
+
+    code: Code = Code.NONE
+    message: str | None = None
+
+
+DONE = Acknowledged()
+
+
+def check_form(said: Sequence[Said], *, renews: bool) -> None:
+    """Refuse what is wrong whatever the partition holds. Raises KafkaError (INVALID_REQUEST)."""
+    last_type = RENEW if renews else RENEW - 1
+    before = -1
+    for first, last, types in said:
+        wrong = first > last or last < 0 or first < before
+        wrong = wrong or len(types) not in (1, last - first + 1)
+        if wrong or min(types) < 0 or max(types) > last_type:
+            raise KafkaError(Code.INVALID_REQUEST)
+        before = last
+
+
+class Acknowledging:
+    """Acknowledgements of one request, by one member of a group."""
+
+    def __init__(
+        self, shares: SharePartitions, partition: Callable[[bytes, int], Located], group: str,
+        member: str, *, renews: bool,
+    ) -> None:  # fmt: skip
+        """`renews`: the request may renew locks."""
+        self._shares = shares
+        self._partition = partition
+        self._group, self._member = group, member
+        self._renews = renews
+        self._settings = shares.settings(group)
+        self._changes: list[Change] = []
+        self._idents: dict[int, Ident] = {}
+        self.results: dict[Ident, Acknowledged] = {}
+
+    async def take(
+        self, said: Sequence[tuple[Ident, Sequence[Said]]], pace: Pace
+    ) -> dict[Ident, Acknowledged]:
+        """What became of each partition, once the log has it."""
+        for ident, some in said:
+            try:
+                self._take(ident, some)
+            except KafkaError as error:
+                self.results[ident] = Acknowledged(error.code, error.message)
+            if pace.due:
+                await self._log()
+                await pace.rest()
+        await self._log()
+        return self.results
+
+    def _take(self, ident: Ident, said: Sequence[Said]) -> None:
+        """Raises KafkaError: nothing of it was done."""
+        _, key, shard = self._partition(*ident)
+        check_form(said, renews=self._renews)
+        self.results[ident] = DONE
+        if not said:
+            return
+        if not self._settings.renew_enabled and any(RENEW in types for _, _, types in said):
+            raise KafkaError(
+                Code.INVALID_RECORD_STATE,
+                "Renewing acquisition locks is not enabled for the group.",
+            )
+        share = self._shares.find(shard, key, self._group)
+        try:
+            pending = self._said(share, key, said)
+        finally:
+            self._shares.let_go(share)
+        if pending.runs:
+            change = Change(share, pending.runs, pending)
+            self._changes.append(change)
+            self._idents[id(change)] = ident
+
+    def _said(self, share: SharePartition, key: PartitionKey, said: Sequence[Said]) -> Pending:
+        row = share.shard.state.partition(key)
+        window = share.window
+        if row is not None:
+            window.trim(row.log_start)
+        before = -1
+        for first, last, _ in said:
+            try:
+                if first <= before:  # Kafka lets that through, and finds it done already
+                    raise InvalidState(
+                        "The offset cannot be acknowledged. The offset is not acquired."
+                    )
+                window.check(self._member, first, last)
+            except InvalidState as error:
+                raise KafkaError(Code.INVALID_RECORD_STATE, str(error)) from error
+            except BeyondEnd as error:
+                raise KafkaError(Code.INVALID_REQUEST, str(error)) from error
+            before = last
+        limit = self._settings.delivery_count_limit
+        deadline = self._shares.now() + self._settings.lock_duration_ms / 1000
+        pending = Pending([], [])
+        for first, last, types in said:
+            some = window.acknowledge(first, last, types, limit, deadline)
+            pending.runs.extend(some.runs)
+            pending.held.extend(some.held)
+        return pending
+
+    async def _log(self) -> None:
+        changes, self._changes = self._changes, []
+        for ticket, some in self._shares.log(self._group, changes):
+            with suppress(KafkaError):  # each partition has its code
+                await ticket.wait()
+            for change, code in zip(some, codes_of(ticket, len(some)), strict=True):
+                if code:
+                    self.results[self._idents[id(change)]] = Acknowledged(code)
+        self._idents.clear()

@@ -1,0 +1,273 @@
+"""A ShareFetch's poll: acquires what is available for a member, and waits while nothing is.
+
+Records are acquired in one turn of the loop. Those that were delivered before are given once the
+log has how often: a record that kills who reads it is not given for ever.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import anyio
+
+from kproxy.errors import Code, KafkaError
+from kproxy.fetching.poll import NextRequest
+from kproxy.fetching.streamed_response import Pins, Stored
+from kproxy.loop.pace import Pace
+from kproxy.memory_budget import MemoryBudget
+from kproxy.shard.located import Located
+from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
+from kproxy.shares.share_partition import Readable, SharePartition
+from kproxy.shares.share_partitions import Change, SharePartitions, codes_of
+from kproxy.shares.window import Limits, Range
+from kproxy.virtual.rows import StoredBatch
+
+_FOUND_MAX = 1000  # partitions with records in an answer
+
+
+class Source(Protocol):
+    """What a poll needs of its worker."""
+
+    stopping: bool
+    answer_memory: MemoryBudget
+
+    def partition(self, topic: str | bytes, index: int) -> Located:
+        """A partition by its queue's id. Raises KafkaError."""
+        ...
+
+    async def long_poll(self, changed: anyio.Event, seconds: float) -> None:
+        """Wait for the event, so many seconds at most, or until the worker stops."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLimits:
+    """What the request asks for: bytes, records, seconds."""
+
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    exact: bool
+    max_wait_s: float
+
+
+class Found(NamedTuple):
+    """One partition's part of an answer: an error, or records and who holds them."""
+
+    ident: Ident
+    code: Code = Code.NONE
+    message: str | None = None
+    ranges: list[Range] = []  # noqa: RUF012 - never changed in place
+    stored: Stored | None = None
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one round over the partitions has found."""
+
+    found: list[Found] = field(default_factory=list)
+    redelivered: list[tuple[int, Change]] = field(default_factory=list)  # by place in `found`
+    archived: list[Change] = field(default_factory=list)
+    bytes_left: int = 0
+    records_left: int = 0
+    again: bool = False
+
+
+class SharePoll:
+    """One ShareFetch's poll of a session. `pins` keeps readable what it returns."""
+
+    def __init__(
+        self, source: Source, shares: SharePartitions, sessions: ShareSessions,
+        session: ShareSession, limits: ShareLimits, pace: Pace, pins: Pins,
+    ) -> None:  # fmt: skip
+        self._source = source
+        self._shares = shares
+        self._sessions = sessions
+        self._session = session
+        self._limits = limits
+        self._pace = pace
+        self._pins = pins
+        self._settings = shares.settings(session.group)
+
+    async def run(self, next_request: NextRequest) -> list[Found]:
+        """The partitions' parts of the answer."""
+        session, source = self._session, self._source
+        deadline = anyio.current_time() + self._limits.max_wait_s
+        try:
+            while True:
+                await source.answer_memory.wait_for_room()
+                changed = session.expect_change()
+                left = deadline - anyio.current_time()
+                if left > 0 and self._limits.min_bytes > 1 and await self._too_little():
+                    next_request.wake(changed)
+                    await source.long_poll(changed, left)
+                    if not next_request.arrived:
+                        continue
+                seen = await self._round()
+                if seen.found:
+                    return await self._given(seen)
+                if seen.again:
+                    await self._pace.rest()
+                    continue
+                left = deadline - anyio.current_time()
+                if source.stopping or next_request.arrived or session.ended or left <= 0:
+                    return []
+                if not session.dirty:
+                    next_request.wake(changed)
+                    await source.long_poll(changed, left)
+        finally:
+            session.stop_waiting()
+            self._pass_on()
+
+    async def _too_little(self) -> bool:
+        """Whether less is available than the client waits for; nothing is acquired."""
+        if self._source.stopping or self._session.ended:
+            return False
+        size, settings = 0, self._settings
+        for followed in list(self._session.dirty):
+            with suppress(KafkaError):
+                share = self._locate(followed)
+                readable = share.readable(
+                    settings.read_committed, settings.record_locks_max, self._limits.max_records
+                )
+                if readable is None:
+                    self._session.dirty.pop(followed, None)
+                    share.waiters[followed] = None
+                    continue
+                size += sum([batch[3] for batch in readable.batches])
+                share.waiters[followed] = None  # told of what comes to it
+            if followed.share is None or size >= self._limits.min_bytes:
+                return False
+            await self._pace.step()
+        return True
+
+    def _pass_on(self) -> None:
+        """What this poll was told of and has not looked at, somebody else may look at."""
+        for followed in self._session.dirty:
+            if followed.share is not None and followed.share.waiters:
+                followed.share.wake_next()
+
+    async def _round(self) -> _Round:
+        seen = _Round(bytes_left=self._limits.max_bytes, records_left=self._limits.max_records)
+        self._pace.begin()
+        dirty = self._session.dirty
+        for followed in list(dirty):
+            if seen.records_left <= 0 or (seen.found and seen.bytes_left <= 0):
+                break
+            if followed in dirty:
+                self._look(followed, seen)
+            if len(seen.found) == _FOUND_MAX or (self._limits.exact and seen.found):
+                break
+            if self._pace.due:
+                self._pins.hold(one.stored for one in seen.found if one.stored is not None)
+                await self._pace.rest()
+        self._shares.log(self._session.group, seen.archived)
+        self._pins.hold(one.stored for one in seen.found if one.stored is not None)
+        return seen
+
+    def _look(self, followed: Followed, seen: _Round) -> None:
+        try:
+            share = self._locate(followed)
+        except KafkaError as error:
+            seen.found.append(Found(followed.ident, error.code, error.message))
+            return
+        settings = self._settings
+        readable = share.readable(
+            settings.read_committed, settings.record_locks_max, seen.records_left
+        )
+        dirty = self._session.dirty
+        dirty.pop(followed, None)
+        if readable is None:
+            share.waiters[followed] = None
+            return
+        dirty[followed] = None  # had its turn: the others come first now
+        _within(readable, seen.bytes_left if seen.found else max(1, seen.bytes_left))
+        self._acquire(followed, share, readable, seen)
+        if share.waiters:
+            share.wake_next()
+
+    def _locate(self, followed: Followed) -> SharePartition:
+        """The share partition that an ident means now. Raises KafkaError."""
+        share = followed.share
+        if share is not None and share.is_current:
+            return share
+        try:
+            _, key, shard = self._source.partition(*followed.ident)
+            share = self._shares.find(shard, key, self._session.group)
+        except KafkaError:
+            self._sessions.locate(followed, None)
+            raise
+        self._sessions.locate(followed, share)
+        return share
+
+    def _acquire(
+        self, followed: Followed, share: SharePartition, readable: Readable, seen: _Round
+    ) -> None:
+        settings, asked = self._settings, self._limits
+        limits = Limits(
+            settings.delivery_count_limit, settings.record_locks_max, seen.records_left,
+            asked.exact, asked.batch_size,
+        )  # fmt: skip
+        deadline = self._shares.now() + settings.lock_duration_ms / 1000
+        taken = share.acquire(self._session.member, readable, limits, deadline)
+        if not taken.ranges:
+            seen.again = bool(taken.runs)
+            if taken.runs:
+                seen.archived.append(Change(share, taken.runs, None))
+            else:  # what there is, is too much for the window
+                self._session.dirty.pop(followed, None)
+                share.waiters[followed] = None
+            return
+        self._shares.held_until(share, deadline)
+        batches = overlapping(readable, taken.ranges)
+        size = sum([batch[3] for batch in batches])
+        seen.bytes_left -= size
+        seen.records_left -= sum([last - first + 1 for first, last, _ in taken.ranges])
+        if taken.redelivered:
+            seen.redelivered.append((len(seen.found), Change(share, taken.runs, None)))
+        elif taken.runs:
+            seen.archived.append(Change(share, taken.runs, None))
+        stored = Stored(batches, share.shard.segments)
+        seen.found.append(Found(followed.ident, ranges=taken.ranges, stored=stored, size=size))
+
+    async def _given(self, seen: _Round) -> list[Found]:
+        """What was found, once the log has what it must have before that is given."""
+        if not seen.redelivered:
+            return seen.found
+        places = {id(change): place for place, change in seen.redelivered}
+        changes = [change for _, change in seen.redelivered]
+        for ticket, some in self._shares.log(self._session.group, changes):
+            with suppress(KafkaError):  # each partition has its code
+                await ticket.wait()
+            for change, code in zip(some, codes_of(ticket, len(some)), strict=True):
+                if code:
+                    place = places[id(change)]
+                    change.share.window.give_back(seen.found[place].ranges)
+                    seen.found[place] = Found(seen.found[place].ident, code)
+        return seen.found
+
+
+def _within(readable: Readable, most: int) -> None:
+    """Leave out batches that are more than fits; the first one goes whatever its size."""
+    size = 0
+    for number, batch in enumerate(readable.batches):
+        size += batch[3]
+        if size > most and number:
+            readable.cut(number)
+            return
+
+
+def overlapping(readable: Readable, ranges: list[Range]) -> list[StoredBatch]:
+    """The batches that have any of the records of ascending ranges."""
+    found = []
+    at = 0
+    for batch, (first, last) in zip(readable.batches, readable.spans, strict=True):
+        while at < len(ranges) and ranges[at].last < first:
+            at += 1
+        if at == len(ranges):
+            break
+        if ranges[at].first <= last:
+            found.append(batch)
+    return found

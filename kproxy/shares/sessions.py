@@ -1,0 +1,216 @@
+"""Share sessions (KIP-932): which share partitions a member reads, by group and member id.
+
+A session ends with its connection, and gives back what its member holds. It belongs to that
+connection: the end of an earlier one, noticed late, does not end what was opened since.
+"""
+
+from collections import deque
+
+import anyio
+
+from kproxy.errors import Code, KafkaError
+from kproxy.loop.pace import Pace
+from kproxy.shares.share_partition import SharePartition
+from kproxy.shares.share_partitions import Change, SharePartitions
+
+EPOCH_MAX = 0x7FFFFFFF
+FIRST_EPOCH, FINAL_EPOCH = 0, -1
+_AT_ONCE = 200
+
+Ident = tuple[bytes, int]
+"""A partition as the client names it: topic id and index."""
+
+
+class Followed:
+    """A partition that a session reads. `share`: None while it is not located."""
+
+    __slots__ = ("ident", "session", "share", "told")
+
+    def __init__(self, session: "ShareSession", ident: Ident) -> None:
+        self.session, self.ident = session, ident
+        self.share: SharePartition | None = None
+        self.told = Code.NONE  # the error that the client knows of
+
+    def woken(self) -> bool:
+        return self.session.woken(self)
+
+    def look_again(self) -> None:
+        self.session.woken(self)
+
+
+class ShareSession:
+    """What a member reads. `dirty`, in order of turn: those that may have something for it."""
+
+    def __init__(self, group: str, member: str, connection: int) -> None:
+        self.group, self.member = group, member
+        self.connection = connection
+        self.epoch = 1
+        self.partitions: dict[Ident, Followed] = {}
+        self.dirty: dict[Followed, None] = {}
+        self.ended = False
+        self.releases = True  # what its member holds, once it has ended
+        self._event: anyio.Event | None = None
+
+    def expect_change(self) -> anyio.Event:
+        """A poll begins to wait: an event that is set when there may be something."""
+        self._event = anyio.Event()
+        return self._event
+
+    def stop_waiting(self) -> None:
+        self._event = None
+
+    def woken(self, followed: Followed) -> bool:
+        """Whether a poll waits that looks at it now."""
+        if self.ended:
+            return False
+        self.dirty[followed] = None
+        if self._event is None:
+            return False
+        self._event.set()
+        return True
+
+    def follow(self, ident: Ident) -> None:
+        if ident not in self.partitions:
+            followed = self.partitions[ident] = Followed(self, ident)
+            self.dirty[followed] = None
+
+
+class ShareSessions:
+    """All sessions of a worker; bounded in number and partitions."""
+
+    def __init__(self, shares: SharePartitions, sessions_max: int, partitions_max: int) -> None:
+        self._shares = shares
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._by_connection: dict[int, set[ShareSession]] = {}
+        self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+        self._partitions = 0
+        self._ended: deque[ShareSession] = deque()
+        self._more = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, group: str, member: str, connection: int, wanted: int) -> ShareSession:
+        """A new session in the place of the one there was.
+
+        Raises KafkaError: SHARE_SESSION_LIMIT_REACHED.
+        """
+        before = self._sessions.get((group, member))
+        if before is not None:  # what the member holds it may still acknowledge
+            before.releases = False
+            self.end(before)
+        elif len(self._sessions) >= self._sessions_max:
+            raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
+        self.check_room(wanted)
+        session = ShareSession(group, member, connection)
+        self._sessions[group, member] = session
+        self._by_connection.setdefault(connection, set()).add(session)
+        return session
+
+    def use(self, group: str, member: str, epoch: int, connection: int) -> ShareSession:
+        """The session with its epoch counted on. Raises KafkaError.
+
+        SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH. With the final epoch it stays as it
+        is, for its last request.
+        """
+        session = self._sessions.get((group, member))
+        if session is None:
+            raise KafkaError(Code.SHARE_SESSION_NOT_FOUND)
+        if epoch == FINAL_EPOCH:
+            return session
+        if epoch != session.epoch:
+            raise KafkaError(Code.INVALID_SHARE_SESSION_EPOCH)
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        if session.connection != connection:
+            self._leave_connection(session)
+            session.connection = connection
+            self._by_connection.setdefault(connection, set()).add(session)
+        return session
+
+    def follow(self, session: ShareSession, ident: Ident) -> None:
+        if ident not in session.partitions:
+            session.follow(ident)
+            self._partitions += 1
+
+    def forget(self, session: ShareSession, ident: Ident) -> None:
+        """The member does not read it any more. What it holds there it may still acknowledge."""
+        followed = session.partitions.pop(ident, None)
+        if followed is not None:
+            self._partitions -= 1
+            session.dirty.pop(followed, None)
+            self.locate(followed, None)
+
+    def locate(self, followed: Followed, share: SharePartition | None) -> None:
+        """Note which share partition an ident means now; None: there is none."""
+        before = followed.share
+        if before is share:
+            return
+        followed.share = share
+        if share is not None:
+            self._shares.follow(share)
+        if before is not None:
+            if before.waiters.pop(followed, 0) is not None:
+                before.wake_next()  # it may have been told of something, and did not look
+            self._shares.unfollow(before)
+
+    def check_room(self, wanted: int) -> None:
+        """Raises KafkaError: SHARE_SESSION_LIMIT_REACHED."""
+        if self._partitions + wanted > self._partitions_max:
+            raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
+
+    # -- ending
+
+    def disconnected(self, connection: int) -> None:
+        """A connection is gone, and its sessions with it."""
+        for session in list(self._by_connection.get(connection, ())):
+            self.end(session)
+
+    def end(self, session: ShareSession) -> None:
+        """Nothing is given to it any more; `run` gives back what its member holds."""
+        if session.ended:
+            return
+        session.ended = True
+        if self._sessions.get((session.group, session.member)) is session:
+            del self._sessions[session.group, session.member]
+        self._leave_connection(session)
+        self._ended.append(session)
+        self._more.set()
+
+    def _leave_connection(self, session: ShareSession) -> None:
+        mine = self._by_connection.get(session.connection)
+        if mine is not None:
+            mine.discard(session)
+            if not mine:
+                del self._by_connection[session.connection]
+
+    async def run(self) -> None:
+        """Let go of sessions that have ended, in slices, until cancelled."""
+        pace = Pace()
+        while True:
+            self._more = anyio.Event()
+            while self._ended:
+                session = self._ended[0]
+                if self._let_go_some(session):
+                    self._ended.popleft()
+                await pace.step()
+            await self._more.wait()
+            pace.begin()
+
+    def _let_go_some(self, session: ShareSession) -> bool:
+        """Give back what a member holds of some partitions; whether that was all."""
+        limit = self._shares.settings(session.group).delivery_count_limit
+        changes = []
+        for _ in range(min(_AT_ONCE, len(session.partitions))):
+            _, followed = session.partitions.popitem()
+            self._partitions -= 1
+            share = followed.share
+            if share is not None:
+                if session.releases and share.is_current:
+                    pending = share.window.release(session.member, limit)
+                    if pending.runs:
+                        changes.append(Change(share, pending.runs, pending))
+                self.locate(followed, None)
+            session.dirty.pop(followed, None)
+        self._shares.log(session.group, changes)
+        return not session.partitions

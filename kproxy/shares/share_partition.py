@@ -1,0 +1,187 @@
+"""A share partition while somebody follows it: its window, who waits for records, what is logged.
+
+It is made from the rows when somebody asks for it, and forgotten once nobody follows it and the
+rows say all there is to say.
+"""
+
+from collections.abc import Iterator
+from math import inf
+from typing import Protocol
+
+from kproxy.protocol.batch import HEADER_BYTES, read_header
+from kproxy.shard.shard import Shard
+from kproxy.shares.window import Acquired, Limits, Pending, Window
+from kproxy.virtual import share_rows
+from kproxy.virtual.rows import Partition, StoredBatch
+from kproxy.virtual.share_commands import Run, ShareRuns
+from kproxy.virtual.share_rows import SharePartition as Row
+from kproxy.virtual.types import PartitionKey
+
+_LOOKED_AT_MAX = 500  # batches in one look: some milliseconds
+
+
+class Waiter(Protocol):
+    """Who follows a share partition for a member."""
+
+    def woken(self) -> bool:
+        """There may be something; whether it looks at once, else somebody else is to be told."""
+        ...
+
+    def look_again(self) -> None:
+        """What was followed is gone, or another by now."""
+        ...
+
+
+class Readable:
+    """Batches with something for a member, and where what was looked at ends."""
+
+    __slots__ = ("batches", "end", "spans")
+
+    def __init__(self, batches: list[StoredBatch], spans: list[tuple[int, int]], end: int) -> None:
+        """`spans`: first and last offset of each."""
+        self.batches, self.spans, self.end = batches, spans, end
+
+    def cut(self, count: int) -> None:
+        """Leave only the first ones."""
+        self.end = self.spans[count][0]
+        del self.batches[count:], self.spans[count:]
+
+
+class SharePartition:
+    """One queue partition for one group, in a shard that this worker serves.
+
+    `followers`: how many sessions have it. `due`: when its timer fires, infinity without one.
+    """
+
+    __slots__ = (
+        "_claim", "due", "epoch", "followers", "group", "key", "shard", "waiters", "window",
+    )  # fmt: skip
+
+    def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
+        self.shard, self.key, self.group = shard, key, group
+        self._claim = shard.claim_offset
+        self.epoch = row.epoch
+        states = share_rows.states(shard.state.get, key, group, row.start, row.end)
+        self.window = Window(row.start, states)
+        self.waiters: dict[Waiter, None] = {}
+        self.followers = 0
+        self.due = inf
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it still stands for its row: no reset, deletion or takeover came between."""
+        shard = self.shard
+        if not shard.serving or shard.claim_offset != self._claim:
+            return False
+        row = share_rows.share_in(shard.state.get, self.key, self.group)
+        if row is None or row.epoch != self.epoch or row.since_ms >= 0:
+            return False
+        self.window.trim(row.start)
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.followers and self.window.idle
+
+    # -- reading
+
+    def readable(self, read_committed: bool, window_max: int, records_max: int) -> Readable | None:
+        """What is available, as far as one look goes; None where nothing is."""
+        row = self.shard.state.partition(self.key)
+        if row is None:
+            return None
+        window = self.window
+        window.trim(row.log_start)
+        end = row.last_stable if read_committed else row.next_offset
+        at = window.next_available()
+        if at >= end or (at >= window.end and not window.has_room(window_max)):
+            return None
+        aborted = self._aborted(row, at, end) if read_committed and row.any_aborted else ()
+        batches: list[StoredBatch] = []
+        spans: list[tuple[int, int]] = []
+        records = 0
+        for batch, last in self._batches(at, end):
+            if aborted and self._is_aborted(batch, aborted):
+                at = last + 1
+                continue
+            batches.append(batch)
+            first = max(batch[0], window.start)
+            spans.append((first, last))
+            records += last - max(first, at) + 1
+            at = last + 1
+            if records >= records_max or len(batches) == _LOOKED_AT_MAX:
+                end = at
+                break
+        return Readable(batches, spans, end)
+
+    def _batches(self, at: int, end: int) -> Iterator[tuple[StoredBatch, int]]:
+        """Batches with available records, and their last offsets."""
+        state, key, window = self.shard.state, self.key, self.window
+        found = True
+        while at < end and found:
+            found = False
+            for batch, last in state.stored_spans(key, at, end):
+                at = window.next_available(max(batch[0], at))
+                if at > last:  # nothing of it: go on where there is something
+                    found = True
+                    break
+                yield batch, last
+                at = last + 1
+
+    def _aborted(self, row: Partition, start: int, end: int) -> list[tuple[int, int, int]]:
+        """(producer id, first offset, marker's offset) of aborted transactions of a stretch."""
+        found = self.shard.state.aborted(self.key, start, end)
+        return [(one.producer_id, one.first_offset, marker) for marker, one in found]
+
+    def _is_aborted(self, batch: StoredBatch, aborted: list[tuple[int, int, int]]) -> bool:
+        base, segment, position, _ = batch
+        if not any(first <= base < marker for _, first, marker in aborted):
+            return False
+        head = bytearray(HEADER_BYTES)
+        self.shard.segments.read_into(memoryview(head), segment, position, wait=True)
+        header = read_header(bytes(head))
+        if not header.is_transactional or header.is_control:
+            return False
+        return any(
+            producer_id == header.producer_id and first <= base < marker
+            for producer_id, first, marker in aborted
+        )
+
+    def acquire(self, member: str, readable: Readable, limits: Limits, deadline: float) -> Acquired:
+        return self.window.acquire(member, readable.spans, readable.end, limits, deadline)
+
+    # -- waiting
+
+    def changed(self, key: PartitionKey) -> None:
+        """The queue partition may have something new, or is gone, or the share partition is."""
+        if not self.waiters:
+            return
+        if self.is_current and self.shard.state.partition(self.key) is not None:
+            self.wake_next()
+            return
+        for waiter in list(self.waiters):
+            waiter.look_again()
+        self.waiters.clear()
+
+    def wake_next(self) -> None:
+        """Let one look who waits: all for one record would cost as much as there are of them."""
+        waiters = self.waiters
+        while waiters:
+            first = next(iter(waiters))
+            del waiters[first]
+            if first.woken():
+                return
+
+    # -- the log
+
+    def runs_of(self, runs: list[Run]) -> ShareRuns:
+        runs.sort()
+        return ShareRuns(self.key, self.epoch, runs)
+
+    def settle(self, pending: Pending, backoff: tuple[float, ...], now: float) -> None:
+        self.window.settle(pending, backoff, now)
+        if self.waiters:
+            self.wake_next()
+
+    def take_back(self, pending: Pending) -> None:
+        self.window.take_back(pending)

@@ -1,0 +1,231 @@
+"""The share partitions that are followed on this worker, what they log, and their timers.
+
+What becomes of records is logged before anybody is told: one SHARE for each request and shard.
+What runs out is gathered, one SHARE for each group and shard.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from math import inf
+from typing import NamedTuple
+
+import anyio
+
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.loop.pace import Pace, slices
+from kproxy.metadata.group_settings import GroupSettings
+from kproxy.shard.shard import Shard
+from kproxy.shares.share_partition import SharePartition
+from kproxy.shares.window import Pending
+from kproxy.virtual import share_rows
+from kproxy.virtual.share_commands import OWED, Cause, ChangeShares, Run, ShareRuns
+from kproxy.virtual.share_rows import SharePartition as Row
+from kproxy.virtual.types import PartitionKey
+
+_LOGGED_MAX = 500  # partitions in one SHARE
+_TICK_S = 0.1  # what runs out within it is logged together
+_AGAIN_S = 1.0  # after the log took nothing
+
+
+class Change(NamedTuple):
+    """What is to be logged of a share partition; `pending`: what waits for that."""
+
+    share: SharePartition
+    runs: list[Run]
+    pending: Pending | None
+
+
+class SharePartitions:
+    """All of a worker, by group and queue partition."""
+
+    def __init__(
+        self,
+        settings: Callable[[str], GroupSettings],
+        owes: Callable[[Shard, str], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`owes`: whether records of a group that are archived now go to a dead-letter queue."""
+        self.settings = settings
+        self._owes = owes
+        self._now_ms = now_ms
+        self._shares: dict[tuple[str, PartitionKey], SharePartition] = {}
+        self._timers: list[tuple[float, int, SharePartition]] = []
+        self._numbers = count()
+        self._sooner = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def __iter__(self) -> Iterator[SharePartition]:
+        return iter(self._shares.values())
+
+    def now(self) -> float:
+        """Seconds of the loop's clock, by which locks run out."""
+        return anyio.current_time()
+
+    # -- finding
+
+    def row(self, shard: Shard, key: PartitionKey, group: str) -> Row | None:
+        return share_rows.share_in(shard.state.get, key, group)
+
+    def find(self, shard: Shard, key: PartitionKey, group: str) -> SharePartition:
+        """The share partition. Raises KafkaError: it was not initialised, or not resolved yet."""
+        ident = (group, key)
+        known = self._shares.get(ident)
+        if known is not None:
+            if known.shard is shard and known.is_current:
+                return known
+            self._drop(known)
+        row = self.row(shard, key, group)
+        if row is None or row.since_ms >= 0:
+            raise KafkaError(Code.UNKNOWN_SERVER_ERROR)  # as Kafka says it
+        made = self._shares[ident] = SharePartition(shard, key, group, row)
+        return made
+
+    def known(self, key: PartitionKey, group: str) -> SharePartition | None:
+        """The share partition, if somebody follows it."""
+        found = self._shares.get((group, key))
+        return found if found is not None and found.is_current else None
+
+    def _drop(self, share: SharePartition) -> None:
+        self._shares.pop((share.group, share.key), None)
+        share.shard.watchers.discard(share.key, share)
+
+    def follow(self, share: SharePartition) -> None:
+        if not share.followers:
+            share.shard.watchers.add(share.key, share)
+        share.followers += 1
+
+    def unfollow(self, share: SharePartition) -> None:
+        share.followers -= 1
+        if not share.followers:
+            share.shard.watchers.discard(share.key, share)
+        self.let_go(share)
+
+    def let_go(self, share: SharePartition) -> None:
+        """Forget what nobody follows, if the rows say all of it."""
+        if share.is_idle and self._shares.get((share.group, share.key)) is share:
+            self._drop(share)
+
+    # -- logging
+
+    def log(self, group: str, changes: Iterable[Change]) -> list[tuple[Ticket, list[Change]]]:
+        """Put what becomes of records in line, a ticket for each shard.
+
+        Once that is durable, or was refused, the share partitions know it; then who waits for the
+        ticket does.
+        """
+        by_shard: dict[Shard, list[Change]] = {}
+        for change in changes:
+            by_shard.setdefault(change.share.shard, []).append(change)
+        tickets = []
+        for shard, all_of_shard in by_shard.items():
+            for some in slices(all_of_shard, _LOGGED_MAX):
+                ticket = self._append(shard, group, some)
+                tickets.append((ticket, some))
+        return tickets
+
+    def _append(self, shard: Shard, group: str, changes: list[Change]) -> Ticket:
+        owed = OWED if self._owes(shard, group) else 0
+        partitions = [
+            ShareRuns(one.share.key, one.share.epoch, _owing(one.runs, owed)) for one in changes
+        ]
+        command = ChangeShares(group, partitions, self._now_ms())
+        ticket = shard.append([command.envelope()])
+        backoff = tuple(ms / 1000 for ms in self.settings(group).retry_backoff_ms)
+
+        def done() -> None:
+            now = self.now()
+            for change, code in zip(changes, codes_of(ticket, len(changes)), strict=True):
+                if change.pending is None:
+                    continue
+                if code:
+                    change.share.take_back(change.pending)
+                else:
+                    change.share.settle(change.pending, backoff, now)
+                self.set_timer(change.share, now + _TICK_S)
+                self.let_go(change.share)
+
+        ticket.add_done_callback(done)
+        return ticket
+
+    # -- timers
+
+    def held_until(self, share: SharePartition, deadline: float) -> None:
+        """Somebody holds records of it so long."""
+        if deadline < share.due:
+            self._push(share, deadline)
+
+    def set_timer(self, share: SharePartition, earliest: float) -> None:
+        due = share.window.due
+        if due < share.due and due < inf:
+            self._push(share, max(due, earliest))
+
+    def _push(self, share: SharePartition, due: float) -> None:
+        share.due = due
+        first = self._timers[0][0] if self._timers else inf
+        heapq.heappush(self._timers, (due, next(self._numbers), share))
+        if due < first:
+            self._sooner.set()
+
+    async def run(self) -> None:
+        """Let locks run out, and give again what was delayed, until cancelled."""
+        while True:
+            self._sooner = anyio.Event()
+            due = self._timers[0][0] if self._timers else inf
+            with anyio.move_on_after(max(0.0, due - self.now())):
+                await self._sooner.wait()
+            if self._timers and self._timers[0][0] <= self.now():
+                await self._run_due(self.now())
+                await anyio.sleep(_TICK_S)
+
+    async def _run_due(self, now: float) -> None:
+        by_group: dict[str, list[Change]] = {}
+        pace = Pace()
+        while self._timers and self._timers[0][0] <= now:
+            due, _, share = heapq.heappop(self._timers)
+            if due == share.due:
+                share.due = inf
+                self._expire(share, now, by_group)
+            if pace.due:
+                self._log_all(by_group)
+                await pace.rest()
+        self._log_all(by_group)
+
+    def _expire(self, share: SharePartition, now: float, by_group: dict[str, list[Change]]) -> None:
+        if not share.is_current:
+            if self._shares.get((share.group, share.key)) is share:
+                self._drop(share)
+            return
+        limit = self.settings(share.group).delivery_count_limit
+        if share.window.resume(now):
+            share.wake_next()
+        pending = share.window.expire(now, limit)
+        if pending.runs:
+            by_group.setdefault(share.group, []).append(Change(share, pending.runs, pending))
+        self.set_timer(share, now + _AGAIN_S if pending.runs else now)
+        self.let_go(share)
+
+    def _log_all(self, by_group: dict[str, list[Change]]) -> None:
+        for group, changes in by_group.items():
+            self.log(group, changes)
+        by_group.clear()
+
+
+def _owing(runs: list[Run], owed: int) -> list[Run]:
+    runs.sort()
+    if not owed:
+        return runs
+    return [
+        run._replace(cause=run.cause | owed) if run.cause != Cause.NONE else run for run in runs
+    ]
+
+
+def codes_of(ticket: Ticket, partitions: int) -> list[Code]:
+    """What became of each share partition of a SHARE that is done."""
+    if ticket.error is not None:
+        return [ticket.error.code] * partitions
+    outcome = ticket.outcomes()[0]
+    return [outcome.code] * partitions if outcome.code else list(outcome.codes)
