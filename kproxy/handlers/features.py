@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST, TRANSACTIONS_FROM
+from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST, SHARES_FROM, TRANSACTIONS_FROM
 from kproxy.worker.worker import Request, Worker
 
-TRANSACTION_FEATURE, TRANSACTION_VERSION = "transaction.version", 2
+_OF_KAFKA = (
+    ("transaction.version", 2, TRANSACTIONS_FROM),  # KIP-890: clients then enlist by writing
+    ("share.version", 1, SHARES_FROM),  # KIP-932
+)
+"""Kafka's features: name, the only version that is ever in force, the level that brings it."""
 _UPGRADE = 1
 _RESULT_BYTES = 400  # made of a dict, about
 
@@ -15,25 +19,16 @@ _RESULT_BYTES = 400  # made of a dict, about
 def described(worker: Worker) -> Mapping[str, Any]:
     """The features part of an ApiVersionsResponse; the epoch rises with the level."""
     level = worker.level.value
+    supported = [{"name": FEATURE, "min_version": OLDEST, "max_version": NEWEST}]
     finalized = [{"name": FEATURE, "max_version_level": level, "min_version_level": level}]
-    if worker.level.reaches(TRANSACTIONS_FROM):  # KIP-890: clients then enlist by writing
-        version = TRANSACTION_VERSION
-        finalized.append(
-            {
-                "name": TRANSACTION_FEATURE,
-                "max_version_level": version,
-                "min_version_level": version,
-            }
-        )
+    for name, version, since in _OF_KAFKA:
+        supported.append({"name": name, "min_version": 0, "max_version": version})
+        if worker.level.reaches(since):
+            finalized.append(
+                {"name": name, "max_version_level": version, "min_version_level": version}
+            )
     return {
-        "supported_features": [
-            {"name": FEATURE, "min_version": OLDEST, "max_version": NEWEST},
-            {
-                "name": TRANSACTION_FEATURE,
-                "min_version": 0,
-                "max_version": TRANSACTION_VERSION,
-            },
-        ],
+        "supported_features": supported,
         "finalized_features_epoch": level,
         "finalized_features": finalized,
     }
@@ -77,9 +72,10 @@ async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> No
 
 def _fault(worker: Worker, version: int, asked: Any) -> str | None:
     level = asked.max_version_level
-    if asked.feature == TRANSACTION_FEATURE:
-        there = worker.level.reaches(TRANSACTIONS_FROM) and level == TRANSACTION_VERSION
-        return None if there else f"it comes with {FEATURE}={TRANSACTIONS_FROM}"
+    for name, brought, since in _OF_KAFKA:
+        if asked.feature == name:
+            there = worker.level.reaches(since) and level == brought
+            return None if there else f"it comes with {FEATURE}={since}"
     if asked.feature != FEATURE:
         return "kproxy does not have this feature"
     if level < worker.level.value:

@@ -88,6 +88,8 @@ class QueueSettings:
     timestamp_before_max_ms: int
     log_append_time: bool
     rewind_denied: bool
+    takes_dead_letters: bool
+    """Whether share groups may have the queue as their dead-letter queue."""
     compacted: bool
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
@@ -132,6 +134,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         timestamp_before_max_ms=before_ms,
         log_append_time=effective("message.timestamp.type", values) == "LogAppendTime",
         rewind_denied=effective("kproxy.commit.rewind", values) == "deny",
+        takes_dead_letters=effective("errors.deadletterqueue.group.enable", values) == "true",
         compacted="compact" in policies,
         min_compaction_lag_ms=int(effective("min.compaction.lag.ms", values)),
         max_compaction_lag_ms=int(effective("max.compaction.lag.ms", values)),

@@ -92,6 +92,8 @@ _EFFECTIVE = (
     _number("delete.retention.ms", LONG, _DAY_MS, 0,
             "How long a record without a value stays, at least, once compaction has met it;"
             " milliseconds.", "log.cleaner.delete.retention.ms"),
+    _words("errors.deadletterqueue.group.enable", BOOLEAN, "false", boolean,
+           "Whether share groups may have this queue as their dead-letter queue."),
     _words("kproxy.commit.rewind", STRING, "allow", one_of("allow", "deny"),
            "Whether a group may commit an offset below the one it has committed."),
     _number("max.compaction.lag.ms", LONG, LONG_MAX, 1,
