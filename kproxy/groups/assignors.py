@@ -54,9 +54,7 @@ def queues_in_order(queues: Iterable[QueueId]) -> Steps[list[QueueId]]:
     return found
 
 
-def _all_parts(
-    queues: Iterable[QueueId], sizes: Mapping[QueueId, int]
-) -> Steps[list[PartitionKey]]:
+def all_parts(queues: Iterable[QueueId], sizes: Mapping[QueueId, int]) -> Steps[list[PartitionKey]]:
     parts: list[PartitionKey] = []
     done = 0
     for queue in (yield from queues_in_order(queues)):
@@ -74,7 +72,7 @@ def _same_for_all(
     sizes: Mapping[QueueId, int],
     queues: frozenset[QueueId],
 ) -> Steps[Target]:
-    parts = yield from _all_parts(queues, sizes)
+    parts = yield from all_parts(queues, sizes)
     members = sorted(wishes)
     least, more = divmod(len(parts), len(members))
     owners = yield from _owners(members, wishes, sizes)
@@ -101,10 +99,10 @@ def _same_for_all(
         end = start + quotas[member] + extra - len(kept[member])
         kept[member] += free[start:end]
         start, more = end, more - extra
-    return (yield from _frozen(kept.items()))
+    return (yield from frozen(kept.items()))
 
 
-def _frozen(has: Iterable[tuple[str, list[PartitionKey]]]) -> Steps[Target]:
+def frozen(has: Iterable[tuple[str, list[PartitionKey]]]) -> Steps[Target]:
     found: Target = {}
     done = 0
     for member, parts in has:
@@ -178,11 +176,11 @@ class _EachItsOwn:
         self._holders: dict[int, int] = {}
 
     def steps(self) -> Steps[Target]:
-        readers = yield from _readers(self._members, self._wishes)
+        readers = yield from readers_by_queue(self._members, self._wishes)
         places = {member: place for place, member in enumerate(self._members)}
         owners = yield from _owners(self._members, self._wishes, self._sizes)
         free: dict[int, list[PartitionKey]] = {}  # by number of readers
-        parts = yield from _all_parts(readers, self._sizes)
+        parts = yield from all_parts(readers, self._sizes)
         for number, part in enumerate(parts, 1):
             mask, owner = readers[part[0]], owners.get(part)
             if owner is None:
@@ -240,10 +238,10 @@ class _EachItsOwn:
                 has[member] += parts
             if number % EVERY == 0:
                 yield
-        return (yield from _frozen(zip(self._members, has, strict=True)))
+        return (yield from frozen(zip(self._members, has, strict=True)))
 
 
-def _readers(
+def readers_by_queue(
     members: list[str], wishes: Mapping[str, MemberSubscription]
 ) -> Steps[dict[QueueId, int]]:
     """Who reads each queue: a bit for each member by its place."""
@@ -271,7 +269,7 @@ def range_(wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int
     """Each queue's partitions in a row, the first members one more where they do not divide."""
     members = sorted(wishes, key=lambda m: (wishes[m].order, m))
     has: list[list[PartitionKey]] = [[] for _ in members]
-    readers = yield from _readers(members, wishes)
+    readers = yield from readers_by_queue(members, wishes)
     done = 0
     for queue, mask in readers.items():
         size = sizes.get(queue, 0)
@@ -287,7 +285,7 @@ def range_(wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int
         if done >= EVERY:
             yield from spent(done)
             done = 0
-    return (yield from _frozen(zip(members, has, strict=True)))
+    return (yield from frozen(zip(members, has, strict=True)))
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}

@@ -238,10 +238,10 @@ async def leave(
         with CancelScope(shield=True):  # what is begun is logged
             codes = await classic_members.leave(coordinator, group, leaving)
         return codes  # noqa: RET504 (mypy sees that the scope might end it)
-    assert group is None or isinstance(group, ClassicGroup)
+    classic = group if isinstance(group, ClassicGroup) else None
     codes, pace = [], Pace()
     for member_id, instance in leaving:
-        codes.append(_leave_one(group, member_id, instance))
+        codes.append(_leave_one(classic, member_id, instance))
         await pace.step()
     return codes
 

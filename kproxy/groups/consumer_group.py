@@ -28,6 +28,7 @@ from kproxy.groups.static_members import StaticMembers
 from kproxy.groups.timers import Alarms, Timers
 from kproxy.loop.steps import EVERY, Steps, at_once, spent
 from kproxy.virtual.group_rows import NO_VERSION, Change, GroupRow, Row, Rows
+from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
@@ -39,7 +40,7 @@ NO_PARTS: PartitionSet = frozenset()
 
 Still = Callable[[], bool]
 """Whether a member's time is over still."""
-Fenced = list[tuple[ConsumerMember, Still]]
+Fenced = list[tuple[Any, Still]]
 
 
 class AssignmentResult(NamedTuple):
@@ -335,6 +336,16 @@ class ConsumerGroup:
         """Whether a new target is due, and the last one not too fresh."""
         due = self.target_epoch < self.epoch and not self.assigning
         return due and self._coordinator.now() >= self.assign_again_at
+
+    def reads_others(self) -> None:
+        """The queues that it reads are others, or have more partitions."""
+
+    def assignable(self, queue: Queue) -> int:
+        """How many partitions of a queue may be assigned: all."""
+        return queue.partitions
+
+    def begin_target(self) -> None:
+        """A target is being made."""
 
     def take_target(self, made: AssignmentResult, took_s: float = 0.0) -> None:
         """Members that came since it was begun have theirs from the next one."""

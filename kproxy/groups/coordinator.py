@@ -21,14 +21,18 @@ from kproxy.groups.group import Group
 from kproxy.groups.group_deletion import GroupDeletions
 from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.offset_expiry import OffsetExpiry
-from kproxy.groups.subscriptions import SubscriptionResolver
+from kproxy.groups.share_group import ShareGroup
+from kproxy.groups.share_initialisation import Landing, OwnShard, ShareInitialisation
+from kproxy.groups.share_member import ShareMember
+from kproxy.groups.subscriptions import AssignedGroup, SubscriptionResolver
 from kproxy.groups.timers import Timers
 from kproxy.loop.pace import Pace, lots
 from kproxy.loop.steps import Steps, at_once, done, spent
 from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual import group_rows
+from kproxy.virtual import group_rows, share_rows
 from kproxy.virtual.commands import ChangeGroup
 from kproxy.virtual.group_rows import GroupRow, decode_group
 from kproxy.virtual.row_kinds import RowKind
@@ -39,6 +43,7 @@ _log = structlog.get_logger()
 _ROWS_AT_ONCE = 64
 _PART_BYTES = 20  # of a row: what takes time in it is partitions
 _ROW_PARTS = 20  # as many as take the time of a row without any
+_QUEUES_AT_ONCE = 256
 
 
 def storage_code(code: Code) -> Code:
@@ -59,10 +64,13 @@ class Coordinator:
         now_ms: Callable[[], int],
         sooner: Callable[[], None],
         unique_id: Callable[[], object],
+        landing: Landing | None = None,
+        settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
     ) -> None:
         """`sooner` is called when a timer is due before all others.
 
-        `unique_id` makes what is unique in a member's id.
+        `unique_id` makes what is unique in a member's id. `landing`: the way to the shards of
+        queues; without it they all lie in this one. `settings_of`: what is set for a group.
         """
         self.shard = shard
         self.claim_offset = shard.claim_offset
@@ -74,13 +82,24 @@ class Coordinator:
         self.groups: dict[str, Group] = {}
         self._loading: dict[str, anyio.Event] = {}
         self._to_log: deque[Group] = deque()
-        self._to_fence: dict[ConsumerGroup, Fenced] = {}
+        self._to_fence: dict[AssignedGroup, Fenced] = {}
         self._more = anyio.Event()
         self.deletions = GroupDeletions(shard, self.head, self.now_ms)
         self.subscriptions = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
+        self.settings_of = settings_of
+        self.shares = ShareInitialisation(
+            shard, landing or OwnShard(shard), lookup, self.subscriptions, now_ms,
+            lambda group_id: settings_of(group_id).auto_offset_reset, self.has,
+        )  # fmt: skip
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
+
+    def share_session_s(self, group_id: str) -> float:
+        return self.settings_of(group_id).share_session_timeout_ms / 1000
+
+    def share_assignment_interval_s(self, group_id: str) -> float:
+        return self.settings_of(group_id).assignment_interval_ms / 1000
 
     def now(self) -> float:
         """Seconds of the loop's clock, by which the timers run."""
@@ -112,11 +131,14 @@ class Coordinator:
                 group = self.groups[group_id] = at_once(self._read_group(group_id, head))
         return group
 
-    async def load(self, group_id: str) -> Group | None:
-        """What `find` finds; a group of many members is read in slices."""
+    async def load(self, group_id: str, *, empty: bool = False) -> Group | None:
+        """What `find` finds; a group of many members is read in slices.
+
+        `empty`: a share group without members, too, for its queues.
+        """
         while group_id not in self.groups:
             head = self.head(group_id)
-            if head is None or not head.members:
+            if head is None or not (head.members or (empty and head.kind == "share")):
                 return None
             if group_id in self._loading:
                 await self._loading[group_id].wait()
@@ -133,9 +155,9 @@ class Coordinator:
                 self.groups[group_id] = group
         return self.groups[group_id]
 
-    async def _load_logged(self, group_id: str) -> Group | None:
+    async def _load_logged(self, group_id: str, *, empty: bool = False) -> Group | None:
         """The group. One without members is given once nothing of it is on its way to the log."""
-        while (group := await self.load(group_id)) is not None and not group.members:
+        while (group := await self.load(group_id, empty=empty)) is not None and not group.members:
             async with group.lock:
                 if self.has(group):
                     return group
@@ -146,8 +168,11 @@ class Coordinator:
         group = await self._load_logged(group_id)
         if isinstance(group, ClassicGroup):
             return group
+        head = self.head(group_id)
+        if isinstance(group, ShareGroup) or (head is not None and head.kind == "share"):
+            raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
         self._check_room()
-        made, head = ClassicGroup(group_id, self), self.head(group_id)
+        made = ClassicGroup(group_id, self)
         if head is not None:
             made.version = head.version
             made.generation = head.values.get("generation", 0)
@@ -161,6 +186,8 @@ class Coordinator:
         if isinstance(group, ConsumerGroup):
             return group
         head = self.head(group_id)
+        if isinstance(group, ShareGroup) or (head is not None and head.kind == "share"):
+            raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         if not create and head is not None and head.kind == "consumer":
             raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"Group {group_id} has no members.")
         if not create:
@@ -185,6 +212,23 @@ class Coordinator:
         self.groups[group_id] = made
         return made
 
+    async def open_share(self, group_id: str, *, create: bool) -> ShareGroup | None:
+        """The group; without `create` None where nobody is a member of it. Raises KafkaError.
+
+        It may be without members still: who opens it forgets it, if nobody joins.
+        """
+        group = await self._load_logged(group_id, empty=create)
+        if isinstance(group, ShareGroup):
+            return group
+        head = self.head(group_id)
+        if group is not None or (head is not None and head.kind != "share"):
+            raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+        if not create:
+            return None
+        self._check_room()
+        made = self.groups[group_id] = ShareGroup(group_id, self)
+        return made
+
     def _check_room(self) -> None:
         """Raises KafkaError where too many groups are joined already."""
         if len(self.groups) >= self.config.groups_joined_max:
@@ -192,7 +236,13 @@ class Coordinator:
 
     def _read_group(self, group_id: str, head: GroupRow) -> Steps[Group]:
         group: Group
-        group = (ConsumerGroup if head.kind == "consumer" else ClassicGroup)(group_id, self)
+        if head.kind == "share":
+            group = ShareGroup(group_id, self)
+            yield from self._read_share_queues(group)
+        elif head.kind == "consumer":
+            group = ConsumerGroup(group_id, self)
+        else:
+            group = ClassicGroup(group_id, self)
         prefix = group_rows.member_prefix(group_id)
         group.begin_restoring(head)
         try:
@@ -205,6 +255,14 @@ class Coordinator:
             raise
         group.end_restoring()
         return group
+
+    def _read_share_queues(self, group: ShareGroup) -> Steps[None]:
+        span = share_rows.share_queues_range(group.id)
+        for rows in lots(self.shard.kv.scan, *span, _QUEUES_AT_ONCE):
+            for key, data in rows:
+                partitions = share_rows.decode_initialised(data)
+                group.restore_queue(share_rows.queue_of_share(key), partitions)
+            yield
 
     def listed(self) -> Iterator[tuple[str, GroupRow]]:
         """All groups that have members or offsets, by id."""
@@ -222,14 +280,15 @@ class Coordinator:
         """The same for a caller that has the group's lock."""
         if not self.has(group):
             return Code.NOT_COORDINATOR
-        if isinstance(group, ConsumerGroup) and not group.unlogged:
+        assigned = isinstance(group, AssignedGroup)
+        if assigned and not group.unlogged:
             return Code.NONE
         code = await self._log_some(group)
         while not code and group.unlogged:
             code = await self._log_some(group)
         if not code and group.idle:
             self.forget(group)
-        elif code == Code.NOT_COORDINATOR or (code and isinstance(group, ConsumerGroup)):
+        elif code == Code.NOT_COORDINATOR or (code and assigned):
             # The rows are the truth: read them again when somebody asks.
             _log.warning("group_read_again", group=group.id, reason=code.name)
             self.groups.pop(group.id, None)
@@ -308,22 +367,25 @@ class Coordinator:
             self.forget(group)
         return code
 
-    # -- consumer groups
+    # -- groups whose coordinator assigns
 
-    def fence_soon(self, group: ConsumerGroup, member: ConsumerMember, still: Still) -> None:
+    def fence_soon(
+        self, group: AssignedGroup, member: ConsumerMember | ShareMember, still: Still
+    ) -> None:
         self._to_fence.setdefault(group, []).append((member, still))
         self._more.set()
 
-    async def _fence(self, group: ConsumerGroup, fenced: Fenced) -> None:
+    async def _fence(self, group: AssignedGroup, fenced: Fenced) -> None:
         """Remove the members whose time is still over: a heartbeat may have come first."""
         async with group.lock:
             if not self.has(group):
                 return
             gone, pace = [], Pace()
             for member, still in fenced:
-                if group.members.get(member.id) is member and still():
-                    group.remove(member.id)
-                    gone.append(member.id)
+                member_id: str = member.id
+                if group.members.get(member_id) is member and still():
+                    group.remove(member_id)
+                    gone.append(member_id)
                 await pace.step()
             if not gone:
                 return
@@ -332,7 +394,8 @@ class Coordinator:
             code = await self.log_changes(group)
             if code:
                 _log.warning("group_not_logged", group=group.id, reason=code.name)
-        await self.downgrade_if_due(group)
+        if isinstance(group, ConsumerGroup):
+            await self.downgrade_if_due(group)
 
     async def downgrade_if_due(self, group: ConsumerGroup) -> None:
         """Make the group classic again once only members of the classic protocol are left."""

@@ -10,8 +10,10 @@ from anyio.abc import TaskGroup
 from kproxy.config import Config
 from kproxy.errors import Code
 from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.share_initialisation import Landing
 from kproxy.loop.pace import Pace
 from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
 
 _TICK_S = 0.05
@@ -29,13 +31,17 @@ class Coordinators:
         lookup: Lookup,
         now_ms: Callable[[], int],
         unique_id: Callable[[], object] = uuid.uuid4,
+        landing: Landing | None = None,
+        settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
     ) -> None:
-        """`unique_id` makes what is unique in a member's id."""
+        """`unique_id` makes what is unique in a member's id. The rest: see `Coordinator`."""
         self._serving = serving
         self._config = config
         self._lookup = lookup
         self._now_ms = now_ms
         self._unique_id = unique_id
+        self._landing = landing
+        self.settings_of = settings_of
         self._by_shard: dict[int, Coordinator] = {}
         self._sooner = anyio.Event()
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -47,8 +53,9 @@ class Coordinators:
             if known is not None:
                 self._drop(known)
             known = self._by_shard[shard.shard] = Coordinator(
-                shard, self._config, self._lookup, self._now_ms, self._set_sooner, self._unique_id
-            )
+                shard, self._config, self._lookup, self._now_ms, self._set_sooner,
+                self._unique_id, self._landing, self.settings_of,
+            )  # fmt: skip
             self._set_sooner()
         return known
 

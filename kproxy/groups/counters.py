@@ -1,11 +1,11 @@
 """Counts of what a group's members support, subscribe to and hold, updated with each change."""
 
 from collections import Counter
+from typing import Protocol
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.classic_member import Protocols
-from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.loop.steps import EVERY, Steps
 from kproxy.virtual.types import PartitionKey
 
@@ -14,6 +14,21 @@ _REGEXES_MAX = 1000
 Subscription = tuple[tuple[str, ...], str]
 """Names and a regular expression; in one group equal ones are one object."""
 Subscriptions = list[Subscription]
+
+
+class Reader(Protocol):
+    """A member of a group whose coordinator assigns."""
+
+    topics: tuple[str, ...]
+    regex: str
+
+
+class Holder(Protocol):
+    """A member that has partitions, and is to have some."""
+
+    assigned: PartitionSet
+    revoking: PartitionSet
+    target: PartitionSet
 
 
 class ProtocolCounts:
@@ -51,7 +66,7 @@ class SubscriptionCounts:
         self.regexes: Counter[str] = Counter()
         self._names: tuple[object, frozenset[str]] = (None, frozenset())
 
-    def count(self, member: ConsumerMember, by: int) -> None:
+    def count(self, member: Reader, by: int) -> None:
         """One more, or one less; who subscribes to the same shares the names in memory."""
         given = (member.topics, member.regex)
         shared, count = self._members.get(given, (given, 0))
@@ -106,7 +121,7 @@ class AssignmentCounts:
             else:
                 del held[part]
 
-    def others(self, member: ConsumerMember) -> Steps[PartitionSet]:
+    def others(self, member: Holder) -> Steps[PartitionSet]:
         """What a member is to get and another one holds."""
         held, own, found = self._count, member.revoking, set()
         for number, part in enumerate(member.target - member.assigned, 1):

@@ -1,4 +1,4 @@
-"""What a group of either protocol is to its coordinator."""
+"""What a group of any protocol is to its coordinator."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ class Group(Protocol):
 
     @property
     def kind(self) -> str:
-        """As its group row says: "classic" or "consumer"."""
+        """As its group row says: "classic", "consumer" or "share"."""
         ...
 
     @property

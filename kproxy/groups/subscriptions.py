@@ -1,4 +1,4 @@
-"""Resolves what consumer groups subscribe to, and computes their target assignments.
+"""Resolves what groups subscribe to, and computes target assignments, where coordinators do that.
 
 Small work is done within the heartbeat that needs it. Large work is done in slices while heartbeats
 are answered from the state before it, as Kafka does it off the coordinator's thread. The result
@@ -19,6 +19,8 @@ from kproxy.groups.assignors import ASSIGNORS, MemberSubscription, Target
 from kproxy.groups.consumer_group import AssignmentResult, ConsumerGroup
 from kproxy.groups.counters import Subscriptions
 from kproxy.groups.regex import compiled
+from kproxy.groups.share_group import ShareGroup
+from kproxy.groups.simple_assignor import SIMPLE, simple
 from kproxy.loop.steps import EVERY, Result, Steps, Work, finish, in_order
 from kproxy.metadata.catalogue import Lookup
 from kproxy.virtual.rows import Queue
@@ -32,6 +34,10 @@ _SHARE_OF_NEW = 4  # likewise, where somebody waits for it
 _MATCHES_MAX = 2_000_000  # names that the regular expressions of a group match together
 _NAMES = 1000  # of one scan: none is open while others are served
 
+_ASSIGNORS = ASSIGNORS | {SIMPLE: simple}
+
+AssignedGroup = ConsumerGroup | ShareGroup
+"""A group whose coordinator decides who has what."""
 Topology = int
 Resolved = dict[str, frozenset[str]]
 """Names by regular expression."""
@@ -52,8 +58,8 @@ class SubscriptionResolver:
         self,
         lookup: Lookup,
         now: Callable[[], float],
-        there: Callable[[ConsumerGroup], bool],
-        log: Callable[[ConsumerGroup], Awaitable[Code]],
+        there: Callable[[AssignedGroup], bool],
+        log: Callable[[AssignedGroup], Awaitable[Code]],
     ) -> None:
         """`there`: whether this still is the group of its id; `log`: log it under its lock."""
         self._lookup = lookup
@@ -65,7 +71,7 @@ class SubscriptionResolver:
 
     # -- what they read
 
-    def refresh(self, group: ConsumerGroup, *, now: bool) -> bool:
+    def refresh(self, group: AssignedGroup, *, now: bool) -> bool:
         """Whether the queues that a group reads have changed since its target was made."""
         if group.resolving or not (now or self._is_due(group)):
             return False
@@ -73,16 +79,16 @@ class SubscriptionResolver:
         if work.begin():
             return self._take_pattern(group, work.result, started)
         group.resolving = True
-        self._later(lambda: self._finish_refresh(group, work, started))
+        self.later(lambda: self._finish_refresh(group, work, started))
         return False
 
-    def _is_due(self, group: ConsumerGroup) -> bool:
+    def _is_due(self, group: AssignedGroup) -> bool:
         now = self._now()
         if group.unresolved() and now >= group.resolve_again_at:
             return True
         return self._lookup.changes != group.resolved_changes and now >= group.refresh_again_at
 
-    def _take_pattern(self, group: ConsumerGroup, seen: ResolvedPattern, started: float) -> bool:
+    def _take_pattern(self, group: AssignedGroup, seen: ResolvedPattern, started: float) -> bool:
         # Looking at a million names may take seconds.
         now = self._now()
         took = now - started
@@ -91,10 +97,12 @@ class SubscriptionResolver:
         group.refresh_again_at = now + max(_REFRESH_S, _SHARE * took)
         group.resolve_again_at = now + _SHARE_OF_NEW * took
         group.topology = seen.topology
+        if changed:
+            group.reads_others()
         return changed
 
     async def _finish_refresh(
-        self, group: ConsumerGroup, work: Work[ResolvedPattern], started: float
+        self, group: AssignedGroup, work: Work[ResolvedPattern], started: float
     ) -> None:
         if not await self._finish(group, work):
             return
@@ -106,9 +114,9 @@ class SubscriptionResolver:
                 group.epoch += 1
                 if group.may_assign():
                     self.assign(group)
-                await self._log_changes(group)
+                await self.log_changes(group)
 
-    def _resolve_pattern(self, group: ConsumerGroup) -> Steps[ResolvedPattern]:
+    def _resolve_pattern(self, group: AssignedGroup) -> Steps[ResolvedPattern]:
         changes, regexes = self._lookup.changes, set(group.subscription_counts.regexes)
         known = group.resolved if changes == group.resolved_changes else {}
         resolved = {regex: names for regex, names in known.items() if regex in regexes}
@@ -161,7 +169,7 @@ class SubscriptionResolver:
 
     # -- who gets what
 
-    def assign(self, group: ConsumerGroup) -> None:
+    def assign(self, group: AssignedGroup) -> None:
         """Make a target for a group's epoch, now or soon."""
         started = self._now()
         work = Work(self._made(group))
@@ -169,10 +177,10 @@ class SubscriptionResolver:
             group.take_target(work.result)
             return
         group.assigning = True
-        self._later(lambda: self._assign_on(group, work, started))
+        self.later(lambda: self._assign_on(group, work, started))
 
     async def _assign_on(
-        self, group: ConsumerGroup, work: Work[AssignmentResult], started: float
+        self, group: AssignedGroup, work: Work[AssignmentResult], started: float
     ) -> None:
         if not await self._finish(group, work):
             return
@@ -180,14 +188,15 @@ class SubscriptionResolver:
             group.assigning = False
             if self._there(group):
                 group.take_target(work.result, self._now() - started)
-                await self._log_changes(group)
+                await self.log_changes(group)
 
-    def _made(self, group: ConsumerGroup) -> Steps[AssignmentResult]:
+    def _made(self, group: AssignedGroup) -> Steps[AssignmentResult]:
         """A target for the members as they are when it is begun."""
         epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
+        group.begin_target()
         members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]
         queues = yield from self._queues(group.subscription_counts.all(), resolved)
-        sizes = {queue.queue_id: queue.partitions for queue in queues.values()}
+        sizes = {queue.queue_id: group.assignable(queue) for queue in queues.values()}
         ids_of: dict[tuple[int, str], frozenset[QueueId]] = {}
         wishes = {}
         for number, (member_id, instance, topics, regex, before) in enumerate(members, 1):
@@ -197,20 +206,20 @@ class SubscriptionResolver:
             wishes[member_id] = MemberSubscription(ids_of[shared], before, instance or member_id)
             if number % EVERY == 0:
                 yield
-        target: Target = yield from ASSIGNORS[assignor](wishes, sizes)
+        target: Target = yield from _ASSIGNORS[assignor](wishes, sizes)
         instances = {one[0]: one[1] for one in members if one[1] is not None}
         return AssignmentResult(epoch, assignor, target, instances)
 
     # -- going on
 
-    def _later(self, chore: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def later(self, chore: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._waiting.append(chore)
         self._more.set()
 
-    async def _finish(self, group: ConsumerGroup, work: Work[Result]) -> bool:
+    async def _finish(self, group: AssignedGroup, work: Work[Result]) -> bool:
         return await finish(work, lambda: self._there(group))
 
-    async def _log_changes(self, group: ConsumerGroup) -> None:
+    async def log_changes(self, group: AssignedGroup) -> None:
         code = await self._log(group)
         if code:
             _log.warning("group_not_logged", group=group.id, reason=code.name)

@@ -73,7 +73,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
 
 def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str, Any]]:
     epoch, target = member.epoch, member.target
-    assigned = yield from _named(worker, member.assigned)
+    assigned = yield from named(worker, member.assigned)
     return {
         "member_id": member.id,
         "instance_id": member.instance,
@@ -84,12 +84,12 @@ def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str,
         "subscribed_topic_names": member.topics,
         "subscribed_topic_regex": member.regex,
         "assignment": {"topic_partitions": assigned},
-        "target_assignment": {"topic_partitions": (yield from _named(worker, target))},
+        "target_assignment": {"topic_partitions": (yield from named(worker, target))},
         "member_type": 0 if member.classic else 1,
     }
 
 
-def _named(worker: Worker, parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
+def named(worker: Worker, parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     in_queues = yield from steps_by_queue(parts)
     for number, (queue_id, indices) in enumerate(in_queues.items(), 1):

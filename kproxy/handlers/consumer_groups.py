@@ -32,7 +32,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
         }
     assignment = None
     if result.assigned is not None:
-        assignment = {"topic_partitions": await done(_topic_partitions(result.assigned))}
+        assignment = {"topic_partitions": await done(topic_partitions(result.assigned))}
     return {
         "error_code": Code.NONE,
         "error_message": None,
@@ -75,7 +75,7 @@ def _owned(given: Any) -> Steps[PartitionSet]:
     return frozenset(found)
 
 
-def _topic_partitions(parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
+def topic_partitions(parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     for queue_id, indices in (yield from steps_by_queue(parts)).items():
         found.append({"topic_id": UUID(bytes=bytes(queue_id)), "partitions": indices})

@@ -204,7 +204,7 @@ async def test_a_group_that_resolves_does_not_keep_its_members_waiting() -> None
         assert not endless.begin()
         group.resolving = True
         found = worker.groups.of(worker.coordinated("g")).subscriptions
-        found._later(lambda: found._finish_refresh(group, endless, 0.0))
+        found.later(lambda: found._finish_refresh(group, endless, 0.0))
         for _ in range(5):
             assert await one.beat() == 0
             assert await two.beat() == 0
