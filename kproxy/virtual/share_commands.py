@@ -84,7 +84,9 @@ class ShareChange(NamedTuple):
 _SHARE_ROWS = (RowKind.SHARE_PARTITION, RowKind.SHARE_STATES)
 
 
-@of_kind(Kind.SHARE_SET, DiskUse.MODEST, _weight, publishes=_SHARE_ROWS)
+@of_kind(
+    Kind.SHARE_SET, DiskUse.MODEST, _weight, publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET)
+)  # fmt: skip
 class SetShares(NamedTuple):
     """Share partitions of a group, in the shard of their queue partitions."""
 

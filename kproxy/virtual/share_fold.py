@@ -66,7 +66,8 @@ class ShareFold:
         known = share_rows.share_in(self._state.get, change.key, group)
         if change.action == ShareAction.RESOLVE:
             if known is not None and known.epoch == change.epoch and known.since_ms >= 0:
-                after = known._replace(start=change.start, end=change.start, since_ms=NOWHERE)
+                start = _start_of(change.start, partition)
+                after = known._replace(start=start, end=start, since_ms=NOWHERE)
                 self._put(change.key, group, after)
             return
         if known is not None and known.epoch >= change.epoch:
@@ -90,7 +91,7 @@ class ShareFold:
         self._state.put(share_rows.share_key(key, group), row.encode())
 
     def _drop_states(self, key: PartitionKey, group: str, row: SharePartition) -> None:
-        _Window(self._state, key, group, row).drop_chunks(row.start, row.end + CHUNK)
+        _Window(self._state, key, group, row).drop_chunks(row.end // CHUNK + 1)
 
     # -- records
 
@@ -212,7 +213,7 @@ def _start_of(start: int, partition: Partition) -> int:
         return partition.next_offset
     if start == EARLIEST:
         return partition.log_start
-    return start
+    return max(0, start)
 
 
 def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
@@ -264,27 +265,39 @@ class _Window:
             return
         for chunk, begin, end in self._parts(self.start, min(log_start, self._end)):
             self._done -= self._chunk(chunk)[begin:end].translate(TERMINAL).count(1)
-        self.drop_chunks(self.start, min(log_start, self._end + CHUNK))
         self.start = log_start
         self._end = max(self._end, log_start)
 
     def become(self, first: int, records: int, byte: int) -> list[tuple[int, int]]:
         """Records become what a run says; runs of those that are terminal by it."""
+        if first == self.start and TERMINAL[byte]:
+            return self._finish(first + records, byte)
         ended: list[tuple[int, int]] = []
         self._end = max(self._end, first + records)
         for chunk, begin, end in self._parts(first, first + records):
             states = self._chunk(chunk)
             self._changed.add(chunk)
-            before, base = states[begin:end], chunk * CHUNK
-            if not before.translate(TERMINAL).count(1) and max(before) <= byte:
-                states[begin:end] = bytes([byte]) * (end - begin)
-                self._note(ended, base + begin, end - begin, byte)
-                continue
-            for index in range(begin, end):
-                if not TERMINAL[states[index]]:
-                    count = max(states[index], byte) >> COUNT_SHIFT
-                    states[index] = byte & STATE_BITS | count << COUNT_SHIFT
-                    self._note(ended, base + index, 1, byte)
+            for at, upto in _open_runs(states, begin, end):
+                before = states[at:upto]
+                if max(before) <= byte:
+                    states[at:upto] = bytes((byte,)) * (upto - at)
+                else:
+                    states[at:upto] = bytes(_later(one, byte) for one in before)
+                self._note(ended, chunk * CHUNK + at, upto - at, byte)
+        return ended
+
+    def _finish(self, end: int, byte: int) -> list[tuple[int, int]]:
+        """All from the start on is done: states are not needed, however much compaction took."""
+        ended: list[tuple[int, int]] = []
+        for chunk, begin, upto in self._parts(self.start, min(end, self._end)):
+            for at, behind in _open_runs(self._chunk(chunk), begin, upto):
+                self._note(ended, chunk * CHUNK + at, behind - at, byte)
+        fresh = max(self.start, self._end)
+        if fresh < end:
+            self._note(ended, fresh, end - fresh, byte)
+        self._done -= end - self.start
+        self.start = end
+        self._end = max(self._end, end)
         return ended
 
     def _note(self, ended: list[tuple[int, int]], first: int, records: int, byte: int) -> None:
@@ -305,13 +318,31 @@ class _Window:
             if found >= 0:
                 break
         self._done -= start - self.start
+        kept = start // CHUNK if start < end else end // CHUNK + 1
         for chunk in self._changed:
-            self._state.put(self._key(chunk), bytes(self._chunk(chunk)))
-        self.drop_chunks(self._row.start, start if start < end else end + CHUNK)
+            if chunk >= kept:
+                self._state.put(self._key(chunk), bytes(self._chunk(chunk)))
+        self.drop_chunks(kept)
         return self._row._replace(start=start, end=end, done=self._done)
 
-    def drop_chunks(self, start: int, end: int) -> None:
-        """Those that lie before `end` as a whole."""
-        for chunk in range(start // CHUNK, end // CHUNK):
-            if self._state.get(self._key(chunk)) is not None:
-                self._state.put(self._key(chunk), None)
+    def drop_chunks(self, kept: int) -> None:
+        """Those that there are before this one."""
+        start, end = self._row.start, self._row.end
+        if start < end:
+            for chunk in range(start // CHUNK, min(kept, (end - 1) // CHUNK + 1)):
+                if self._state.get(self._key(chunk)) is not None:
+                    self._state.put(self._key(chunk), None)
+
+
+def _open_runs(states: bytearray, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of what is not terminal."""
+    terminal = states.translate(TERMINAL)
+    while (first := terminal.find(0, begin, end)) >= 0:
+        found = terminal.find(1, first, end)
+        begin = end if found < 0 else found
+        yield first, begin
+
+
+def _later(before: int, byte: int) -> int:
+    """What a state becomes: its count never falls."""
+    return byte & STATE_BITS | max(before, byte) >> COUNT_SHIFT << COUNT_SHIFT

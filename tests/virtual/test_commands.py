@@ -46,6 +46,7 @@ from kproxy.virtual.transaction_commands import EndCause
 from kproxy.virtual.transaction_rows import Participant, tag_of
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
+from tests.virtual import share_cases
 from tests.wire import batch
 
 Q, OTHER = QueueId(bytes(range(16))), QueueId(bytes(range(16, 32)))
@@ -146,6 +147,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\0\4meta"),
     (ExpireTransaction("t", -1, 9), None, Kind.EXPIRE_TRANSACTION, (0, -1, 9), b"\1t"),
     (ExpireTransaction("", 7, 9), None, Kind.EXPIRE_TRANSACTION, (0, 7, 9), b"\1"),
+    *share_cases.WRITTEN,
 ]  # fmt: skip
 
 
@@ -188,18 +190,13 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
     assert always == {
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
-        "EXPIRE_TRANSACTION",
+        "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
-        "COMMIT",
-        "GROUP",
-        "CONFIGURE",
-        "CONFIGURE_GROUP",
-        "COPY",
-        "REPLACE",
-        "TRANSACTION_COMMIT",
-    }
+        "COMMIT", "GROUP", "CONFIGURE", "CONFIGURE_GROUP", "COPY", "REPLACE", "SHARE", "SHARE_SET",
+        "SHARE_QUEUES", "TRANSACTION_COMMIT",
+    }  # fmt: skip
 
 
 def story() -> list[Envelope]:
@@ -240,6 +237,12 @@ def story() -> list[Envelope]:
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
     log += transactions(len(log))
+    log += share_cases.story(
+        len(log), QueueId(b"s" * 16),
+        lambda name: at_once(
+            ChangeGroup.encode(name, -1, "share", 0, {}, {}, level=2, time_ms=1)
+        ),
+    )  # fmt: skip
     log += [DropTombstone(OTHER).envelope(), DeleteQueue(Q).envelope(), Foreign().envelope()]
     return log
 

@@ -1,0 +1,153 @@
+"""Rows of share groups: their bytes are those on disk, and a form of a later kproxy is refused."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kproxy.virtual import share_rows
+from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
+from kproxy.virtual.share_rows import (
+    CHUNK,
+    COUNT_MAX,
+    COUNT_SHIFT,
+    NOWHERE,
+    STATE_BITS,
+    TERMINAL,
+    Owed,
+    Position,
+    RecordState,
+    SharePartition,
+    state_byte,
+)
+from kproxy.virtual.types import PartitionKey, QueueId
+from tests.fakes import DictKv
+
+Q, OTHER = QueueId(bytes(range(16))), QueueId(bytes(range(16, 32)))
+KEY: PartitionKey = (Q, 1)
+KEY_HEX = "000102030405060708090a0b0c0d0e0f00000001"
+SHARE = SharePartition(start=5, end=300, done=7, epoch=9, made_ms=11)
+LONG = "g" * 300
+
+VALUES: list[tuple[bytes, str, Callable[[bytes], object], object]] = [
+    (SHARE.encode(),
+     "01 0000000000000005 000000000000012c 00000007 0000000000000009 000000000000000b"
+     "ffffffffffffffff",
+     share_rows.decode_share, SHARE),
+    (SHARE._replace(since_ms=6).encode(),
+     "01 0000000000000005 000000000000012c 00000007 0000000000000009 000000000000000b"
+     "0000000000000006",
+     share_rows.decode_share, SHARE._replace(since_ms=6)),
+    (Owed(KEY, 5, 3, 2, 1, "g").encode(),
+     "01" + KEY_HEX + "0000000000000005 00000003 02 01 67",
+     share_rows.decode_owed, Owed(KEY, 5, 3, 2, 1, "g")),
+    (Position(9, 2, -1).encode(), "01 0000000000000009 00000002 ffffffffffffffff",
+     share_rows.decode_position, Position(9, 2, -1)),
+    (share_rows.encode_target(KEY), "01" + KEY_HEX, share_rows.decode_target, KEY),
+]  # fmt: skip
+KEYS: list[tuple[bytes, RowKind, str]] = [
+    (share_rows.share_key(KEY, "g"), RowKind.SHARE_PARTITION, KEY_HEX + "67"),
+    (share_rows.states_key(KEY, "g", 2), RowKind.SHARE_STATES,
+     KEY_HEX + "0001 67 0000000000000002"),
+    (share_rows.owed_key(9, 2), RowKind.DEAD_LETTER, "0000000000000009 00000002"),
+    (share_rows.forwarded_key(KEY, 1, (OTHER, 2), "g"), RowKind.FORWARDED,
+     KEY_HEX + "01" + OTHER.hex() + "00000002 67"),
+    (share_rows.target_key(KEY, "g"), RowKind.FORWARD_TARGET, KEY_HEX + "67"),
+    (share_rows.share_queue_key("g", Q), RowKind.SHARE_QUEUE, "0001 67" + KEY_HEX[:32]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "written", "decode", "row"), VALUES)
+def test_values_are_those_on_disk(
+    data: bytes, written: str, decode: Callable[[bytes], object], row: object
+) -> None:
+    assert data == bytes.fromhex(written)
+    assert decode(data) == row
+    with pytest.raises(ValueError, match="later one"):
+        decode(b"\x02" + data[1:])
+
+
+@pytest.mark.parametrize(("key", "kind", "written"), KEYS)
+def test_keys_are_those_on_disk(key: bytes, kind: RowKind, written: str) -> None:
+    assert key == kind.letter + bytes.fromhex(written)
+    assert kind.byte in PUBLISHED_BYTES
+    assert (kind.byte in INDEX_BYTES) == (kind == RowKind.DEAD_LETTER)
+
+
+def test_a_count_of_partitions_is_that_on_disk() -> None:
+    assert share_rows.encode_initialised(3) == bytes.fromhex("00000003")
+    assert share_rows.decode_initialised(bytes.fromhex("00000003")) == 3
+
+
+def test_a_state_and_a_count_are_one_byte() -> None:
+    """As it is on disk: three bits of state, five of count."""
+    numbers = {state.name: int(state) for state in RecordState}
+    assert numbers == {"AVAILABLE": 0, "ACQUIRED": 1, "ACKNOWLEDGED": 2, "ARCHIVED": 4}
+    for state in RecordState:
+        for count in range(COUNT_MAX + 1):
+            byte = state_byte(state, count)
+            assert (byte & STATE_BITS, byte >> COUNT_SHIFT) == (state, count)
+            ended = state in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+            assert TERMINAL[byte] == ended
+    assert state_byte(RecordState.ARCHIVED, 3) == 0b00011_100
+    assert state_byte(RecordState.ACKNOWLEDGED, 1) == 0b00001_010
+    assert state_byte(RecordState.AVAILABLE, 40) == state_byte(RecordState.AVAILABLE, 31)
+
+
+@pytest.mark.parametrize("group", ["g", LONG, "é", "g\0", "\U0010ffff"])
+def test_keys_say_what_they_are_of(group: str) -> None:
+    assert share_rows.share_of(share_rows.share_key(KEY, group)) == (KEY, group)
+    assert share_rows.place_of_owed(share_rows.owed_key(9, 2)) == (9, 2)
+    assert share_rows.queue_of_share(share_rows.share_queue_key(group, Q)) == Q
+
+
+def test_of_two_groups_one_of_which_begins_like_the_other_nothing_is_mixed_up() -> None:
+    start, end = share_rows.share_queues_range("g")
+    for queue in (QueueId(bytes(16)), QueueId(b"\xff" * 16)):
+        assert start <= share_rows.share_queue_key("g", queue) < end
+        for other in ("", "gg", "f", "h", "g\0"):
+            assert not start <= share_rows.share_queue_key(other, queue) < end
+    of_states = [share_rows.states_prefix(KEY, group) for group in ("g", "gg", "g\0")]
+    for prefix in of_states:
+        assert [other for other in of_states if other.startswith(prefix)] == [prefix]
+
+
+@pytest.mark.parametrize("index", [0, (1 << 32) - 1])
+@pytest.mark.parametrize("group", ["", "g", LONG, "\U0010ffff"])
+def test_all_of_a_queue_lies_in_its_ranges(index: int, group: str) -> None:
+    of_queue = [
+        share_rows.share_key((Q, index), group),
+        share_rows.states_key((Q, index), group, (1 << 64) - 1),
+        share_rows.forwarded_key((Q, index), 1, (QueueId(b"\xff" * 16), index), group),
+        share_rows.target_key((Q, index), group),
+    ]
+    for key, (start, end) in zip(of_queue, share_rows.queue_ranges(Q), strict=True):
+        assert start <= key < end
+        for at in (1, 16):
+            for byte in (b"\0", b"\xff"):
+                other = key[:at] + byte + key[at + 1 :]
+                assert other == key or not start <= other < end
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(0, 0), (0, 1), (5, 5), (0, CHUNK), (1, CHUNK + 1), (CHUNK - 1, CHUNK), (CHUNK, 2 * CHUNK),
+     (CHUNK - 1, 3 * CHUNK + 1), (2 * CHUNK, 2 * CHUNK + 1), (700, 5000)],
+)  # fmt: skip
+def test_states_of_a_stretch_are_those_of_its_chunks(start: int, end: int) -> None:
+    every = bytes(at % 251 for at in range(4 * CHUNK))
+    kv = DictKv()
+    for chunk in (0, 1, 3):  # nothing is known of the third
+        row = every[chunk * CHUNK : (chunk + 1) * CHUNK]
+        kv.rows[share_rows.states_key(KEY, "g", chunk)] = row
+    known = every[: 2 * CHUNK] + bytes(CHUNK) + every[3 * CHUNK :] + bytes(5000)
+    found = share_rows.states(kv.get, KEY, "g", start, end)
+    assert found == known[start:end]
+    assert share_rows.states(kv.get, KEY, "h", start, end) == bytes(end - start)
+
+
+def test_a_share_partition_is_found_by_what_gets_rows() -> None:
+    kv = DictKv({share_rows.share_key(KEY, "g"): SHARE.encode()})
+    assert share_rows.share_in(kv.get, KEY, "g") == SHARE
+    assert share_rows.share_in(kv.get, KEY, "h") is None
+    assert share_rows.share_in(kv.get, (Q, 2), "g") is None
+    assert SHARE.since_ms == NOWHERE
