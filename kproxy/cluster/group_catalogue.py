@@ -38,7 +38,7 @@ def _said(record: Record, gone_at: Callable[[bytes | None], int]) -> tuple[str, 
             return group, gone_at(record.note)
         configs, changed_at = decode_group_configs(record.value)
         return group, GroupConfigs(dict(configs), int(changed_at))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return None
 
 

@@ -60,7 +60,8 @@ def _entries(worker: Worker, body: Any, resource: Any) -> Iterator[dict[str, Any
     """Raises KafkaError."""
     kind, name, me = resource.resource_type, resource.resource_name, worker.cluster.me.node_id
     if not name and kind in (GROUP, CLIENT_METRICS, BROKER_LOGGER):
-        raise KafkaError(Code.INVALID_REQUEST, "say whose settings: the name is empty")
+        whose = "Group name" if kind == GROUP else "The name"
+        raise KafkaError(Code.INVALID_REQUEST, f"{whose} must not be empty")
     if kind == TOPIC:
         queue = worker.catalogue.find(name)
         if queue is None:

@@ -122,7 +122,8 @@ def _trimmed(value: str) -> str:
     return value.strip(SPACE)
 
 
-def _at_least(least: int) -> Read:
+def _at_least(least: int | None) -> Read:
+    """None: that is looked at later, as the worker has a say in it."""
     read_whole = whole(INT)
 
     def read(value: str) -> str:
@@ -130,7 +131,7 @@ def _at_least(least: int) -> Read:
             number = int(read_whole(value))
         except ValueError:
             raise ValueError("Not a number of type INT") from None
-        if number < least:
+        if least is not None and number < least:
             raise ValueError(f"Value must be at least {least}")
         return str(number)
 
@@ -184,7 +185,7 @@ def _backoffs(value: str) -> str:
 # -- the settings
 
 
-def _number(name: str, least: int, documentation: str) -> Setting:
+def _number(name: str, least: int | None, documentation: str) -> Setting:
     return Setting(
         name=name, kind=INT, default="", read=_at_least(least), documentation=documentation,
         broker_name=f"group.{name}",
@@ -207,10 +208,10 @@ _ORDERED = (
             "Time between heartbeats of a share group's members; milliseconds."),
     _number("share.session.timeout.ms", 1,
             "Silence after which a member of a share group is gone; milliseconds."),
-    _number("share.record.lock.duration.ms", 1,
+    _number("share.record.lock.duration.ms", None,
             "How long a member holds a record before others may have it; milliseconds."),
-    _number("share.delivery.count.limit", 1, "How often a record is given, at most."),
-    _number("share.partition.max.record.locks", 1,
+    _number("share.delivery.count.limit", None, "How often a record is given, at most."),
+    _number("share.partition.max.record.locks", None,
             "Records of a partition, from the first one that is not done, that may be given."),
     _number("share.assignment.interval.ms", 0,
             "The least time between two assignments of a share group; milliseconds."),
