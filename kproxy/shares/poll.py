@@ -182,11 +182,12 @@ class SharePoll:
         if readable is None:
             share.waiters[followed] = None
             return
-        dirty[followed] = None  # had its turn: the others come first now
         _within(readable, seen.bytes_left if seen.found else max(1, seen.bytes_left))
-        self._acquire(followed, share, readable, seen)
-        if share.waiters:
+        if self._acquire(followed, share, readable, seen) and share.has_more:
+            dirty[followed] = None  # had its turn: the others come first now
             share.wake_next()
+        else:
+            share.waiters[followed] = None
 
     def _locate(self, followed: Followed) -> SharePartition:
         """The share partition that an ident means now. Raises KafkaError."""
@@ -204,7 +205,8 @@ class SharePoll:
 
     def _acquire(
         self, followed: Followed, share: SharePartition, readable: Readable, seen: _Round
-    ) -> None:
+    ) -> bool:
+        """Whether anything became of what is readable."""
         settings, asked = self._settings, self._limits
         limits = Limits(
             settings.delivery_count_limit, settings.record_locks_max, seen.records_left,
@@ -216,10 +218,7 @@ class SharePoll:
             seen.again = bool(taken.runs)
             if taken.runs:
                 seen.archived.append(Change(share, taken.runs, None))
-            else:  # what there is, is too much for the window
-                self._session.dirty.pop(followed, None)
-                share.waiters[followed] = None
-            return
+            return bool(taken.runs)
         self._shares.held_until(share, deadline)
         batches = overlapping(readable, taken.ranges)
         size = sum([batch[3] for batch in batches])
@@ -231,6 +230,7 @@ class SharePoll:
             seen.archived.append(Change(share, taken.runs, None))
         stored = Stored(batches, share.shard.segments)
         seen.found.append(Found(followed.ident, ranges=taken.ranges, stored=stored, size=size))
+        return True
 
     async def _given(self, seen: _Round) -> list[Found]:
         """What was found, once the log has what it must have before that is given."""

@@ -73,6 +73,8 @@ class SharePartition:
         shard = self.shard
         if not shard.serving or shard.claim_offset != self._claim:
             return False
+        if shard.state.partition(self.key) is None:
+            return False
         row = share_rows.share_in(shard.state.get, self.key, self.group)
         if row is None or row.epoch != self.epoch or row.since_ms >= 0:
             return False
@@ -150,13 +152,19 @@ class SharePartition:
     def acquire(self, member: str, readable: Readable, limits: Limits, deadline: float) -> Acquired:
         return self.window.acquire(member, readable.spans, readable.end, limits, deadline)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be more to be given: what is behind the end, or in the window."""
+        row = self.shard.state.partition(self.key)
+        return row is not None and self.window.next_available() < row.next_offset
+
     # -- waiting
 
     def changed(self, key: PartitionKey) -> None:
         """The queue partition may have something new, or is gone, or the share partition is."""
         if not self.waiters:
             return
-        if self.is_current and self.shard.state.partition(self.key) is not None:
+        if self.is_current:
             self.wake_next()
             return
         for waiter in list(self.waiters):

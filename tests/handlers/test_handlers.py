@@ -29,7 +29,8 @@ class Client:
 
     async def call(self, key: int, version: int, values: dict[str, Any]) -> Any:
         self.correlation += 1
-        frame = encode_request(key, version, self.correlation, values)[4:]
+        asked = self.correlation
+        frame = encode_request(key, version, asked, values)[4:]
         accepted = accept(self.worker, frame, "", NextRequestSignal())
         if accepted.call is None:
             answer = await respond(self.worker, accepted)
@@ -43,7 +44,7 @@ class Client:
             answer = b"".join(await chunks_of(answer))
         assert int.from_bytes(answer[:4], "big") == len(answer) - 4
         correlation, body = decode_response(key, version, bytes(answer[4:]))
-        assert correlation == self.correlation
+        assert correlation == asked
         return body
 
     async def produce(self, queue: str | UUID, *values: bytes, version: int = 9) -> Any:

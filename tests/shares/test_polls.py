@@ -1,0 +1,307 @@
+"""ShareFetch and ShareAcknowledge on a worker in memory: who is given what, who is woken, and what
+a restart finds."""
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kproxy.errors import Code
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.shares import poll
+from kproxy.shares.sessions import FINAL_EPOCH
+from kproxy.virtual import share_rows
+from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
+from kproxy.virtual.types import PartitionKey
+from tests.handlers.test_handlers import Client
+from tests.wire import batches
+
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+GROUP = "g"
+
+
+class Member:
+    """A member of GROUP, with its session."""
+
+    def __init__(self, client: Client, name: str = "m", *queues: str) -> None:
+        self.client, self.name = client, name
+        self.queues = queues or ("q",)
+        self.epoch = 0
+
+    def _values(self, acks: dict[str, list[tuple[int, int, tuple[int, ...]]]]) -> dict[str, Any]:
+        names = self.queues if self.epoch == 0 else tuple(acks)
+        catalogue = self.client.worker.catalogue
+        topics = [
+            {
+                "topic_id": uuid_of(catalogue.find(name)),
+                "partitions": [
+                    {
+                        "partition_index": 0,
+                        "acknowledgement_batches": [
+                            {"first_offset": a, "last_offset": b, "acknowledge_types": types}
+                            for a, b, types in acks.get(name, [])
+                        ],
+                    }
+                ],
+            }
+            for name in names
+        ]
+        values = {
+            "group_id": GROUP, "member_id": self.name, "share_session_epoch": self.epoch,
+            "topics": topics,
+        }  # fmt: skip
+        self.epoch += 1
+        return values
+
+    async def fetch(self, wait_ms: int = 0, *acks: Any, records: int = 500, **more: Any) -> Any:
+        values = self._values({"q": list(acks)} if acks else {})
+        values |= {
+            "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 20,
+            "max_records": records, "batch_size": records, "share_acquire_mode": 0,
+            "is_renew_ack": False, "forgotten_topics_data": (),
+        }  # fmt: skip
+        return await self.client.call(ApiKey.SHARE_FETCH, 2, values | more)
+
+    async def given(self, wait_ms: int = 0, *acks: Any, **more: Any) -> list[tuple[int, int, int]]:
+        """(first, last, deliveries) of what the only partition gives."""
+        answer = await self.fetch(wait_ms, *acks, **more)
+        assert answer.error_code == 0
+        return [
+            (one.first_offset, one.last_offset, one.delivery_count)
+            for topic in answer.responses
+            for part in topic.partitions
+            for one in part.acquired_records
+        ]
+
+    async def says(self, *acks: Any, renews: bool = False) -> Code:
+        values = self._values({"q": list(acks)}) | {"is_renew_ack": renews}
+        answer = await self.client.call(ApiKey.SHARE_ACKNOWLEDGE, 2, values)
+        if answer.error_code:
+            return Code(answer.error_code)
+        return Code(answer.responses[0].partitions[0].error_code)
+
+    async def leave(self) -> Any:
+        self.epoch = FINAL_EPOCH
+        return await self.client.call(
+            ApiKey.SHARE_ACKNOWLEDGE, 2, self._values({}) | {"is_renew_ack": False}
+        )
+
+
+def uuid_of(queue: Any) -> Any:
+    from uuid import UUID
+
+    return UUID(bytes=bytes(queue.queue_id))
+
+
+def initialise(client: Client, name: str = "q", start: int = EARLIEST, epoch: int = 1) -> Any:
+    queue = client.worker.catalogue.find(name)
+    assert queue is not None
+    key: PartitionKey = (queue.queue_id, 0)
+    action = ShareAction.INITIALISE if epoch == 1 else ShareAction.RESET
+    change = ShareChange(key, action, epoch, start)
+    client.worker.any_shard().append([SetShares(GROUP, [change], 1).envelope()])
+    return key
+
+
+async def a_queue(records: int = 0, **settings: Any) -> Client:
+    client = Client(**settings)
+    await client.metadata("q")
+    initialise(client)
+    for number in range(records):
+        await client.produce("q", b"%d" % number)
+    return client
+
+
+def row(client: Client) -> share_rows.SharePartition:
+    key = (client.worker.catalogue.find("q").queue_id, 0)  # type: ignore[union-attr]
+    found = share_rows.share_in(client.worker.any_shard().state.get, key, GROUP)
+    assert found is not None
+    return found
+
+
+async def test_what_is_acknowledged_is_not_given_again_and_the_rest_is() -> None:
+    client = await a_queue(4)
+    one, other = Member(client, "one"), Member(client, "other")
+    assert await one.given() == [(0, 3, 1)]
+    assert await other.given() == []
+    assert await other.says((0, 0, (ACCEPT,))) == Code.INVALID_RECORD_STATE
+    assert await one.says((0, 1, (ACCEPT,)), (2, 3, (RELEASE, REJECT))) == 0
+    assert row(client)[:3] == (2, 4, 1)
+    assert await other.given() == [(2, 2, 2)]
+    assert await other.says((2, 2, (ACCEPT,))) == 0
+    assert row(client)[:3] == (4, 4, 0)
+    assert await one.given() == []
+
+
+async def test_the_rows_alone_say_what_is_done_and_how_often_the_rest_was_given() -> None:
+    client = await a_queue(5)
+    one = Member(client, "one")
+    await one.given()
+    await one.says((1, 1, (ACCEPT,)), (2, 2, (RELEASE,)))
+    shares = client.worker.shares
+    shares._shares.clear()  # as after a takeover: locks are gone
+    assert await Member(client, "two").given() == [(0, 0, 1), (2, 2, 2), (3, 4, 1)]
+
+
+async def test_a_redelivery_is_counted_in_the_log_before_it_is_given() -> None:
+    client = await a_queue(1)
+    one = Member(client, "one")
+    await one.given()
+    await one.says((0, 0, (RELEASE,)))
+    assert await one.given() == [(0, 0, 2)]
+    state, key = client.worker.any_shard().state, initialise(client)
+    assert share_rows.states(state.get, key, GROUP, 0, 1) == bytes([2 << 3])
+
+
+async def test_one_bad_acknowledgement_leaves_all_of_the_partition_as_it_was() -> None:
+    client = await a_queue(4)
+    one = Member(client, "one")
+    await one.given()
+    log = len(client.worker.any_shard().log)
+    for bad in ((3, 2, (ACCEPT,)), (2, 9, (ACCEPT,)), (2, 3, (9,)), (2, 3, (1, 1, 1))):
+        assert await one.says((0, 1, (ACCEPT,)), bad) == Code.INVALID_REQUEST
+    assert await one.says((0, 1, (ACCEPT,)), (1, 2, (ACCEPT,))) != 0
+    assert len(client.worker.any_shard().log) == log
+    assert await one.says((0, 3, (ACCEPT,))) == 0
+
+
+async def test_a_thousand_members_wake_one_another_no_more_than_there_is_work() -> None:
+    client = await a_queue()
+    members = [Member(client, f"m{number}") for number in range(1000)]
+    looks = 0
+    look = poll.SharePoll._look
+
+    def counted(*args: Any) -> None:
+        nonlocal looks
+        looks += 1
+        look(*args)
+
+    got: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(poll.SharePoll, "_look", counted)
+
+        async def wait(member: Member) -> None:
+            found = await member.given(60_000)
+            got.extend(first for first, _, _ in found)
+
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(wait, member)
+            while looks < 1000:
+                await anyio.sleep(0.001)
+            for number in range(100):
+                await client.produce("q", b"v%d" % number)
+                while len(got) <= number:
+                    await anyio.lowlevel.checkpoint()
+            assert looks <= 1000 + 2 * 100 + 10
+            client.worker.stop()
+    assert got == list(range(100))
+
+
+async def test_who_is_woken_and_does_not_look_lets_another_look() -> None:
+    client = await a_queue()
+    gone, other = Member(client, "gone"), Member(client, "other")
+    scope = anyio.CancelScope()
+    found: list[Any] = []
+
+    async def wait() -> None:
+        with scope:
+            await gone.fetch(60_000)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.sleep(0.01)
+
+        async def look() -> None:
+            found.extend(await other.given(60_000))
+
+        tasks.start_soon(look)
+        await anyio.sleep(0.01)
+        scope.cancel()
+        await client.produce("q", b"v")  # wakes who has gone
+    assert found == [(0, 0, 1)]
+
+
+async def test_a_session_gives_back_what_its_member_holds_unless_it_was_opened_again() -> None:
+    client = await a_queue(2)
+    one, other = Member(client, "one"), Member(client, "other")
+    await one.given()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.worker.share_sessions.run)
+        one.epoch = 0
+        assert await one.given() == []
+        assert await one.says((0, 0, (ACCEPT,))) == 0
+        assert await other.given() == []
+        await one.leave()
+        assert await other.given(10_000) == [(1, 1, 2)]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_full_window_takes_acknowledgements_and_gives_nothing_new() -> None:
+    client = await a_queue(300)
+    await client.call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1,
+        {"resources": [{"resource_type": 32, "resource_name": GROUP, "configs": [
+            {"name": "share.partition.max.record.locks", "config_operation": 0, "value": "100"}
+        ]}], "validate_only": False},
+    )  # fmt: skip
+    one, other = Member(client, "one"), Member(client, "other")
+    assert await one.given(records=100) == [(0, 99, 1)]
+    assert await other.given() == []
+    assert await one.says((1, 99, (ACCEPT,))) == 0
+    assert await other.given() == []
+    assert await one.says((0, 0, (RELEASE,))) == 0
+    assert await other.given() == [(0, 0, 2)]
+    assert await other.says((0, 0, (ACCEPT,))) == 0
+    assert await other.given(records=100) == [(100, 199, 1)]
+
+
+async def test_a_reset_while_somebody_waits_gives_it_what_is_there_now() -> None:
+    client = await a_queue(3)
+    one = Member(client, "one")
+    await one.given()
+    assert await one.says((0, 2, (ACCEPT,))) == 0
+    found: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def wait() -> None:
+            found.extend(await one.given(60_000))
+
+        tasks.start_soon(wait)
+        await anyio.sleep(0.01)
+        initialise(client, start=1, epoch=2)
+    assert found == [(1, 2, 1)]
+
+
+async def test_records_go_where_the_log_begins_later() -> None:
+    client = await a_queue(4)
+    one, other = Member(client, "one"), Member(client, "other")
+    await one.given(records=2)
+    values = {"topics": [{"name": "q", "partitions": [{"partition_index": 0, "offset": 3}]}]}
+    await client.call(ApiKey.DELETE_RECORDS, 2, values | {"timeout": 1})
+    assert await one.says((0, 1, (ACCEPT,))) == 0  # as Kafka: nobody has them any more
+    assert await other.given() == [(3, 3, 1)]
+
+
+async def test_what_is_not_initialised_and_what_is_gone_is_an_error_of_the_partition() -> None:
+    client = Client()
+    await client.metadata("q")
+    one = Member(client, "one")
+    answer = await one.fetch()
+    assert answer.responses[0].partitions[0].error_code == Code.UNKNOWN_SERVER_ERROR
+    initialise(client)
+    assert await one.given() == []
+    await client.delete("q")
+    answer = await one.fetch(60_000)
+    assert answer.responses[0].partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
+
+
+async def test_batches_that_hold_what_is_given_are_sent_and_no_others() -> None:
+    client = await a_queue(6)
+    one = Member(client, "one")
+    await one.given()
+    await one.says((1, 1, (RELEASE,)), (4, 4, (RELEASE,)))
+    answer = await one.fetch()
+    part = answer.responses[0].partitions[0]
+    assert [base for base, _ in batches(part.records)] == [1, 4]
