@@ -19,6 +19,7 @@ from kproxy.groups.classic_states import State, join_answer
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.coordinator import Coordinator, storage_code
 from kproxy.groups.group import Group
+from kproxy.groups.share_group import ShareGroup
 from kproxy.loop.pace import Pace
 
 JoinAnswer = Promise[dict[str, Any]] | dict[str, Any]
@@ -56,8 +57,8 @@ async def join(coordinator: Coordinator, asked: JoinRequest) -> dict[str, Any]:
     config = coordinator.config
     if not config.group_session_ms_min <= asked.session_s * 1000 <= config.group_session_ms_max:
         raise KafkaError(Code.INVALID_SESSION_TIMEOUT)
-    found = await coordinator.load(asked.group_id)
-    if asked.member_id and found is None:
+    found, head = await coordinator.load(asked.group_id), coordinator.head(asked.group_id)
+    if asked.member_id and found is None and (head is None or head.kind != "share"):
         raise KafkaError(Code.UNKNOWN_MEMBER_ID)
     if isinstance(found, ConsumerGroup) and found.members:
         with CancelScope(shield=True):  # what is begun is logged
@@ -175,6 +176,8 @@ async def sync(
     """
     if isinstance(group, ConsumerGroup):
         return await classic_members.sync(coordinator, group, claim, protocol)
+    if isinstance(group, ShareGroup):
+        raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     group = _claimed(group, claim)
     if protocol is not None and protocol != (group.protocol_type, group.protocol):
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)

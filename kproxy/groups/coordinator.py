@@ -24,6 +24,7 @@ from kproxy.groups.offset_expiry import OffsetExpiry
 from kproxy.groups.share_group import ShareGroup
 from kproxy.groups.share_initialisation import Landing, OwnShard, ShareInitialisation
 from kproxy.groups.share_member import ShareMember
+from kproxy.groups.share_removal import ShareRemoval
 from kproxy.groups.subscriptions import AssignedGroup, SubscriptionResolver
 from kproxy.groups.timers import Timers
 from kproxy.loop.pace import Pace, lots
@@ -84,13 +85,15 @@ class Coordinator:
         self._to_log: deque[Group] = deque()
         self._to_fence: dict[AssignedGroup, Fenced] = {}
         self._more = anyio.Event()
-        self.deletions = GroupDeletions(shard, self.head, self.now_ms)
         self.subscriptions = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
         self.settings_of = settings_of
+        self.landing = landing or OwnShard(shard)
         self.shares = ShareInitialisation(
-            shard, landing or OwnShard(shard), lookup, self.subscriptions, now_ms,
+            shard, self.landing, lookup, self.subscriptions, now_ms,
             lambda group_id: settings_of(group_id).auto_offset_reset, self.has,
         )  # fmt: skip
+        self.removal = ShareRemoval(shard, self.landing, lookup, now_ms, self.shares.unnoted)
+        self.deletions = GroupDeletions(shard, self.head, now_ms, self.removal.drop_all)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
         self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
         self.consumer_session_s = config.group_consumer_session_ms / 1000
@@ -295,6 +298,10 @@ class Coordinator:
             group.end(code)
         return code
 
+    async def stamp(self, group: Group) -> Code:
+        """Give a group a new version, for a caller that has its lock."""
+        return await self._log_some(group)
+
     async def _log_some(self, group: Group) -> Code:
         """Log a part of what changed.
 
@@ -413,6 +420,14 @@ class Coordinator:
         else:
             classic.rebalance()
 
+    async def forget_gone_queues(self, group_id: str, version: int) -> None:
+        """Remove what is kept of deleted queues for a share group."""
+        gone = await self.removal.forget_gone(group_id, version)
+        group = self.groups.get(group_id)
+        if isinstance(group, ShareGroup):
+            for queue_id in gone:
+                group.note_initialised(queue_id, 0)
+
     # -- running
 
     async def run(self) -> None:
@@ -420,8 +435,9 @@ class Coordinator:
         await self._take_up()
         async with anyio.create_task_group() as tasks:
             expiry = OffsetExpiry(
-                self.shard, self.config, self.lookup, self.now_ms, self.load, self.going
-            )
+                self.shard, self.config, self.lookup, self.now_ms, self.load, self.going,
+                self.forget_gone_queues,
+            )  # fmt: skip
             tasks.start_soon(expiry.run)
             tasks.start_soon(self.deletions.run)
             tasks.start_soon(self.subscriptions.run)

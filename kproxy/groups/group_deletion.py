@@ -1,5 +1,7 @@
 """Deletes groups, each as a whole, even if the coordinator ends midway.
 
+A share group's share partitions are dropped first, wherever they lie: its row is marked before.
+
 One command deletes a group of few offsets. For a group of many, the first command marks the group
 row as being deleted, the next ones delete some hundreds of offsets each, and the last one deletes
 the row. If the coordinator ends midway, the next coordinator continues when a request names the
@@ -7,7 +9,7 @@ group, or when offset expiry finds it: the marked row is filed under the earlies
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import islice
 
 import anyio
@@ -29,14 +31,20 @@ _OFFSETS_AT_ONCE = 500
 
 
 class GroupDeletions:
-    """The deletions of one coordinator; `run` until cancelled. `head` reads a group's row."""
+    """The deletions of one coordinator; `run` until cancelled."""
 
     def __init__(
-        self, shard: Shard, head: Callable[[str], GroupRow | None], now_ms: Callable[[], int]
+        self,
+        shard: Shard,
+        head: Callable[[str], GroupRow | None],
+        now_ms: Callable[[], int],
+        drop_shares: Callable[[str, int], Awaitable[Code]],
     ) -> None:
+        """`head` reads a group's row; `drop_shares` drops its share partitions, by its version."""
         self._shard = shard
         self._head = head
         self._now_ms = now_ms
+        self._drop_shares = drop_shares
         self._under_way: set[str] = set()
         self._begun: deque[str] = deque()  # by a former coordinator
         self._more = anyio.Event()
@@ -67,11 +75,17 @@ class GroupDeletions:
         if head is not None and head.members:
             return Code.NON_EMPTY_GROUP
         many = max(len(self._offsets(group)), len(self._pending(group))) > _OFFSETS_AT_ONCE
-        if head is not None and not head.going and many:
+        shares = head is not None and head.kind == "share"
+        if head is not None and not head.going and (many or shares):
             code = await self._mark_going(group, head)
             if code:
                 return code
-        code = await self._delete_most_offsets(group, self._head(group))
+            head = self._head(group)
+        if head is not None and shares:
+            code = await self._drop_shares(group, head.version)
+            if code:
+                return Code.COORDINATOR_NOT_AVAILABLE
+        code = await self._delete_most_offsets(group, head)
         if not code:
             code = await self._delete_most_pending(group)
         if not code:

@@ -2,7 +2,8 @@
 
 A group without members: its offsets expire that long after the last member left or the offset was
 committed, whichever is later. A group with members: an offset expires that long after its commit,
-if no member reads the queue. An offset of a deleted queue expires at once.
+if no member reads the queue. An offset of a deleted queue expires at once. A share group has no
+offsets, and stays; what it has of deleted queues goes.
 
 The scanner appends EXPIRE. The fold ignores it where the group or the offset has changed since the
 scan. An `e` row files each group under the earliest time at which an offset of it can expire.
@@ -49,8 +50,12 @@ class OffsetExpiry(DueIndexScanner):
         now_ms: Callable[[], int],
         load: Load,
         going: Callable[[str], bool],
+        forget_gone_queues: Callable[[str, int], Awaitable[None]],
     ) -> None:
-        """`going` says whether a group is being deleted, and has its deletion continued."""
+        """`going` says whether a group is being deleted, and has its deletion continued.
+
+        `forget_gone_queues` removes what a share group, of this version, has of deleted queues.
+        """
         self._retention_ms = config.offsets_retention_minutes * 60_000
         period_ms = min(config.offsets_check_ms, self._retention_ms)
         super().__init__(shard, RowKind.GROUP_DUE, _ROWS_AT_ONCE, period_ms / 1000)
@@ -58,6 +63,7 @@ class OffsetExpiry(DueIndexScanner):
         self._now_ms = now_ms
         self._load = load
         self._going = going
+        self._forget_gone_queues = forget_gone_queues
         self._begun: dict[str, bytes] = {}  # groups with more than one command expires
 
     async def scan_once(self) -> bool:
@@ -139,6 +145,9 @@ class OffsetExpiry(DueIndexScanner):
             again_ms = head.look_ms
             if len(expired) < _OFFSETS_MAX:
                 del self._begun[group]  # once more from the first
+        if head.kind == "share":
+            left = True  # as in Kafka, it stays until it is deleted
+            await self._forget_gone_queues(group, head.version)
         left = left or self._shard.state.any_pending(group)
         if not left and not head.members:
             again_ms = head.look_ms  # once more, then it goes

@@ -182,7 +182,11 @@ class ShareInitialisation:
 
     async def _make(self, group: ShareGroup, lot: Lot, making: "_Pass") -> None:
         """Make share partitions, and note those that were made."""
-        named = self._initial(group, lot)
+        named = [
+            (queue.name, change)
+            for queue, first, end in lot
+            for change in self.initial(group, queue, first, end)
+        ]
         unnoted = self._unnoted.setdefault(group.id, {})
         unnoted.update((change.key, name) for name, change in named)
         code = await land_changes(self._landing, group.id, named, self._now_ms(), making.away)
@@ -202,7 +206,10 @@ class ShareInitialisation:
         if not unnoted and self._unnoted.get(group.id) is unnoted:
             del self._unnoted[group.id]
 
-    def _initial(self, group: ShareGroup, lot: Lot) -> list[tuple[str, ShareChange]]:
+    def initial(
+        self, group: ShareGroup, queue: Queue, first: int, end: int | None = None
+    ) -> list[ShareChange]:
+        """What makes share partitions of a queue, from partition `first` on."""
         reset = self._reset_of(group.id)
         start, since_ms = LATEST, NOWHERE
         if reset.kind == OffsetReset.EARLIEST:
@@ -211,9 +218,8 @@ class ShareInitialisation:
             since_ms = max(0, self._now_ms() - reset.duration_ms)
         action, epoch = ShareAction.INITIALISE, group.version
         return [
-            (queue.name, ShareChange((queue.queue_id, index), action, epoch, start, since_ms))
-            for queue, first, end in lot
-            for index in range(first, end)
+            ShareChange((queue.queue_id, index), action, epoch, start, since_ms)
+            for index in range(first, queue.partitions if end is None else end)
         ]
 
     async def _note(self, group: ShareGroup, upto: dict[QueueId, int]) -> Code:

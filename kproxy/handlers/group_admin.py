@@ -17,7 +17,7 @@ from kproxy.worker.worker import Request, Worker
 _OFFSETS_AT_ONCE = 500
 _GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
-_TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer"}
+_TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer", "share": "share"}
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
     group, head = await coordinator.load(group_id), coordinator.head(group_id)
     if isinstance(group, ClassicGroup):
         return answer | _members(group)
-    if head is not None and head.kind != "consumer":
+    if head is not None and _TYPES[head.kind] == "classic":
         return answer | {
             "group_state": State.EMPTY,
             "protocol_type": head.values.get("protocol_type") or "",

@@ -3,6 +3,7 @@
 A commit is judged twice: by the coordinator, which knows of rebalances under way, and by the fold.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,8 @@ from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
-_GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # kinds of coordinators
+_SHARE_KEY = re.compile(r"(.+):[\w-]{22}:[0-9]+", re.ASCII | re.DOTALL)
 _COMMIT_BY_ID = 10
 _COMMIT_NOT_FOUND = 9  # says that the group is not there
 _MEMBER_ID_MAX = 32767  # bytes; what is longer is no member's
@@ -39,10 +41,17 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
 
 
 def _coordinator(worker: Worker, key: str, key_type: int) -> dict[str, Any]:
-    node = worker.cluster.coordinator(key)
-    if key_type in (_GROUP, _TRANSACTION) and node is None:
+    name = key
+    if key_type == _SHARE:  # a share partition, by group, queue id and index
+        found = _SHARE_KEY.fullmatch(key)
+        if found is None:
+            return _no_coordinator(key, Code.INVALID_REQUEST, "")
+        name = found[1]
+    node = worker.cluster.coordinator(name)
+    known = key_type in (_GROUP, _TRANSACTION, _SHARE)
+    if known and node is None:
         return _no_coordinator(key, Code.COORDINATOR_NOT_AVAILABLE, "nobody serves it right now")
-    if key_type in (_GROUP, _TRANSACTION) and node is not None:
+    if known and node is not None:
         return {
             "key": key,
             "node_id": node.node_id,
@@ -178,9 +187,12 @@ async def _group_fault(worker: Worker, request: Request) -> Code:
         group = await coordinator.load(group_id)
     except KafkaError as error:
         return error.code
+    head = coordinator.head(group_id) if group is None else None
+    if head is not None and head.kind == "share":
+        return Code.GROUP_ID_NOT_FOUND
     if group is None and epoch < 0:
         return Code.NONE
-    if group is None and coordinator.head(group_id) is not None:
+    if head is not None:
         return Code.UNKNOWN_MEMBER_ID
     if group is None:
         known_code = request.version >= _COMMIT_NOT_FOUND
@@ -201,8 +213,9 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         group = await coordinator.load(body.group_id)
     except KafkaError as error:
         return {"error_code": error.code, "topics": ()}
-    shard = coordinator.shard
-    if group is None and coordinator.head(body.group_id) is None:
+    shard, head = coordinator.shard, coordinator.head(body.group_id)
+    kind = group.kind if group is not None else (None if head is None else head.kind)
+    if kind is None or kind == "share":
         return {"error_code": Code.GROUP_ID_NOT_FOUND, "topics": ()}
     used = frozenset() if group is None else group.subscribed()
     if used is None:

@@ -80,7 +80,9 @@ async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | 
         await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
     except KafkaError as error:
         return error.code, None
-    shard = coordinator.shard
+    shard, head = coordinator.shard, coordinator.head(body.group_id)
+    if head is not None and head.kind == "share":
+        return Code.GROUP_ID_NOT_FOUND, None
     generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
     instance = getattr(body, "group_instance_id", None)
     if generation < 0 and not member and instance is None:

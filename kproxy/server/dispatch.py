@@ -36,6 +36,7 @@ from kproxy.handlers import (
     share_acknowledge,
     share_fetch,
     share_groups,
+    share_offsets,
     topic_partitions,
     topics,
     transaction_admin,
@@ -144,6 +145,9 @@ _APIS = (
     Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, low=0, high=0, handle=topic_partitions.handle),
     Api(key=ApiKey.SHARE_GROUP_HEARTBEAT, low=1, high=1, handle=share_groups.heartbeat),
     Api(key=ApiKey.SHARE_GROUP_DESCRIBE, low=1, high=1, handle=share_groups.describe),
+    Api(key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, low=0, high=1, handle=share_offsets.describe),
+    Api(key=ApiKey.ALTER_SHARE_GROUP_OFFSETS, low=0, high=0, handle=share_offsets.alter),
+    Api(key=ApiKey.DELETE_SHARE_GROUP_OFFSETS, low=0, high=0, handle=share_offsets.delete),
 )
 TABLE = {int(api.key): api for api in _APIS}
 RANGES = tuple((int(api.key), api.low, api.high) for api in _APIS)

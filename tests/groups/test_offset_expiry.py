@@ -80,8 +80,9 @@ class Stage:
                 await checkpoint()
 
         expiry = OffsetExpiry(
-            self.shard, self.worker.config, self.lookup, lambda: self.now, load, lambda g: False
-        )
+            self.shard, self.worker.config, self.lookup, lambda: self.now, load, lambda g: False,
+            self.worker.groups.of(self.shard).forget_gone_queues,
+        )  # fmt: skip
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(count)
             while await expiry.scan_once():
@@ -170,8 +171,9 @@ async def test_a_group_that_commits_again_before_it_goes_stays() -> None:
     stage.now += WEEK + 1
     looked: list[Envelope] = []
     expiry = OffsetExpiry(
-        stage.shard, stage.worker.config, stage.lookup, lambda: stage.now, nobody, lambda g: False
-    )
+        stage.shard, stage.worker.config, stage.lookup, lambda: stage.now, nobody, lambda g: False,
+        stage.worker.groups.of(stage.shard).forget_gone_queues,
+    )  # fmt: skip
 
     async def judge() -> None:
         head = decode_group(stage.shard.kv.get(group_key("g")))

@@ -1,0 +1,121 @@
+"""Where a share group stands in queues, as an administrator sets it. Nobody may be a member of it.
+
+Each change first raises the group's version: a share partition takes only what is later than its
+own epoch, so what an earlier change, or a former coordinator, sends late is void.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anyio import CancelScope
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups.coordinator import Coordinator, storage_code
+from kproxy.groups.share_group import ShareGroup
+from kproxy.groups.share_initialisation import land_changes
+from kproxy.loop.pace import slices
+from kproxy.shard.appends import append
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.share_commands import (
+    EARLIEST,
+    SET_MAX,
+    NoteShareQueues,
+    ShareAction,
+    ShareChange,
+)
+from kproxy.virtual.types import QueueId
+
+
+class NewStart(NamedTuple):
+    """`start`: an offset, -1 for the end, or less for the log's start."""
+
+    queue: Queue
+    partition: int
+    start: int
+
+
+def _not_empty() -> KafkaError:
+    return KafkaError(Code.NON_EMPTY_GROUP, "The group is not empty.")
+
+
+async def reset(coordinator: Coordinator, group_id: str, starts: Sequence[NewStart]) -> None:
+    """Set where a group begins; the group is made, if there is none. Raises KafkaError."""
+    group = await coordinator.open_share(group_id, create=True)
+    assert group is not None
+    with CancelScope(shield=True):  # what is begun is done
+        async with group.lock:
+            try:
+                await _stamp(coordinator, group)
+                for some in slices(starts, SET_MAX):
+                    await _reset_some(coordinator, group, some)
+            finally:
+                if group.idle:
+                    coordinator.forget(group)
+
+
+async def _stamp(coordinator: Coordinator, group: ShareGroup) -> None:
+    """Raise an empty group's version. Raises KafkaError."""
+    if group.members:
+        raise _not_empty()
+    if group.ended or not coordinator.has(group):
+        raise KafkaError(Code.NOT_COORDINATOR)
+    if code := await coordinator.stamp(group):
+        raise KafkaError(storage_code(code))
+
+
+async def _reset_some(
+    coordinator: Coordinator, group: ShareGroup, starts: Sequence[NewStart]
+) -> None:
+    """A queue that was not initialised is so as a whole: a row says up to which partition it is."""
+    changes: dict[tuple[QueueId, int], tuple[str, ShareChange]] = {}
+    upto: dict[QueueId, int] = {}
+    for queue, index, start in starts:
+        key = queue.queue_id, index
+        change = ShareChange(key, ShareAction.RESET, group.version, max(EARLIEST, start))
+        changes[key] = queue.name, change
+    for queue in {queue.queue_id: queue for queue, _, _ in starts}.values():
+        known = group.initialised.get(queue.queue_id, 0)
+        if known < queue.partitions:
+            upto[queue.queue_id] = queue.partitions
+            for change in coordinator.shares.initial(group, queue, known):
+                changes.setdefault(change.key, (queue.name, change))
+    for some in slices(list(changes.values()), SET_MAX):
+        now_ms = coordinator.now_ms()
+        if code := await land_changes(coordinator.landing, group.id, some, now_ms, set()):
+            raise KafkaError(code)
+    if upto:
+        note = NoteShareQueues(group.id, group.version, list(upto.items()))
+        if code := (await append(coordinator.shard, note.envelope())).code:
+            raise KafkaError(storage_code(code))
+        for queue_id, partitions in upto.items():
+            group.note_initialised(queue_id, partitions)
+
+
+async def forget(
+    coordinator: Coordinator, group_id: str, queues: Sequence[Queue]
+) -> frozenset[QueueId]:
+    """Drop a group's share partitions of queues; of which there were any. Raises KafkaError."""
+    group = await coordinator.open_share(group_id, create=coordinator.head(group_id) is not None)
+    if group is None:
+        raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    with CancelScope(shield=True):  # what is begun is done
+        async with group.lock:
+            try:
+                if group.members:
+                    raise _not_empty()
+                found = [
+                    (queue.queue_id, group.initialised[queue.queue_id])
+                    for queue in queues
+                    if queue.queue_id in group.initialised
+                ]
+                if found:
+                    await _stamp(coordinator, group)
+                for some in slices(found, SET_MAX):
+                    if code := await coordinator.removal.drop(group.id, group.version, some):
+                        raise KafkaError(storage_code(code))
+                    for queue_id, _ in some:
+                        group.note_initialised(queue_id, 0)
+            finally:
+                if group.idle:
+                    coordinator.forget(group)
+    return frozenset(queue_id for queue_id, _ in found)

@@ -1,0 +1,115 @@
+"""Drops share partitions: of a group that is deleted, of queues that it is to forget.
+
+They are dropped where they lie, and once that has landed the group's rows say no more of them. So
+who ends midway leaves rows that the next one finds.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from itertools import islice
+
+from kproxy.errors import Code
+from kproxy.groups.share_initialisation import Landing, land_changes
+from kproxy.loop.pace import scanned
+from kproxy.metadata.catalogue import Lookup
+from kproxy.shard.appends import append
+from kproxy.shard.shard import Shard
+from kproxy.virtual import share_rows
+from kproxy.virtual.share_commands import (
+    SET_MAX,
+    NoteShareQueues,
+    ShareAction,
+    ShareChange,
+)
+from kproxy.virtual.types import PartitionKey, QueueId
+
+Initialised = tuple[QueueId, int]
+"""A queue, and how many of its partitions have share partitions."""
+
+
+class ShareRemoval:
+    """Of the groups of one shard."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        landing: Landing,
+        lookup: Lookup,
+        now_ms: Callable[[], int],
+        unnoted: Callable[[str], dict[PartitionKey, str]],
+    ) -> None:
+        """`unnoted`: share partitions of a group that its rows say nothing of, with names."""
+        self._shard = shard
+        self._landing = landing
+        self._lookup = lookup
+        self._now_ms = now_ms
+        self._unnoted = unnoted
+
+    def _some(self, group: str, start: bytes = b"") -> list[Initialised]:
+        """The next queues that a group has share partitions of, from a key on."""
+        first, end = share_rows.share_queues_range(group)
+        found = islice(self._shard.kv.scan(start or first, end), SET_MAX)
+        return [
+            (share_rows.queue_of_share(key), share_rows.decode_initialised(data))
+            for key, data in found
+        ]
+
+    async def all_initialised(self, group: str) -> AsyncGenerator[Initialised, None]:
+        """All queues that a group has share partitions of. Other tasks run in between."""
+        start, end = share_rows.share_queues_range(group)
+        async with aclosing(scanned(self._shard.kv.scan, start, end)) as lots:
+            async for rows in lots:
+                for key, data in rows:
+                    yield share_rows.queue_of_share(key), share_rows.decode_initialised(data)
+
+    async def drop_all(self, group: str, version: int) -> Code:
+        """Drop all share partitions of a group whose version is raised for it."""
+        left = list(self._unnoted(group).items())
+        while left:
+            some, left = left[:SET_MAX], left[SET_MAX:]
+            changes = [(name, _drop(key, version)) for key, name in some]
+            if code := await self._land(group, changes):
+                return code
+        start = b""
+        while found := self._some(group, start):
+            if code := await self.drop(group, version, found):
+                return code
+            start = share_rows.share_queue_key(group, found[-1][0])  # what was deleted is behind
+        return Code.NONE
+
+    async def drop(self, group: str, version: int, queues: list[Initialised]) -> Code:
+        """Drop the share partitions of some queues, `SET_MAX` at most."""
+        changes = self._drops(version, queues)
+        while some := list(islice(changes, SET_MAX)):
+            if code := await self._land(group, some):
+                return code
+        return await self._forget(group, version, [queue_id for queue_id, _ in queues])
+
+    def _drops(self, version: int, queues: list[Initialised]) -> Iterator[tuple[str, ShareChange]]:
+        for queue_id, partitions in queues:
+            queue = self._lookup.find_id(queue_id)
+            if queue is not None:  # else they went with it
+                for index in range(partitions):
+                    yield queue.name, _drop((queue_id, index), version)
+
+    async def _land(self, group: str, changes: list[tuple[str, ShareChange]]) -> Code:
+        return await land_changes(self._landing, group, changes, self._now_ms(), set())
+
+    async def _forget(self, group: str, version: int, queue_ids: list[QueueId]) -> Code:
+        note = NoteShareQueues(group, version, [(queue_id, 0) for queue_id in queue_ids])
+        return (await append(self._shard, note.envelope())).code
+
+    async def forget_gone(self, group: str, version: int) -> list[QueueId]:
+        """Remove what rows say of queues that are deleted; which these are."""
+        start, gone = b"", list[QueueId]()
+        while found := self._some(group, start):
+            some = [queue_id for queue_id, _ in found if self._lookup.find_id(queue_id) is None]
+            if some and await self._forget(group, version, some):
+                return gone  # the group is another by now: next time
+            gone += some
+            start = share_rows.share_queue_key(group, found[-1][0]) + b"\0"
+        return gone
+
+
+def _drop(key: PartitionKey, version: int) -> ShareChange:
+    return ShareChange(key, ShareAction.DROP, version)
