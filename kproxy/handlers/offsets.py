@@ -20,6 +20,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # kinds of coordinators
+_SHARE_ASKED = 6  # FindCoordinator version
 _SHARE_KEY = re.compile(r"(.+):[\w-]{22}:[0-9]+", re.ASCII | re.DOTALL)
 _COMMIT_BY_ID = 10
 _COMMIT_NOT_FOUND = 9  # says that the group is not there
@@ -35,16 +36,17 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
     found = []
     for key in keys:
-        found.append(_coordinator(worker, key, getattr(body, "key_type", _GROUP)))
+        kind = getattr(body, "key_type", _GROUP)
+        found.append(_coordinator(worker, key, kind, request.version))
         await request.budget.step(_PART_BYTES)
     return {"coordinators": found} | (found[0] if request.version < 4 else {})
 
 
-def _coordinator(worker: Worker, key: str, key_type: int) -> dict[str, Any]:
+def _coordinator(worker: Worker, key: str, key_type: int, version: int) -> dict[str, Any]:
     name = key
     if key_type == _SHARE:  # a share partition, by group, queue id and index
         found = _SHARE_KEY.fullmatch(key)
-        if found is None:
+        if found is None or version < _SHARE_ASKED:
             return _no_coordinator(key, Code.INVALID_REQUEST, "")
         name = found[1]
     node = worker.cluster.coordinator(name)

@@ -308,7 +308,15 @@ async def test_find_coordinator_in_every_version(version: int) -> None:
         answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 1})
         found = answer.coordinators[0] if version >= 4 else answer
         assert (found.error_code, found.node_id, found.port) == (0, 1, 9092)
-        answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 2})
+        key = f"g:h:{'A' * 22}:0"  # of a share partition
+        answer = await client.call(
+            ApiKey.FIND_COORDINATOR, version,
+            {"key": key, "key_type": 2, "coordinator_keys": (key, "g")},
+        )  # fmt: skip
+        found = answer.coordinators if version >= 4 else (answer,)
+        codes = [(one.error_code, one.node_id) for one in found]
+        assert codes == [(0, 1), (42, -1)] if version >= 6 else set(codes) == {(42, -1)}
+        answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 3})
         found = answer.coordinators[0] if version >= 4 else answer
         assert found.error_code == 42
         assert "of this kind" in found.error_message
