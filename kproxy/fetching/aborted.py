@@ -28,13 +28,14 @@ class AbortedSearch:
     stretch before its marker (as in Kafka).
     """
 
-    __slots__ = ("_key", "_next", "_start", "end", "found")
+    __slots__ = ("_key", "_next", "_start", "end", "found", "markers")
 
     def __init__(self, key: PartitionKey, start: int, end: int) -> None:
         self._key = key
         self._start = self._next = start
         self.end = end
         self.found: list[AbortedTransaction] = []
+        self.markers: list[int] = []  # where each of them ends
 
     def is_of(self, key: PartitionKey, start: int) -> bool:
         return self._start == start and self._key == key
@@ -42,6 +43,7 @@ class AbortedSearch:
     def look(self, state: State) -> int:
         """Look further. What begins before the offset that it returns is found; `end`: all is."""
         end, add, through = self.end, self.found.append, self._start
+        end_at = self.markers.append
         rows = state.kv.walk(*transaction_rows.aborted_range(self._key, self._next))
         for number, (key, value) in enumerate(rows):
             if number == ROWS_MAX:
@@ -50,6 +52,7 @@ class AbortedSearch:
             producer_id, first_offset, through = transaction_rows.decode_aborted(value)
             if first_offset < end:
                 add((producer_id, first_offset))
+                end_at(transaction_rows.marker_offset_of(key))
             if through >= end:
                 break
         return end

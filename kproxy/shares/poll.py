@@ -17,7 +17,7 @@ from kproxy.loop.pace import Pace
 from kproxy.memory_budget import MemoryBudget
 from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
-from kproxy.shares.share_partition import Readable, SharePartition
+from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Change, SharePartitions, codes_of
 from kproxy.shares.window import Limits, Range
 from kproxy.virtual.rows import StoredBatch
@@ -114,7 +114,9 @@ class SharePoll:
                 left = deadline - anyio.current_time()
                 if source.stopping or next_request.arrived or session.ended or left <= 0:
                     return []
-                if not session.dirty:
+                if session.dirty:
+                    await self._pace.rest()
+                else:
                     next_request.wake(changed)
                     await source.long_poll(changed, left)
         finally:
@@ -127,7 +129,7 @@ class SharePoll:
             return False
         size, settings = 0, self._settings
         for followed in list(self._session.dirty):
-            with suppress(KafkaError):
+            with suppress(KafkaError, Searching):
                 share = self._locate(followed)
                 readable = share.readable(
                     settings.read_committed, settings.record_locks_max, self._limits.max_records
@@ -152,6 +154,7 @@ class SharePoll:
     async def _round(self) -> _Round:
         seen = _Round(bytes_left=self._limits.max_bytes, records_left=self._limits.max_records)
         self._pace.begin()
+        self._settings = self._shares.settings(self._session.group)
         dirty = self._session.dirty
         for followed in list(dirty):
             if seen.records_left <= 0 or (seen.found and seen.bytes_left <= 0):
@@ -174,9 +177,13 @@ class SharePoll:
             seen.found.append(Found(followed.ident, error.code, error.message))
             return
         settings = self._settings
-        readable = share.readable(
-            settings.read_committed, settings.record_locks_max, seen.records_left
-        )
+        try:
+            readable = share.readable(
+                settings.read_committed, settings.record_locks_max, seen.records_left
+            )
+        except Searching:
+            seen.again = True
+            return
         dirty = self._session.dirty
         dirty.pop(followed, None)
         if readable is None:

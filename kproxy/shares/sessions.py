@@ -59,6 +59,12 @@ class ShareSession:
     def stop_waiting(self) -> None:
         self._event = None
 
+    def finish(self) -> None:
+        """A poll that waits ends."""
+        self.ended = True
+        if self._event is not None:
+            self._event.set()
+
     def woken(self, followed: Followed) -> bool:
         """Whether a poll waits that looks at it now."""
         if self.ended:
@@ -170,7 +176,7 @@ class ShareSessions:
         """Nothing is given to it any more; `run` gives back what its member holds."""
         if session.ended:
             return
-        session.ended = True
+        session.finish()
         if self._sessions.get((session.group, session.member)) is session:
             del self._sessions[session.group, session.member]
         self._leave_connection(session)

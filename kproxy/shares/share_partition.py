@@ -4,20 +4,26 @@ It is made from the rows when somebody asks for it, and forgotten once nobody fo
 rows say all there is to say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Protocol
 
+from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
 from kproxy.shares.window import Acquired, Limits, Pending, Window
 from kproxy.virtual import share_rows
-from kproxy.virtual.rows import Partition, StoredBatch
+from kproxy.virtual.rows import StoredBatch
 from kproxy.virtual.share_commands import Run, ShareRuns
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
 _LOOKED_AT_MAX = 500  # batches in one look: some milliseconds
+_COMMITTED_MAX = 4000  # offsets in one, of which it is found what was aborted
+
+
+class Searching(Exception):
+    """It takes another look to say what is available."""
 
 
 class Waiter(Protocol):
@@ -54,12 +60,14 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_claim", "due", "epoch", "followers", "group", "key", "shard", "waiters", "window",
+        "_claim", "_search", "due", "epoch", "followers", "group", "key", "shard", "waiters",
+        "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
         self.shard, self.key, self.group = shard, key, group
         self._claim = shard.claim_offset
+        self._search: AbortedSearch | None = None  # that the next look goes on with
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
         self.window = Window(row.start, states)
@@ -88,7 +96,10 @@ class SharePartition:
     # -- reading
 
     def readable(self, read_committed: bool, window_max: int, records_max: int) -> Readable | None:
-        """What is available, as far as one look goes; None where nothing is."""
+        """What is available, as far as one look goes; None where nothing is.
+
+        Raises Searching: look again, it is not known yet what was aborted.
+        """
         row = self.shard.state.partition(self.key)
         if row is None:
             return None
@@ -98,7 +109,10 @@ class SharePartition:
         at = window.next_available()
         if at >= end or (at >= window.end and not window.has_room(window_max)):
             return None
-        aborted = self._aborted(row, at, end) if read_committed and row.any_aborted else ()
+        aborted: Sequence[tuple[int, int, int]] = ()
+        if read_committed and row.any_aborted:
+            end = min(end, at + _COMMITTED_MAX)
+            aborted = self._aborted(at, end)
         batches: list[StoredBatch] = []
         spans: list[tuple[int, int]] = []
         records = 0
@@ -130,12 +144,18 @@ class SharePartition:
                 yield batch, last
                 at = last + 1
 
-    def _aborted(self, row: Partition, start: int, end: int) -> list[tuple[int, int, int]]:
+    def _aborted(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """(producer id, first offset, marker's offset) of aborted transactions of a stretch."""
-        found = self.shard.state.aborted(self.key, start, end)
-        return [(one.producer_id, one.first_offset, marker) for marker, one in found]
+        search = self._search
+        if search is None or search.end != end or not search.is_of(self.key, start):
+            search = AbortedSearch(self.key, start, end)
+        if search.look(self.shard.state) < end:
+            self._search = search
+            raise Searching
+        self._search = None
+        return [(*one, marker) for one, marker in zip(search.found, search.markers, strict=True)]
 
-    def _is_aborted(self, batch: StoredBatch, aborted: list[tuple[int, int, int]]) -> bool:
+    def _is_aborted(self, batch: StoredBatch, aborted: Sequence[tuple[int, int, int]]) -> bool:
         base, segment, position, _ = batch
         if not any(first <= base < marker for _, first, marker in aborted):
             return False

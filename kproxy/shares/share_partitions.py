@@ -43,10 +43,10 @@ class SharePartitions:
     def __init__(
         self,
         settings: Callable[[str], GroupSettings],
-        owes: Callable[[Shard, str], bool],
+        owes: Callable[[Shard, str, int], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """`owes`: whether records of a group that are archived now go to a dead-letter queue."""
+        """`owes`: whether so many records of a group, archived now, go to a dead-letter queue."""
         self.settings = settings
         self._owes = owes
         self._now_ms = now_ms
@@ -128,7 +128,8 @@ class SharePartitions:
         return tickets
 
     def _append(self, shard: Shard, group: str, changes: list[Change]) -> Ticket:
-        owed = OWED if self._owes(shard, group) else 0
+        lost = sum(run.records for one in changes for run in one.runs if run.cause)
+        owed = OWED if lost and self._owes(shard, group, lost) else 0
         partitions = [
             ShareRuns(one.share.key, one.share.epoch, _owing(one.runs, owed)) for one in changes
         ]
