@@ -144,9 +144,10 @@ class SharePartitions:
                     continue
                 if code:
                     change.share.take_back(change.pending)
+                    self.set_timer(change.share, now + _TICK_S)
                 else:
                     change.share.settle(change.pending, backoff, now)
-                self.set_timer(change.share, now + _TICK_S)
+                    self.held_until(change.share, change.share.window.delayed_until)
                 self.let_go(change.share)
 
         ticket.add_done_callback(done)

@@ -390,10 +390,14 @@ class Window:
         return any_due
 
     @property
+    def delayed_until(self) -> float:
+        """When the first of the records that rest may be given again; infinity: none does."""
+        return self._delayed[0][0] if self._delayed else inf
+
+    @property
     def due(self) -> float:
         """When there is something to expire or to resume; infinity: never."""
-        delayed = self._delayed[0][0] if self._delayed else inf
-        return min(delayed, min((lease.deadline for lease in self._leases), default=inf))
+        return min(self.delayed_until, min((lease.deadline for lease in self._leases), default=inf))
 
     def trim(self, log_start: int) -> None:
         """The log begins later: what was before it is nobody's any more."""
