@@ -9,8 +9,9 @@ class Counters:
     """Totals since the start of the process."""
 
     __slots__ = (
-        "compaction_passes", "connections", "not_compacted", "request_bytes", "requests",
-        "response_bytes", "writes",
+        "compaction_passes", "connections", "dead_letters", "dead_letters_blocked",
+        "dead_letters_dropped", "dead_letters_refused", "not_compacted", "request_bytes",
+        "requests", "response_bytes", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -19,6 +20,10 @@ class Counters:
         self.request_bytes = 0  # of frames, without their lengths
         self.response_bytes = 0
         self.compaction_passes = 0
+        self.dead_letters = 0  # records that went into dead-letter queues
+        self.dead_letters_blocked = 0  # times that a share partition's had to wait for theirs
+        self.dead_letters_dropped = 0  # records: their queue, or that it gets any, is gone
+        self.dead_letters_refused = 0  # records that were archived without: too many wait
         self.not_compacted = 0  # partitions with a batch that cannot be read
         self.writes = 0  # to clients: a connection's answers of a turn of the loop are one
 

@@ -339,6 +339,7 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
     _start_tasks(node, tasks, upgrades, worker.counters)
     tasks.start_soon(worker.groups.run)
     tasks.start_soon(worker.transactions.run)
+    tasks.start_soon(worker.dead_letters.run)
     tasks.start_soon(worker.shares.run)
     tasks.start_soon(worker.share_sessions.run)
     _log.info("joined", node_id=node.me.node_id, group=node.upstream.group)

@@ -101,8 +101,7 @@ class ShareFold:
         The outcome's code is NOT_LEADER_OR_FOLLOWER, and nothing changes, where it was not the
         owner who said so.
         """
-        data = self._state.get(rows.TERM_KEY)
-        if data is not None and rows.decode_term(data).writer != envelope.writer:
+        if not self._is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         group, partitions, _ = ChangeShares.decode(envelope)
         owed: list[Owed] = []
@@ -110,6 +109,10 @@ class ShareFold:
         for number, one in enumerate(owed):
             self._state.file(share_rows.owed_key(log_offset, number), one.encode())
         return Outcome(Code.NONE, log_offset, codes=codes)
+
+    def _is_owners(self, envelope: Envelope) -> bool:
+        data = self._state.get(rows.TERM_KEY)
+        return data is None or rows.decode_term(data).writer == envelope.writer
 
     def _change(self, group: str, asked: ShareRuns, owed: list[Owed]) -> Code:
         state, key = self._state, asked.key
@@ -191,6 +194,9 @@ class ShareFold:
         return Outcome(Code.NONE, base_offset)
 
     def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The owner alone says so: who was it before must not change what it has aimed at."""
+        if not self._is_owners(envelope):
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         asked = AimForward.decode(envelope)
         if self._state.partition(asked.source) is not None:
             key = share_rows.target_key(asked.source, asked.group)

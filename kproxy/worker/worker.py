@@ -26,6 +26,7 @@ from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
+from kproxy.shares.dead_letters import DeadLetters
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
@@ -41,10 +42,6 @@ Encoded = TypeVar("Encoded")
 
 def _uncounted() -> ResponseBudget:
     return ResponseBudget(MemoryBudget(sys.maxsize))
-
-
-def _owes_nothing(shard: Shard, group: str) -> bool:
-    return False
 
 
 _serials = count(1)
@@ -191,7 +188,10 @@ class Worker:
             settings_of=self.group_settings,
         )  # fmt: skip
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
-        self.shares = SharePartitions(self.group_settings, _owes_nothing, clock.now_ms)
+        self.dead_letters = DeadLetters(
+            routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock
+        )
+        self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )

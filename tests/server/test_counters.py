@@ -12,7 +12,8 @@ def test_each_counter_is_given_by_its_name() -> None:
     counters = Counters()
     counters.requests += 2
     assert counters.values() == {
-        "compaction_passes": 0, "connections": 0, "not_compacted": 0, "requests": 2,
+        "compaction_passes": 0, "connections": 0, "dead_letters": 0, "dead_letters_blocked": 0,
+        "dead_letters_dropped": 0, "dead_letters_refused": 0, "not_compacted": 0, "requests": 2,
         "request_bytes": 0, "response_bytes": 0, "writes": 0,
     }  # fmt: skip
 
@@ -27,6 +28,10 @@ async def test_requests_and_answers_are_counted() -> None:
     assert counted == {
         "compaction_passes": 0,
         "not_compacted": 0,
+        "dead_letters": 0,
+        "dead_letters_blocked": 0,
+        "dead_letters_dropped": 0,
+        "dead_letters_refused": 0,
         "connections": 1,
         "requests": 2,
         "request_bytes": len(produce + versions) - 8,
