@@ -1,0 +1,261 @@
+"""Batches of dead letters: which records they are of, and what they say (KIP-1191).
+
+A dead letter has the record's key, value and headers where the group wants a copy of it, and says
+in headers of its own where the record is from, and why it is here. Of a record that is not there
+any more, or that is larger than the target takes, only the latter are left.
+
+A plan says on the loop which stored batches are to be read; the batch is made on a thread.
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kproxy.protocol.batch import HEADER_BYTES, read_header
+from kproxy.protocol.made_batches import Content, batch, content_of, header, record
+from kproxy.protocol.records import keyed_records, unpacked
+from kproxy.protocol.varint import Malformed
+from kproxy.shard.shard import Shard
+from kproxy.store.segments import Segments
+from kproxy.virtual.rows import Batch, Partition
+from kproxy.virtual.share_commands import Cause
+from kproxy.virtual.share_rows import Owed, Position
+from kproxy.virtual.types import QueueId
+
+OFFSETS_MAX = 5000
+"""Offsets in one batch."""
+BATCH_BYTES = 1 << 20
+_READ_BYTES = 1 << 20  # of stored batches, for one of dead letters
+_KEPT_BYTES = 8 << 20  # of records that are read ahead
+_ROWS_MAX = 500  # of owed records, and of stored batches
+
+CAUSES = {Cause.REJECTED: "rejected", Cause.DELIVERY_LIMIT: "delivery limit"}
+"""In the header `kproxy.dlq.cause`."""
+_MESSAGES = {
+    Cause.REJECTED: "Offset rejected by client.",
+    Cause.DELIVERY_LIMIT: "Offset delivery count exceeded the threshold.",
+}  # as Kafka 4.4
+
+Place = tuple[int, int]
+"""(log offset, number) of an owed row."""
+
+
+class Run(NamedTuple):
+    """Records that are owed, or the rest of them."""
+
+    place: Place
+    owed: Owed
+    first: int
+
+    @property
+    def last(self) -> int:
+        return self.owed.first + self.owed.records - 1
+
+
+class Plan(NamedTuple):
+    """Offsets in the order of the rows, and the stored batches that have records of them."""
+
+    runs: list[tuple[Run, int]]  # and up to where it is planned
+    stored: list[tuple[int, Batch]]  # by last offset
+    log_start: int
+
+
+class Made(NamedTuple):
+    """A batch, how many records it has, and the positions from and to which it goes.
+
+    `batch` is empty where none of these offsets has a record.
+    """
+
+    batch: bytes
+    records: int
+    first: Position
+    last: Position
+
+
+class Words(NamedTuple):
+    """What all records of a batch are made with."""
+
+    topic: str
+    copies: bool
+    bytes_max: int
+    record_bytes_max: int
+    log_append_time: bool
+    time_ms: int
+
+
+def plan(shard: Shard, runs: Iterable[Run]) -> Plan | None:
+    """What to read for these runs, or the first of them; None: their queue is gone."""
+    planned: list[tuple[Run, int]] = []
+    reading = _Reading(shard)
+    left, row = OFFSETS_MAX, None
+    for run in runs:
+        row = row or shard.state.partition(run.owed.key)
+        if row is None:
+            return None
+        until = reading.upto(run, min(run.last, run.first + left - 1), row)
+        if until >= run.first:
+            planned.append((run, until))
+            left -= until - run.first + 1
+        if left <= 0 or until < run.last or len(planned) >= _ROWS_MAX:
+            break
+    return None if row is None else Plan(planned, sorted(reading.stored.items()), row.log_start)
+
+
+class _Reading:
+    """The stored batches that a plan has read."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.stored: dict[int, Batch] = {}
+        self._size = 0
+        self._found = -1, -1  # offsets of the last one
+
+    def upto(self, run: Run, until: int, row: Partition) -> int:
+        """Note the batches of a run; up to which offset, `until` at most."""
+        first = max(run.first, row.log_start)
+        if self._found[0] <= first and until <= self._found[1]:
+            return until
+        for last_offset, found in self._shard.state.batches(run.owed.key, first, row.next_offset):
+            base_offset = last_offset - found.last_delta
+            if base_offset > until:
+                break
+            self._found = base_offset, last_offset
+            if last_offset in self.stored:
+                continue
+            full = self._size + found.length > _READ_BYTES or len(self.stored) >= _ROWS_MAX
+            if self.stored and full:
+                return base_offset - 1
+            self.stored[last_offset] = found
+            self._size += found.length
+        return until
+
+
+UNREADABLE: dict[int, bytes] = {}
+"""Stands for the records of a batch that cannot be read: they are sent without what they hold."""
+
+
+class _Records:
+    """Records of a plan, read as they are asked for. On a thread."""
+
+    def __init__(self, segments: Segments, planned: Plan) -> None:
+        self._segments = segments
+        self._stored = planned.stored
+        self._wanted = {
+            offset for run, until in planned.runs for offset in range(run.first, until + 1)
+        }
+        self._loaded: dict[int, dict[int, bytes] | None] = {}  # by last offset; None: none to send
+        self._kept = 0
+
+    def stored_at(self, offset: int) -> tuple[int, Batch] | None:
+        low, high = 0, len(self._stored)
+        while low < high:
+            middle = (low + high) // 2
+            if self._stored[middle][0] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self._stored):
+            return None
+        last_offset, found = self._stored[low]
+        return self._stored[low] if last_offset - found.last_delta <= offset else None
+
+    def of(self, last_offset: int, stored: Batch) -> dict[int, bytes] | None:
+        """Records of a stored batch, by offset, or UNREADABLE; None: it is a control batch."""
+        if last_offset not in self._loaded:
+            if self._kept > _KEPT_BYTES:
+                self._loaded.clear()
+                self._kept = 0
+            try:
+                found = self._load(last_offset - stored.last_delta, stored)
+            except Malformed:
+                found = UNREADABLE
+            self._loaded[last_offset] = found
+        return self._loaded[last_offset]
+
+    def _load(self, base_offset: int, stored: Batch) -> dict[int, bytes] | None:
+        data = memoryview(bytearray(stored.length))
+        self._segments.read_into(data, stored.segment, stored.position, True)
+        head = read_header(data)
+        if head.is_control:
+            return None
+        found: dict[int, bytes] = {}
+        for one in keyed_records(head, unpacked(data)):
+            if base_offset + one.offset_delta in self._wanted:
+                found[base_offset + one.offset_delta] = one.data
+                self._kept += len(one.data)
+        return found
+
+
+def make(segments: Segments, planned: Plan, words: Words) -> Made:
+    """The batch of a plan, or of its beginning. On a thread. Raises OSError, EOFError."""
+    source = _Records(segments, planned)
+    first_run = planned.runs[0][0]
+    first = last = Position(*first_run.place, first_run.first)
+    made: list[bytes] = []
+    size = HEADER_BYTES
+    for run, offset in _offsets(planned):
+        content = _content(source, run, offset, planned.log_start, copies=words.copies)
+        if content is not None:
+            one = record(len(made), content, _headers(run.owed, offset, words.topic))
+            if HEADER_BYTES + len(one) > words.record_bytes_max:
+                one = record(len(made), Content(), _headers(run.owed, offset, words.topic))
+            if made and size + len(one) > words.bytes_max:
+                break
+            made.append(one)
+            size += len(one)
+        last = Position(*run.place, offset)
+    if not made:
+        return Made(b"", 0, first, last)
+    body = batch(made, words.time_ms, log_append_time=words.log_append_time)
+    return Made(body, len(made), first, last)
+
+
+def _offsets(planned: Plan) -> Iterator[tuple[Run, int]]:
+    for run, until in planned.runs:
+        for offset in range(run.first, until + 1):
+            yield run, offset
+
+
+def _content(
+    source: _Records, run: Run, offset: int, log_start: int, *, copies: bool
+) -> Content | None:
+    """What a dead letter has of its record; None: there never was one.
+
+    Who rejects a record has seen it. What was given too often may be a gap that compaction left.
+    """
+    if offset < log_start:
+        return Content()
+    seen = run.owed.cause == Cause.REJECTED
+    stored = source.stored_at(offset)
+    if stored is None:
+        return Content() if seen else None
+    records = source.of(*stored)
+    if records is None:
+        return None
+    if records is UNREADABLE:
+        return Content()
+    data = records.get(offset)
+    if data is None:
+        return Content() if seen else None
+    try:
+        return content_of(data) if copies else Content()
+    except Malformed:
+        return Content()
+
+
+def _headers(owed: Owed, offset: int, topic: str) -> list[bytes]:
+    cause = Cause(owed.cause)
+    return [
+        header("__dlq.errors.topic", topic),
+        header("__dlq.errors.partition", str(owed.key[1])),
+        header("__dlq.errors.offset", str(offset)),
+        header("__dlq.errors.group", owed.group),
+        header("__dlq.errors.delivery.count", str(owed.deliveries)),
+        header("__dlq.errors.message", _MESSAGES[cause]),
+        header("kproxy.dlq.cause", CAUSES[cause]),
+    ]
+
+
+def name_of_lost(queue_id: QueueId) -> str:
+    """What stands for the name of a queue that nobody knows any more, as in Kafka: its id."""
+    return urlsafe_b64encode(queue_id).decode().rstrip("=")

@@ -1,0 +1,374 @@
+"""Sends one shard's dead letters, as long as it is served by one claim.
+
+Rows of what is owed are read in their order, each share partition's into a queue of its own. New
+ones come behind all that are there, so a row is read once; those of a group whose dead-letter queue
+takes nothing are passed over, and read again from there once it does.
+"""
+
+from collections import deque
+from itertools import islice
+
+import anyio
+from anyio import to_thread
+
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.loop.pace import Pace, slices
+from kproxy.loop.pulse import pulse
+from kproxy.metadata.queue_settings import settings_of
+from kproxy.shard.shard import Shard
+from kproxy.shares.dead_letter_batches import (
+    BATCH_BYTES,
+    Made,
+    Place,
+    Plan,
+    Run,
+    Words,
+    make,
+    name_of_lost,
+    plan,
+)
+from kproxy.shares.dead_letter_targets import Obstacle, Shared, Target
+from kproxy.virtual import share_rows
+from kproxy.virtual.commands import AimForward, Forward, SettleForward
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.share_commands import DEAD_LETTERS
+from kproxy.virtual.share_rows import Owed, Position
+from kproxy.virtual.types import PartitionKey
+
+_LOT = 200  # rows
+_HELD_MAX = 20_000  # rows in memory
+_AT_ONCE = 16  # share partitions that are sent
+_LOOK_S = 0.25
+_BLOCKED_S = 1.0
+_AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
+_SETTLED_MAX = 500  # rows in one SETTLE_FORWARD
+_FRAME_BYTES = 70_000  # around a batch: a group's name is 32,767 bytes at most
+
+StreamKey = tuple[PartitionKey, str]
+"""A share partition: its source and its group."""
+
+
+class _Stream:
+    """What a share partition owes, as far as it is read."""
+
+    def __init__(self, key: StreamKey, doubt: Place) -> None:
+        self.source, self.group = key
+        self.runs: deque[Run] = deque()
+        self.read_to: Place = (-1, -1)
+        self.in_doubt = doubt
+        """Rows up to here may have been sent already."""
+        self.busy = False
+
+
+class Sender:
+    """Of one shard."""
+
+    def __init__(self, shard: Shard, shared: Shared) -> None:
+        self._shard = shard
+        self._claim_offset = shard.claim_offset
+        self._shared = shared
+        self.started = False
+        # What an earlier owner may have sent, or this one before it was started again.
+        self._doubt: Place = (shard.applied_through.next_offset, 0)
+        self._start, self._end = RowKind.DEAD_LETTER.range()
+        self._count_from = self._read_from = self._start
+        self._passed: bytes | None = None  # the first row that was passed over
+        self._owed: dict[str, int] = {}  # records by group
+        self._heard = True  # of rows that are new
+        self._held = 0
+        self._streams: dict[StreamKey, _Stream] = {}
+        self._blocked: dict[str, Obstacle] = {}
+        self._sent = anyio.Event()
+
+    def of(self, shard: Shard) -> bool:
+        """Whether this is a shard as it is served now."""
+        return self._shard is shard and self._claim_offset == shard.claim_offset
+
+    @property
+    def _serves(self) -> bool:
+        return self._shard.serving and self.of(self._shard)
+
+    def owed(self, group: str) -> int:
+        """How many records of a group are owed, as far as they are counted."""
+        if self._hear():
+            self._count_some()
+        return self._owed.get(group, 0)
+
+    def _hear(self) -> bool:
+        if self._shard.state.filed.pop(RowKind.DEAD_LETTER.byte, None) is not None:
+            self._heard = True
+        return self._heard
+
+    # -- reading what is owed
+
+    def _count_some(self) -> bool:
+        """Count rows that were not counted yet; whether there may be more."""
+        rows = list(islice(self._shard.kv.scan(self._count_from, self._end), _LOT))
+        for key, data in rows:
+            owed = share_rows.decode_owed(data)
+            self._owed[owed.group] = self._owed.get(owed.group, 0) + owed.records
+            self._count_from = key + b"\0"
+        return len(rows) == _LOT
+
+    async def _read(self) -> None:
+        pace = Pace()
+        while self._count_some():
+            await pace.step()
+        while self._held < _HELD_MAX and self._read_some():
+            await pace.step()
+
+    def _read_some(self) -> bool:
+        """Read rows that were not read yet; whether there may be more."""
+        found = list(islice(self._shard.kv.scan(self._read_from, self._count_from), _LOT))
+        for key, data in found:
+            self._take(key, share_rows.decode_owed(data))
+            self._read_from = key + b"\0"
+        return len(found) == _LOT
+
+    def _take(self, key: bytes, owed: Owed) -> None:
+        if owed.group in self._blocked:
+            self._pass_over(key)
+            return
+        stream_key, place = (owed.key, owed.group), share_rows.place_of_owed(key)
+        stream = self._streams.get(stream_key)
+        if stream is None:
+            stream = self._streams[stream_key] = _Stream(stream_key, self._doubt)
+        if place > stream.read_to:  # else it was read before others were passed over
+            stream.read_to = place
+            stream.runs.append(Run(place, owed, owed.first))
+            self._held += 1
+
+    def _pass_over(self, key: bytes) -> None:
+        if self._passed is None or key < self._passed:
+            self._passed = key
+
+    # -- groups whose dead-letter queue takes nothing
+
+    def _block(self, stream: _Stream, why: Obstacle) -> None:
+        self._blocked[stream.group] = why
+        if stream.runs:
+            self._pass_over(share_rows.owed_key(*stream.runs[0].place))
+        self._held -= len(stream.runs)
+        del self._streams[stream.source, stream.group]
+        self._shared.counters.dead_letters_blocked += 1
+        self._shared.warn(
+            "dead_letters_wait", group=stream.group, shard=self._shard.shard, reason=why.value,
+            queue=self._shared.targets.settings(stream.group).dead_letter_queue,
+        )  # fmt: skip
+
+    def _look_at_blocked(self) -> None:
+        freed = [group for group in self._blocked if self._is_free(group)]
+        for group in freed:
+            del self._blocked[group]
+        if freed and self._passed is not None:
+            self._read_from, self._passed = self._passed, None
+
+    def _is_free(self, group: str) -> bool:
+        targets = self._shared.targets
+        return not isinstance(targets.find(group), Obstacle) or targets.is_given_up(group)
+
+    # -- sending
+
+    async def run(self) -> None:
+        """As long as the shard is served by this claim."""
+        looked_s = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            while self._serves:
+                self._sent = anyio.Event()
+                self._heard = False
+                await self._read()
+                idle = (one for one in self._streams.values() if not one.busy and one.runs)
+                busy = sum(one.busy for one in self._streams.values())
+                for stream in list(islice(idle, max(0, _AT_ONCE - busy))):
+                    stream.busy = True
+                    tasks.start_soon(self._send_all, stream)
+                await self._pause()
+                if self._blocked and anyio.current_time() - looked_s >= _BLOCKED_S:
+                    looked_s = anyio.current_time()
+                    self._look_at_blocked()
+            tasks.cancel_scope.cancel()
+
+    async def _pause(self) -> None:
+        """Until there is something to do: a share partition is done, or something was filed."""
+        while self._serves and not self._hear():
+            if not self._streams:
+                await pulse(_LOOK_S)
+                if self._blocked:
+                    return
+                continue
+            with anyio.move_on_after(_LOOK_S):
+                await self._sent.wait()
+            return
+
+    async def _send_all(self, stream: _Stream) -> None:
+        """Send what a share partition owes, as far as it is read."""
+        wait_s = _AGAIN_S
+        while self._serves and stream.runs:
+            found = self._target(stream)
+            if isinstance(found, Obstacle):
+                self._block(stream, found)
+                break
+            if found is None:
+                done = await self._drop(stream)
+            else:
+                done = await self._send(stream, found)
+            if done:
+                wait_s = _AGAIN_S
+            else:
+                await anyio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+        stream.busy = False
+        if not stream.runs:
+            self._streams.pop((stream.source, stream.group), None)
+        self._sent.set()
+
+    def _target(self, stream: _Stream) -> Target | Obstacle | None:
+        """Where the next are to go; None: nowhere, they are dropped.
+
+        What may have been sent goes to where it was sent, whatever is set by now.
+        """
+        targets = self._shared.targets
+        if self._shard.state.partition(stream.source) is None:
+            return None
+        found = targets.find(stream.group)
+        if found is Obstacle.UNSET:
+            return None if targets.is_given_up(stream.group) else found
+        pinned = self._pinned(stream)
+        if pinned is not None and stream.runs[0].place <= stream.in_doubt:
+            return pinned
+        if isinstance(found, Obstacle):
+            return found
+        if found.queue_id == stream.source[0]:
+            return None
+        return Target(found, stream.source[1] % found.partitions)
+
+    def _pinned(self, stream: _Stream) -> Target | None:
+        data = self._shard.state.get(share_rows.target_key(stream.source, stream.group))
+        if data is None:
+            return None
+        return self._shared.targets.pinned(share_rows.decode_target(data))
+
+    async def _drop(self, stream: _Stream) -> bool:
+        """Forget what can go nowhere; whether the log took that."""
+        runs = list(islice(stream.runs, _SETTLED_MAX))
+        records = sum(run.last - run.first + 1 for run in runs)
+        if not await self._settle(stream, len(runs)):
+            return False
+        self._shared.counters.dead_letters_dropped += records
+        self._shared.warn("dead_letters_dropped", group=stream.group, records=records)
+        return True
+
+    async def _send(self, stream: _Stream, target: Target) -> bool:
+        """Send some; whether it is known that the target has them."""
+        if not await self._aim(stream, target):
+            return False
+        runs = (run for run in stream.runs)
+        if stream.runs[0].place <= stream.in_doubt:  # what comes behind may go elsewhere
+            runs = (run for run in runs if run.place <= stream.in_doubt)
+        planned = plan(self._shard, runs)
+        if planned is None:
+            return True  # its queue is gone: looked at again at once
+        try:
+            made = await self._made(planned, stream, target)
+        except (OSError, EOFError) as error:
+            self._shared.warn("dead_letters_not_read", group=stream.group, reason=str(error))
+            return False
+        last = made.last
+        if made.batch:
+            stream.in_doubt = max(stream.in_doubt, last[:2])
+            outcome = await self._forward(stream, target, made)
+            if outcome.code:
+                return False
+            if outcome.number >= 0:
+                self._shared.counters.dead_letters += made.records
+            else:
+                last = Position(*outcome.numbers)
+        return await self._settle(stream, _advance(stream, last))
+
+    async def _aim(self, stream: _Stream, target: Target) -> bool:
+        key = share_rows.target_key(stream.source, stream.group)
+        if self._shard.state.get(key) == share_rows.encode_target(target.key):
+            return True
+        aim = AimForward(stream.source, stream.group, target.key)
+        return not (await _outcome(self._shard.append([aim.envelope()]))).code
+
+    async def _made(self, planned: Plan, stream: _Stream, target: Target) -> Made:
+        shared, shard = self._shared, self._shard
+        settings = settings_of(target.queue.configs)
+        most = settings.max_message_bytes
+        if most is None:
+            most = int(shared.config.batch_bytes_max)
+        most = min(most, int(shared.config.data_message_bytes_max) - _FRAME_BYTES)
+        source = shared.targets.catalogue.find_id(stream.source[0])
+        words = Words(
+            topic=name_of_lost(stream.source[0]) if source is None else source.name,
+            copies=shared.targets.settings(stream.group).dead_letter_copies_record,
+            bytes_max=min(BATCH_BYTES, most), record_bytes_max=most,
+            log_append_time=settings.log_append_time, time_ms=shared.clock.now_ms(),
+        )  # fmt: skip
+        with shard.segments.pinned({stored.segment for _, stored in planned.stored}):
+            return await to_thread.run_sync(
+                make, shard.segments, planned, words, limiter=shared.readers
+            )
+
+    async def _forward(self, stream: _Stream, target: Target, made: Made) -> Outcome:
+        """Put a batch into the target's log, and wait for what comes of it."""
+        shared = self._shared
+        now = shared.clock.now_ms()
+        look_ms = settings_of(target.queue.configs).look_at_ms(
+            now, now, shared.config.retention_check_ms
+        )
+        asked = Forward(
+            target.key, DEAD_LETTERS, stream.source, stream.group, made.first, made.last,
+            made.batch, look_ms,
+        )  # fmt: skip
+        shards = shared.routes.shards
+        index = shard_of(target.queue.name, shards, target.partition) if shards > 1 else 0
+        return await _outcome(shared.routes.ask(index, asked.envelope()))
+
+    def _paid(self, owed: Owed) -> None:
+        left = self._owed.get(owed.group, 0) - owed.records
+        if left > 0:
+            self._owed[owed.group] = left
+        else:
+            self._owed.pop(owed.group, None)
+
+    async def _settle(self, stream: _Stream, count: int) -> bool:
+        """Forget the first rows; whether the log took that."""
+        runs = list(islice(stream.runs, count))
+        for some in slices(runs, _SETTLED_MAX):
+            settle: Envelope = SettleForward([run.place for run in some]).envelope()
+            if (await _outcome(self._shard.append([settle]))).code:
+                return False
+            for run in some:
+                stream.runs.popleft()
+                self._paid(run.owed)
+            self._held -= len(some)
+        return True
+
+
+def _advance(stream: _Stream, taken: Position) -> int:
+    """How many rows are taken as a whole; of the next one what is left is noted."""
+    count = 0
+    for run in stream.runs:
+        if Position(*run.place, run.last) > taken:
+            break
+        count += 1
+    if count < len(stream.runs):
+        run = stream.runs[count]
+        if run.place == taken[:2]:
+            stream.runs[count] = run._replace(first=max(run.first, taken.offset + 1))
+    return count
+
+
+async def _outcome(ticket: Ticket) -> Outcome:
+    """A ticket's only outcome; its error is one with that code."""
+    try:
+        (outcome,) = await ticket.wait()
+    except KafkaError as error:
+        return Outcome(error.code or Code.UNKNOWN_SERVER_ERROR)
+    return outcome

@@ -1,0 +1,133 @@
+"""Where a share group's dead letters go, as it is set (KIP-1191), and what stands in the way."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+import structlog
+from anyio import CapacityLimiter
+
+from kproxy.config import Config
+from kproxy.counters import Counters
+from kproxy.errors import KafkaError
+from kproxy.log.base import Ticket
+from kproxy.loop.clock import Clock
+from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.queue_settings import settings_of
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_log = structlog.get_logger()
+
+_SAY_AGAIN_S = 60.0
+_READERS = 2
+ENABLE = "errors.deadletterqueue.group.enable"
+_CREATED = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
+UNSET_S = 10.0
+"""What is owed is dropped once its group has had no dead-letter queue for so long."""
+
+
+class Obstacle(Enum):
+    """Why dead letters wait."""
+
+    UNSET = "the group has no dead-letter queue any more"
+    NAMED = "its name does not begin with errors.deadletterqueue.topic.name.prefix"
+    ABSENT = "there is no such queue"
+    REFUSES = f"the queue has not {ENABLE}=true"
+
+
+class Target(NamedTuple):
+    """A partition that takes dead letters."""
+
+    queue: Queue
+    partition: int
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.queue.queue_id, self.partition
+
+
+class Targets:
+    """The dead-letter queues of groups, on one worker."""
+
+    def __init__(
+        self,
+        settings: Callable[[str], GroupSettings],
+        catalogue: Catalogue[Ticket],
+        config: Config,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.catalogue = catalogue
+        self._prefix = config.errors_deadletterqueue_topic_name_prefix
+        self._creates = config.errors_deadletterqueue_auto_create_topics_enable
+        self._monotonic = monotonic
+        self._unset: dict[str, float] = {}  # groups, since when
+
+    def find(self, group: str) -> Queue | Obstacle:
+        """A group's dead-letter queue. It is made where that is wanted: look again soon."""
+        name = self.settings(group).dead_letter_queue
+        if not name:
+            self._unset.setdefault(group, self._monotonic())
+            return Obstacle.UNSET
+        self._unset.pop(group, None)
+        if not name.startswith(self._prefix):
+            return Obstacle.NAMED
+        queue = self.catalogue.find(name)
+        if queue is not None:
+            return queue if takes(queue) else Obstacle.REFUSES
+        if self._creates:
+            with suppress(KafkaError):  # it is absent, then
+                self.catalogue.create(name, configs=dict(_CREATED))
+        return Obstacle.ABSENT
+
+    def is_given_up(self, group: str) -> bool:
+        """Whether a group has had none for so long that what it is owed is dropped."""
+        return self._monotonic() - self._unset.get(group, math.inf) >= UNSET_S
+
+    def pinned(self, key: PartitionKey) -> Target | None:
+        """The target that was aimed at before, if it still takes dead letters."""
+        queue = self.catalogue.find_id(QueueId(key[0]))
+        if queue is None or key[1] >= queue.partitions or not takes(queue):
+            return None
+        return Target(queue, key[1])
+
+
+def takes(queue: Queue) -> bool:
+    return settings_of(queue.configs).takes_dead_letters
+
+
+class Asks(Protocol):
+    """The way to the logs of all shards."""
+
+    shards: int
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
+        """Append a command to a shard's log: settled with what its owner's fold decides."""
+        ...
+
+
+class Shared:
+    """What the senders of all shards have in common."""
+
+    def __init__(
+        self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock
+    ) -> None:
+        self.routes = routes
+        self.targets = targets
+        self.config = config
+        self.counters = counters
+        self.clock = clock
+        self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 32 MiB
+        self._said_s: dict[str, float] = {}
+
+    def warn(self, event: str, **values: object) -> None:
+        """Say something that may be so very often."""
+        now = self.clock.monotonic()
+        if now - self._said_s.get(event, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
+            self._said_s[event] = now
+            _log.warning(event, **values)

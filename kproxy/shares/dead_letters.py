@@ -1,0 +1,95 @@
+"""Dead letters: what a share group gave up is put into its dead-letter queue, once each (KIP-1191).
+
+SHARE archives records and files what is owed, in one step (rows of kind DEAD_LETTER). The owner of
+the shard sends them, in the order of these rows for each share partition:
+
+1. AIM_FORWARD in this shard says to which partition, where that has changed.
+2. FORWARD in the target's shard has a batch of them. It is void where any was taken before.
+3. SETTLE_FORWARD in this shard forgets what was taken, and only then the next FORWARD goes.
+
+Two FORWARDs of a share partition are never under way at once: the later might land first, and the
+earlier would be void. Whoever takes the shard over begins with what is not settled. What may have
+been sent already goes to where it was aimed at then; what the target answers says what it has.
+
+What has no target waits, and is counted; so much of it for each group and shard, and no more.
+"""
+
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kproxy.config import Config
+from kproxy.counters import Counters
+from kproxy.log.base import Ticket
+from kproxy.loop.clock import Clock
+from kproxy.loop.pulse import pulse
+from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.group_settings import GroupSettings
+from kproxy.shard.shard import Shard
+from kproxy.shares.dead_letter_sender import Sender
+from kproxy.shares.dead_letter_targets import Asks, Shared, Targets
+
+OWED_MAX = 10_000
+"""Records of a group in a shard that wait; what comes on top is archived without."""
+_FOLLOW_S = 0.25
+
+
+class DeadLetters:
+    """Of all shards that this worker serves."""
+
+    def __init__(
+        self,
+        serving: Callable[[], list[Shard]],
+        routes: Asks,
+        settings: Callable[[str], GroupSettings],
+        catalogue: Catalogue[Ticket],
+        config: Config,
+        counters: Counters,
+        clock: Clock,
+    ) -> None:
+        self._serving = serving
+        self._settings = settings
+        targets = Targets(settings, catalogue, config, clock.monotonic)
+        self._shared = Shared(routes, targets, config, counters, clock)
+        self._by_shard: dict[int, Sender] = {}
+
+    def owes(self, shard: Shard, group: str, records: int = 1) -> bool:
+        """Whether records of a group that are archived now are to be sent: it asks for that.
+
+        No more are where there is no room for what waits: they are counted.
+        """
+        if not self._settings(group).dead_letter_queue:
+            return False
+        owed = self._of(shard).owed(group)
+        if owed < OWED_MAX:
+            return True
+        self._shared.counters.dead_letters_refused += records
+        self._shared.warn("dead_letters_refused", group=group, shard=shard.shard, waiting=owed)
+        return False
+
+    def waiting(self, shard: Shard, group: str) -> int:
+        """How many records of a group are owed."""
+        return self._of(shard).owed(group)
+
+    def _of(self, shard: Shard) -> Sender:
+        known = self._by_shard.get(shard.shard)
+        if known is None or not known.of(shard):
+            known = self._by_shard[shard.shard] = Sender(shard, self._shared)
+        return known
+
+    async def run(self) -> None:
+        """Send what is owed in the shards that are served here."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                shards = self._serving()
+                for index in self._by_shard.keys() - {shard.shard for shard in shards}:
+                    del self._by_shard[index]
+                for shard in shards:
+                    self._start(self._of(shard), shard.tasks or tasks)
+                await pulse(_FOLLOW_S)
+
+    def _start(self, sender: Sender, tasks: TaskGroup) -> None:
+        if not sender.started:
+            sender.started = True
+            tasks.start_soon(sender.run)
