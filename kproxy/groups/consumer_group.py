@@ -71,10 +71,8 @@ class ConsumerCoordinator(Protocol):
         when its turn comes."""
         ...
 
-    @property
-    def consumer_session_s(self) -> float: ...
-    @property
-    def assignment_interval_s(self) -> float: ...
+    def consumer_session_s(self, group_id: str) -> float: ...
+    def consumer_assignment_interval_s(self, group_id: str) -> float: ...
 
 
 class ConsumerGroup:
@@ -256,7 +254,9 @@ class ConsumerGroup:
         return bool(self.members) and all(member.classic for member in self.members.values())
 
     def _session_s(self, member: ConsumerMember) -> float:
-        return member.session_s if member.classic else self._coordinator.consumer_session_s
+        if member.classic:
+            return member.session_s
+        return self._coordinator.consumer_session_s(self.id)
 
     def renew_session(self, member: ConsumerMember) -> None:
         """It has a whole session again; the shorter one of two deadlines is watched anew."""
@@ -359,7 +359,7 @@ class ConsumerGroup:
                 self.changed.add(member.id)
         self.target_epoch = made.epoch
         self.assign_again_at = self._coordinator.now() + max(
-            self._coordinator.assignment_interval_s, took_s
+            self._coordinator.consumer_assignment_interval_s(self.id), took_s
         )
 
     def reconcile(self, member: ConsumerMember, owned: PartitionSet | None) -> Steps[None]:

@@ -95,8 +95,12 @@ class Coordinator:
         self.removal = ShareRemoval(shard, self.landing, lookup, now_ms, self.shares.unnoted)
         self.deletions = GroupDeletions(shard, self.head, now_ms, self.removal.drop_all)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
-        self.assignment_interval_s = config.group_consumer_assignment_interval_ms / 1000
-        self.consumer_session_s = config.group_consumer_session_ms / 1000
+
+    def consumer_session_s(self, group_id: str) -> float:
+        return self.settings_of(group_id).consumer_session_timeout_ms / 1000
+
+    def consumer_assignment_interval_s(self, group_id: str) -> float:
+        return self.settings_of(group_id).consumer_assignment_interval_ms / 1000
 
     def share_session_s(self, group_id: str) -> float:
         return self.settings_of(group_id).share_session_timeout_ms / 1000

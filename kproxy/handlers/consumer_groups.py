@@ -38,7 +38,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
         "error_message": None,
         "member_id": result.member_id,
         "member_epoch": result.member_epoch,
-        "heartbeat_interval": worker.config.group_consumer_heartbeat_ms,
+        "heartbeat_interval": worker.group_settings(asked.group_id).consumer_heartbeat_interval_ms,
         "assignment": assignment,
     }
 

@@ -7,6 +7,7 @@ from kproxy.config import Config
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.timers import Timers
 from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.group_settings import GroupRules
 from tests.fakes import MemoryShard
 
 
@@ -14,10 +15,11 @@ def coordinator_without_worker(**settings: Any) -> Coordinator:
     """Member ids are numbered: "NAME-0", "NAME-1" and so on."""
     shard: Any = MemoryShard()
     config = Config(**{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0} | settings)
-    numbers = count()
+    numbers, settings_of_all = count(), GroupRules(config.broker_values()).defaults
     return Coordinator(
-        shard, config, StateLookup(shard.state), lambda: 0, lambda: None, lambda: next(numbers)
-    )
+        shard, config, StateLookup(shard.state), lambda: 0, lambda: None, lambda: next(numbers),
+        settings_of=lambda group_id: settings_of_all,
+    )  # fmt: skip
 
 
 class StandingCoordinator:
@@ -30,8 +32,13 @@ class StandingCoordinator:
         self.forgotten: list[Any] = []
         self.fenced: list[str] = []
         self.initial_delay_s = 3.0
-        self.consumer_session_s = 45.0
-        self.assignment_interval_s = 0.0
+        self.session_s = 45.0
+
+    def consumer_session_s(self, group_id: str) -> float:
+        return self.session_s
+
+    def consumer_assignment_interval_s(self, group_id: str) -> float:
+        return 0.0
 
     def now(self) -> float:
         return self.time

@@ -3,8 +3,10 @@
 `tests/kafka/test_group_configs_like_kafka.py` compares all of it with a real Kafka.
 """
 
+from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from kproxy.errors import Code
@@ -151,3 +153,37 @@ async def test_the_version_of_share_groups_comes_with_the_level() -> None:
     assert await asked(1, SHARES_FROM) == 0
     assert await asked(2, SHARES_FROM) == Code.INVALID_UPDATE_VERSION
     assert await asked(1, SHARES_FROM - 1) == Code.INVALID_UPDATE_VERSION
+
+
+async def test_a_consumer_group_obeys_its_settings() -> None:
+    client = Groups()
+    client.worker.catalogue.create("q")
+    values = {
+        "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None,
+        "rebalance_timeout": timedelta(seconds=60), "subscribed_topic_names": ("q",),
+        "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": (),
+    }  # fmt: skip
+
+    async def beat(epoch: int) -> Any:
+        answer = await client.call(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, values | {"member_epoch": epoch}
+        )
+        assert answer.error_code == 0
+        return answer
+
+    def session_s() -> float:
+        group: Any = client.worker.groups.of(client.worker.coordinated("g")).find("g")
+        return float(group.members["m"].deadline - anyio.current_time())
+
+    answer = await beat(0)
+    assert answer.heartbeat_interval == timedelta(seconds=5)
+    assert session_s() <= 45
+    changes = ("consumer.session.timeout.ms", "60000"), ("consumer.heartbeat.interval.ms", "6000")
+    assert await client.change("g", *((name, SET, value) for name, value in changes)) == 0
+    answer = await beat(answer.member_epoch)
+    assert answer.heartbeat_interval == timedelta(seconds=6)
+    assert 45 < session_s() <= 60
+    await client.change("g", ("consumer.assignment.interval.ms", SET, "15000"))
+    coordinator = client.worker.groups.of(client.worker.coordinated("g"))
+    assert coordinator.consumer_assignment_interval_s("g") == 15.0
+    assert coordinator.consumer_assignment_interval_s("other") == 1.0

@@ -20,7 +20,7 @@ NOT_YET = {(method, group) for method in _SHARE for group in _GROUPS} | {
 _REFUSALS = ("UnsupportedVersionException", "InvalidRequestException")
 OTHERWISE = {
     ("createTopics", "only checked"),  # records are kept for two weeks, not for one
-    ("describeConfigs", "group"),  # read-only, and none for share groups and streams
+    ("describeConfigs", "group"),  # also settings that Kafka 4.3 does not have
     ("describeConfigs", "broker"),  # read-only
     ("describeConfigs", "loggers"),  # one; the Kafka here, without log4j, has none
     ("describeFeatures", ""),  # its own: kproxy.level
