@@ -224,6 +224,9 @@ class Coordinator:
 
         It may be without members still: who opens it forgets it, if nobody joins.
         """
+        head = self.head(group_id)
+        if create and group_id not in self.groups and not (head and head.members):
+            self._check_room()
         group = await self._load_logged(group_id, empty=create)
         if isinstance(group, ShareGroup):
             return group
@@ -232,7 +235,6 @@ class Coordinator:
             raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
         if not create:
             return None
-        self._check_room()
         made = self.groups[group_id] = ShareGroup(group_id, self)
         return made
 

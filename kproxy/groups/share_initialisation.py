@@ -150,6 +150,8 @@ class ShareInitialisation:
             with move_on_after(_INLINE_S):
                 for lot in work.result:
                     await self._make(group, lot, making)
+                if making.made:
+                    group.reassign()
                 if not making.failed:
                     return
         group.initialising = True

@@ -1,0 +1,512 @@
+"""Share groups as rules: who is a member at which epoch, and what is made before it is assigned."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kproxy.errors import Code, KafkaError
+from kproxy.groups import share_offsets
+from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.share_group import ShareGroup, State
+from kproxy.groups.share_heartbeat import ShareHeartbeatRequest, check, heartbeat
+from kproxy.groups.share_member import ShareMember
+from kproxy.groups.share_offsets import NewStart
+from kproxy.log.base import Ticket
+from kproxy.metadata.group_settings import AutoOffsetReset, GroupSettings, OffsetReset
+from kproxy.virtual import share_rows
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.share_commands import NoteShareQueues, SetShares, ShareAction, ShareChange
+from kproxy.virtual.types import QueueId
+from tests.commands import command
+from tests.groups.rules import StandingCoordinator, coordinator_without_worker
+
+JOIN = ShareHeartbeatRequest(
+    group_id="g", member_id="a", member_epoch=0, rack=None, topics=("q",), client_id="c", host="/h"
+)
+STAY = replace(JOIN, member_epoch=2, topics=None)
+LEAVE = replace(STAY, member_epoch=-1)
+
+
+class Stage:
+    """A coordinator, its shard, and queues in it."""
+
+    def __init__(self, *queues: str, interval_ms: int = 0, **settings: Any) -> None:
+        self.settings = GroupSettings(assignment_interval_ms=interval_ms)
+        self.coordinator = coordinator_without_worker(**settings)
+        self.shard: Any = self.coordinator.shard
+        self.take_over(end=False)
+        for name in queues:
+            self.create(name)
+
+    def take_over(self, *, end: bool = True) -> None:
+        """Another coordinator serves the shard from now on; nothing is left of the former one."""
+        former = self.coordinator
+        if end:
+            former.end(Code.NOT_COORDINATOR)
+        self.coordinator = Coordinator(
+            self.shard, former.config, former.lookup, lambda: 1_000_000, lambda: None, object,
+            settings_of=lambda group_id: self.settings,
+        )  # fmt: skip
+
+    def create(self, name: str, partitions: int = 1) -> QueueId:
+        queue_id = QueueId(name.encode().ljust(16, b"."))
+        values = {"name": name, "partitions": partitions, "configs": {}}
+        assert not self.shard.apply(command(Kind.CREATE, queue_id, values=values)).code
+        return queue_id
+
+    def grow(self, name: str, partitions: int) -> None:
+        queue_id = self.queue(name).queue_id
+        assert not self.shard.apply(command(Kind.GROW, queue_id, number=partitions)).code
+
+    def queue(self, name: str) -> Queue:
+        found = self.coordinator.lookup.find(name)
+        assert found is not None
+        return found
+
+    async def beat(self, asked: ShareHeartbeatRequest) -> Any:
+        """(epoch, partition names) as answered, or the code."""
+        try:
+            result = await heartbeat(self.coordinator, asked)
+        except KafkaError as error:
+            return error.code
+        if result.assigned is None:
+            return result.member_epoch, None
+        names = {bytes(queue_id).strip(b".").decode() + str(index)
+                 for queue_id, index in result.assigned}  # fmt: skip
+        return result.member_epoch, " ".join(sorted(names))
+
+    @property
+    def group(self) -> ShareGroup:
+        found = self.coordinator.find("g")
+        assert isinstance(found, ShareGroup)
+        return found
+
+    def logged(self, kind: Kind) -> list[Envelope]:
+        return [envelope for envelope in self.shard.log if envelope.kind == kind]
+
+    def share(self, name: str, index: int = 0) -> Any:
+        key = self.queue(name).queue_id, index
+        return share_rows.share_in(self.shard.state.get, key, "g")
+
+    def rows(self, kind: RowKind) -> int:
+        return sum(1 for _ in self.shard.kv.scan(*kind.range()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({}, Code.NONE, None),
+        ({"member_id": ""}, Code.INVALID_REQUEST, None),
+        ({"member_id": "x" * 36}, Code.NONE, None),
+        ({"member_id": "x" * 37}, Code.INVALID_REQUEST, None),
+        ({"group_id": " "}, Code.INVALID_REQUEST, "GroupId can't be empty."),
+        ({"rack": ""}, Code.INVALID_REQUEST, "RackId can't be empty."),
+        ({"member_epoch": -2}, Code.INVALID_REQUEST, "MemberEpoch is invalid."),
+        ({"topics": None}, Code.INVALID_REQUEST,
+         "SubscribedTopicNames must be set in first request."),
+        ({"topics": ()}, Code.INVALID_REQUEST,
+         "SubscribedTopicNames must be set in first request."),
+        ({"member_epoch": 1, "topics": ()}, Code.NONE, None),
+        ({"member_epoch": -1, "topics": None}, Code.NONE, None),
+    ],
+)  # fmt: skip
+def test_what_is_refused_without_a_group(changes: Any, code: Code, message: str | None) -> None:
+    found, text = Code.NONE, None
+    try:
+        check(replace(JOIN, **changes))
+    except KafkaError as error:
+        found, text = error.code, error.message
+    assert (found, text) == (code, message)
+
+
+CASES: list[tuple[str, list[ShareHeartbeatRequest], list[Any]]] = [
+    ("joins, stays, leaves", [JOIN, STAY, LEAVE], [(2, "q0"), (2, None), (-1, None)]),
+    ("no such group", [STAY], [Code.GROUP_ID_NOT_FOUND]),
+    ("leaves no such group", [LEAVE], [Code.GROUP_ID_NOT_FOUND]),
+    ("no such member", [JOIN, replace(STAY, member_id="b"), replace(LEAVE, member_id="b")],
+     [(2, "q0"), Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID]),
+    ("no member is left", [JOIN, LEAVE, STAY, LEAVE],
+     [(2, "q0"), (-1, None), Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID]),
+    ("an epoch to come", [JOIN, replace(STAY, member_epoch=3)],
+     [(2, "q0"), Code.FENCED_MEMBER_EPOCH]),
+    ("an answer was lost",
+     [JOIN, replace(JOIN, member_epoch=2, topics=("r",)), STAY, replace(STAY, member_epoch=1)],
+     [(2, "q0"), (3, "r0"), (3, None), Code.FENCED_MEMBER_EPOCH]),
+    ("the same names once more", [JOIN, replace(JOIN, member_epoch=2, topics=("q", "q"))],
+     [(2, "q0"), (2, "q0")]),
+    ("joins again", [JOIN, JOIN], [(2, "q0"), (2, "q0")]),
+    ("wants nothing any more", [JOIN, replace(STAY, topics=())], [(2, "q0"), (3, "")]),
+    ("queues that are not there", [replace(JOIN, topics=("none", "bad name!", ""))], [(2, "")]),
+    ("another rack", [JOIN, replace(STAY, rack="r")], [(2, "q0"), (2, None)]),
+    ("two share what there is", [JOIN, replace(JOIN, member_id="b"), STAY],
+     [(2, "q0"), (3, "q0"), (3, None)]),
+    ("after the last has left",
+     [JOIN, LEAVE, replace(JOIN, member_id="b")], [(2, "q0"), (-1, None), (4, "q0")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("requests", "answers"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+async def test_answers(requests: list[ShareHeartbeatRequest], answers: list[Any]) -> None:
+    stage = Stage("q", "r")
+    assert [await stage.beat(asked) for asked in requests] == answers
+
+
+async def test_a_group_takes_so_many_members() -> None:
+    stage = Stage("q", group_share_max_size=2)
+    codes = [await stage.beat(replace(JOIN, member_id=name)) for name in "abcb"]
+    assert codes[2] == Code.GROUP_MAX_SIZE_REACHED
+    assert codes[3] == (3, "q0")
+
+
+async def test_who_could_not_join_leaves_nothing_behind() -> None:
+    """FAULT: a group that nobody could join stayed in memory, and so did its place."""
+    stage = Stage("q", groups_joined_max=1)
+    assert await stage.beat(replace(JOIN, member_epoch=0, topics=("q",))) == (2, "q0")
+    await stage.beat(LEAVE)
+    assert not stage.coordinator.groups
+    assert await stage.beat(replace(JOIN, group_id="other")) == (2, "q0")
+    assert await stage.beat(JOIN) == Code.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_heartbeat_that_changes_nothing_logs_nothing() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    logged = len(stage.shard.log)
+    for _ in range(3):
+        assert await stage.beat(STAY) == (2, None)
+    assert len(stage.shard.log) == logged
+
+
+async def test_what_changes_of_a_member_is_logged() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    await stage.beat(replace(STAY, rack="r", host="/other"))
+    stage.take_over()
+    member = stage.group.members["a"]
+    assert (member.rack, member.host, member.client_id) == ("r", "/other", "c")
+
+
+# -- share partitions
+
+
+async def test_share_partitions_are_made_before_they_are_assigned() -> None:
+    stage = Stage()
+    stage.create("q", 3)
+    assert await stage.beat(JOIN) == (2, "q0 q1 q2")
+    kinds = [envelope.kind for envelope in stage.shard.log[1:]]
+    assert kinds == [Kind.GROUP, Kind.SHARE_SET, Kind.SHARE_QUEUES, Kind.GROUP]
+    assert all(stage.share("q", index).epoch == 1 for index in range(3))  # the first GROUP's offset
+
+
+@pytest.mark.parametrize(
+    ("reset", "start", "since_ms"),
+    [
+        (AutoOffsetReset(OffsetReset.LATEST), -1, -1),
+        (AutoOffsetReset(OffsetReset.EARLIEST), -2, -1),
+        (AutoOffsetReset(OffsetReset.BY_DURATION, 1000), -1, 999_000),
+        (AutoOffsetReset(OffsetReset.BY_DURATION, 2_000_000), -1, 0),
+    ],
+)
+async def test_where_a_group_begins(reset: AutoOffsetReset, start: int, since_ms: int) -> None:
+    stage = Stage("q")
+    stage.settings = replace(stage.settings, auto_offset_reset=reset)
+    await stage.beat(JOIN)
+    (change,) = SetShares.decode(stage.logged(Kind.SHARE_SET)[0]).changes
+    assert (change.action, change.start, change.since_ms) == (
+        ShareAction.INITIALISE, start, since_ms,
+    )  # fmt: skip
+
+
+async def test_a_queue_that_grows_has_only_the_new_partitions_made() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    stage.grow("q", 3)
+    stage.group.refresh_again_at = -math.inf
+    assert await stage.beat(STAY) == (3, "q0 q1 q2")
+    made = SetShares.decode(stage.logged(Kind.SHARE_SET)[-1]).changes
+    assert [change.key[1] for change in made] == [1, 2]
+    assert stage.group.initialised == {stage.queue("q").queue_id: 3}
+
+
+async def test_a_queue_that_is_created_later_is_assigned() -> None:
+    stage = Stage()
+    assert await stage.beat(JOIN) == (2, "")
+    stage.create("q")
+    stage.group.refresh_again_at = -math.inf
+    assert await stage.beat(STAY) == (3, "q0")
+
+
+async def test_members_that_want_what_is_made_already_make_nothing() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    await stage.beat(replace(JOIN, member_id="b"))
+    await stage.beat(replace(LEAVE, member_id="a"))
+    await stage.beat(replace(LEAVE, member_id="b"))
+    await stage.beat(JOIN)
+    assert len(stage.logged(Kind.SHARE_SET)) == len(stage.logged(Kind.SHARE_QUEUES)) == 1
+
+
+def without(stage: Stage, kind: Kind) -> Any:
+    """Envelopes of this kind are lost from now on. Returns what ends that."""
+    append = stage.shard.append
+
+    def losing(envelopes: Sequence[Envelope]) -> Ticket:
+        if any(envelope.kind == kind for envelope in envelopes):
+            ticket = Ticket(list(envelopes))
+            ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
+            return ticket
+        return append(envelopes)
+
+    stage.shard.append = losing
+
+    def end() -> None:
+        stage.shard.append = append
+
+    return end
+
+
+@pytest.mark.parametrize("lost", [Kind.SHARE_SET, Kind.SHARE_QUEUES])
+async def test_nothing_is_assigned_that_was_not_made(lost: Kind) -> None:
+    """A member still joins; whoever serves the shard next makes what there is to make."""
+    stage = Stage("q")
+    end = without(stage, lost)
+    assert await stage.beat(JOIN) == (2, "")
+    assert stage.group.initialising
+    assert await stage.beat(STAY) == (2, None)
+    end()
+    made = stage.share("q")
+    stage.take_over()
+    assert await stage.beat(STAY) == (3, "q0")
+    if made is not None:  # FAULT: it was made anew, and what came in between was passed over
+        assert stage.share("q") == made
+    assert (stage.rows(RowKind.SHARE_PARTITION), stage.rows(RowKind.SHARE_QUEUE)) == (1, 1)
+
+
+async def test_what_was_made_and_not_assigned_is_assigned_by_who_comes_next() -> None:
+    """FAULT: the target of former times was taken for that of all share partitions."""
+    stage = Stage("q", interval_ms=1_000_000_000)
+    assert await stage.beat(JOIN) == (2, "q0")
+    stage.create("r")
+    assert await stage.beat(replace(JOIN, member_epoch=2, topics=("q", "r"))) == (2, "q0")
+    stage.take_over()  # the interval begins anew, too
+    assert await stage.beat(STAY) == (3, "q0 r0")
+
+
+async def test_a_target_logged_before_share_partitions_were_is_made_anew() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    queue_id, version = stage.create("r"), stage.coordinator.head("g")
+    assert version is not None
+    note = NoteShareQueues("g", version.version, [(queue_id, 1)])
+    assert not stage.shard.apply(note.envelope()).code
+    stage.take_over()
+    assert stage.group.epoch == stage.group.target_epoch + 1
+
+
+async def test_a_late_note_of_a_former_coordinator_is_void() -> None:
+    stage = Stage("q", "r")
+    await stage.beat(JOIN)
+    head = stage.coordinator.head("g")
+    assert head is not None
+    late = NoteShareQueues("g", head.version, [(stage.queue("r").queue_id, 1)])
+    stage.take_over()
+    await stage.beat(replace(JOIN, member_id="b"))
+    assert stage.shard.apply(late.envelope()).code == Code.NOT_COORDINATOR
+    assert stage.rows(RowKind.SHARE_QUEUE) == 1
+
+
+# -- takeover
+
+
+async def test_a_new_coordinator_knows_the_members_and_gives_them_a_whole_session() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    await stage.beat(replace(JOIN, member_id="b"))
+    stage.take_over()
+    group = stage.group
+    assert (sorted(group.members), group.epoch, group.state) == (["a", "b"], 3, State.STABLE)
+    assert group.initialised == {stage.queue("q").queue_id: 1}
+    now = stage.coordinator.now()
+    assert all(44 < member.deadline - now <= 45 for member in group.members.values())
+    logged = len(stage.shard.log)
+    assert await stage.beat(replace(STAY, member_id="b", member_epoch=3)) == (3, None)
+    assert len(stage.shard.log) == logged
+    assert await stage.beat(STAY) == (3, None)  # it has that partition already
+
+
+async def test_an_empty_group_keeps_its_epoch_and_its_queues() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    await stage.beat(LEAVE)
+    stage.take_over()
+    assert stage.coordinator.find("g") is None
+    assert await stage.beat(replace(JOIN, member_id="b")) == (4, "q0")
+    assert len(stage.logged(Kind.SHARE_SET)) == 1
+
+
+async def test_who_is_silent_for_a_session_is_out() -> None:
+    home: Any = StandingCoordinator()
+    home.share_session_s = lambda group_id: 45.0
+    group = ShareGroup("g", home)
+    group.put(ShareMember("a"))
+    group.put(ShareMember("b"))
+    home.pass_time(40)
+    group.renew_session(group.members["b"])
+    home.pass_time(10)
+    assert (home.fenced, sorted(group.members)) == (["a"], ["b"])
+    home.share_session_s = lambda group_id: 5.0  # a group's setting is read at each use
+    group.renew_session(group.members["b"])
+    home.pass_time(6)
+    assert home.fenced == ["a", "b"]
+
+
+# -- other protocols
+
+
+async def test_a_share_group_is_no_group_of_another_protocol_nor_the_other_way() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    for empty in (False, True):
+        if empty:
+            await stage.beat(LEAVE)
+        with pytest.raises(KafkaError) as refused:
+            await stage.coordinator.open_classic("g")
+        assert refused.value.code == Code.INCONSISTENT_GROUP_PROTOCOL
+        for create in (False, True):
+            with pytest.raises(KafkaError) as refused:
+                await stage.coordinator.open_consumer("g", create=create)
+            assert refused.value.code == Code.GROUP_ID_NOT_FOUND
+            assert refused.value.message == "Group g is not a consumer group."
+    await stage.coordinator.open_classic("old")
+    for epoch in (0, 1, -1):
+        assert await stage.beat(replace(JOIN, group_id="old", member_epoch=epoch)) == (
+            Code.GROUP_ID_NOT_FOUND
+        )
+
+
+# -- offsets and deletion
+
+
+async def test_starts_are_set_while_nobody_is_a_member() -> None:
+    stage = Stage("q", "r")
+    await stage.beat(JOIN)
+    coordinator, queue = stage.coordinator, stage.queue("q")
+    with pytest.raises(KafkaError) as refused:
+        await share_offsets.reset(coordinator, "g", [NewStart(queue, 0, 5)])
+    assert refused.value.code == Code.NON_EMPTY_GROUP
+    await stage.beat(LEAVE)
+    for start, found in ((5, 5), (7, 7), (-2, 0), (-9, 0)):
+        await share_offsets.reset(coordinator, "g", [NewStart(queue, 0, start)])
+        assert stage.share("q").start == found
+    await share_offsets.reset(coordinator, "g", [NewStart(stage.queue("r"), 0, 3)])
+    assert (stage.share("r").start, stage.rows(RowKind.SHARE_QUEUE)) == (3, 2)
+    assert not coordinator.groups
+
+
+async def test_a_reset_makes_a_group_and_late_ones_are_void() -> None:
+    stage = Stage("q")
+    await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 0, 5)])
+    late = stage.logged(Kind.SHARE_SET)[-1]
+    await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 0, 7)])
+    stage.shard.apply(late)
+    assert stage.share("q").start == 7
+    assert await stage.beat(JOIN) == (2, "q0")
+
+
+async def test_a_queue_of_which_some_partitions_are_reset_is_made_as_a_whole() -> None:
+    """FAULT: a row says up to which partition there are share partitions: the first were not."""
+    stage = Stage()
+    queue_id = stage.create("q", 3)
+    await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 2, 5)])
+    assert [stage.share("q", index).start for index in range(3)] == [0, 0, 5]
+    assert await stage.beat(JOIN) == (2, "q0 q1 q2")
+    assert stage.group.initialised == {queue_id: 3}
+
+
+async def test_a_group_forgets_queues() -> None:
+    stage = Stage("q", "r", "s")
+    await stage.beat(replace(JOIN, topics=("q", "r")))
+    queues = [stage.queue(name) for name in ("q", "s")]
+    with pytest.raises(KafkaError) as refused:
+        await share_offsets.forget(stage.coordinator, "g", queues)
+    assert refused.value.code == Code.NON_EMPTY_GROUP
+    await stage.beat(LEAVE)
+    dropped = await share_offsets.forget(stage.coordinator, "g", queues)
+    assert dropped == {stage.queue("q").queue_id}
+    assert (stage.share("q"), stage.rows(RowKind.SHARE_QUEUE)) == (None, 1)
+    assert await stage.beat(JOIN) == (4, "q0")
+    with pytest.raises(KafkaError) as refused:
+        await share_offsets.forget(stage.coordinator, "none", queues)
+    assert refused.value.code == Code.GROUP_ID_NOT_FOUND
+
+
+async def test_a_deleted_group_leaves_nothing() -> None:
+    stage = Stage("q")
+    stage.create("r", 3)
+    await stage.beat(replace(JOIN, topics=("q", "r")))
+    assert await stage.coordinator.delete("g") == Code.NON_EMPTY_GROUP
+    await stage.beat(LEAVE)
+    assert await stage.coordinator.delete("g") == Code.NONE
+    for kind in (RowKind.SHARE_PARTITION, RowKind.SHARE_QUEUE, RowKind.GROUP, RowKind.MEMBER):
+        assert not stage.rows(kind)
+    assert await stage.coordinator.delete("g") == Code.GROUP_ID_NOT_FOUND
+
+
+async def test_a_group_whose_offsets_were_set_is_deleted_with_them() -> None:
+    """FAULT: the version had not changed since, and so the share partitions were kept."""
+    stage = Stage("q")
+    await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 0, 5)])
+    assert await stage.coordinator.delete("g") == Code.NONE
+    assert not stage.rows(RowKind.SHARE_PARTITION)
+
+
+async def test_a_deletion_that_was_broken_off_is_ended_by_who_comes_next() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    await stage.beat(LEAVE)
+    end = without(stage, Kind.SHARE_SET)
+    assert await stage.coordinator.delete("g") == Code.COORDINATOR_NOT_AVAILABLE
+    end()
+    stage.take_over()
+    assert stage.coordinator.going("g")
+    assert await stage.coordinator.delete("g") == Code.NONE
+    assert not stage.rows(RowKind.SHARE_PARTITION)
+    assert not stage.rows(RowKind.GROUP)
+
+
+async def test_share_partitions_that_could_not_be_noted_go_with_the_group() -> None:
+    stage = Stage("q")
+    end = without(stage, Kind.SHARE_QUEUES)
+    await stage.beat(JOIN)
+    end()
+    assert stage.rows(RowKind.SHARE_PARTITION)
+    await stage.beat(LEAVE)
+    assert await stage.coordinator.delete("g") == Code.NONE
+    assert not stage.rows(RowKind.SHARE_PARTITION)
+
+
+async def test_an_initialisation_that_comes_late_changes_nothing() -> None:
+    stage = Stage("q")
+    await stage.beat(JOIN)
+    late = stage.logged(Kind.SHARE_SET)[0]
+    before = stage.share("q")
+    change = ShareChange((stage.queue("q").queue_id, 0), ShareAction.INITIALISE, 10**6, 9)
+    stage.shard.apply(late)
+    stage.shard.apply(SetShares("g", [change], 0).envelope())
+    assert stage.share("q") == before
+
+
+async def test_rows_of_deleted_queues_are_removed() -> None:
+    stage = Stage("q", "r")
+    await stage.beat(replace(JOIN, topics=("q", "r")))
+    gone, head = stage.queue("q").queue_id, stage.coordinator.head("g")
+    assert head is not None
+    stage.shard.apply(command(Kind.DELETE, gone))
+    await stage.coordinator.forget_gone_queues("g", head.version)
+    assert gone not in stage.group.initialised
+    assert stage.rows(RowKind.SHARE_QUEUE) == 1
