@@ -137,6 +137,31 @@ def test_list_describe_and_delete(site: Site, queue: str) -> None:
         assert name not in groups(site, "--list").split()
 
 
+def test_settings_of_a_group(site: Site, queue: str) -> None:
+    group = f"{queue}-workers"
+    at = ("--bootstrap-server", site.address, "--entity-type", "groups", "--entity-name", group)
+    limit, lock = "share.delivery.count.limit", "share.record.lock.duration.ms"
+    said = java(CONFIGS, *at, "--alter", "--add-config", f"{limit}=3,{lock}=20000")
+    assert f"Completed updating config for group {group}" in said
+    eventually(lambda: f"{limit}=3 " in java(CONFIGS, *at, "--describe"), 30)
+    told = java(CONFIGS, *at, "--describe", "--all")
+    assert f"{lock}=20000 " in told
+    assert "DYNAMIC_GROUP_CONFIG" in told
+    assert "share.auto.offset.reset=latest " in told
+    refused = run_java(CONFIGS, *at, "--alter", "--add-config", f"{limit}=100")
+    assert refused.returncode
+    assert "group.share.max.delivery.count.limit" in refused.stdout + refused.stderr
+    java(CONFIGS, *at, "--alter", "--delete-config", limit)
+
+    def left() -> bool:
+        told = java(CONFIGS, *at, "--describe")
+        return limit not in told and f"{lock}=20000 " in told
+
+    eventually(left, 30)
+    every = java(CONFIGS, *at[:4], "--describe")
+    assert f"Dynamic configs for group {group} are:" in every
+
+
 def refusal(site: Site, group: str, queue: str, offset: int, metadata: str | None = None) -> Any:
     with pytest.raises(KafkaException) as caught:
         commit(site, group, queue, offset, metadata)
