@@ -147,9 +147,11 @@ class SharePoll:
 
     def _pass_on(self) -> None:
         """What this poll was told of and has not looked at, somebody else may look at."""
-        for followed in self._session.dirty:
-            if followed.share is not None and followed.share.waiters:
-                followed.share.wake_next()
+        told = self._session.told
+        while told:
+            share = told.pop().share
+            if share is not None:
+                share.wake_next()
 
     async def _round(self) -> _Round:
         seen = _Round(bytes_left=self._limits.max_bytes, records_left=self._limits.max_records)
@@ -171,6 +173,7 @@ class SharePoll:
         return seen
 
     def _look(self, followed: Followed, seen: _Round) -> None:
+        self._session.told.discard(followed)
         try:
             share = self._locate(followed)
         except KafkaError as error:

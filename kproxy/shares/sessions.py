@@ -47,6 +47,7 @@ class ShareSession:
         self.epoch = 1
         self.partitions: dict[Ident, Followed] = {}
         self.dirty: dict[Followed, None] = {}
+        self.told: set[Followed] = set()  # of those the ones that only this session was told of
         self.ended = False
         self.releases = True  # what its member holds, once it has ended
         self._event: anyio.Event | None = None
@@ -72,6 +73,7 @@ class ShareSession:
         self.dirty[followed] = None
         if self._event is None:
             return False
+        self.told.add(followed)
         self._event.set()
         return True
 
@@ -145,6 +147,7 @@ class ShareSessions:
         if followed is not None:
             self._partitions -= 1
             session.dirty.pop(followed, None)
+            session.told.discard(followed)
             self.locate(followed, None)
 
     def locate(self, followed: Followed, share: SharePartition | None) -> None:
