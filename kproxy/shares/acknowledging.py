@@ -28,12 +28,13 @@ class Acknowledged(NamedTuple):
 
 
 DONE = Acknowledged()
+_NOWHERE = -(1 << 63) - 1  # before any offset that a client can name
 
 
 def check_form(said: Sequence[Said], *, renews: bool) -> None:
     """Refuse what is wrong whatever the partition holds. Raises KafkaError (INVALID_REQUEST)."""
     last_type = RENEW if renews else RENEW - 1
-    before = -1
+    before = _NOWHERE
     for first, last, types in said:
         wrong = first > last or last < 0 or first < before
         wrong = wrong or len(types) not in (1, last - first + 1)
@@ -101,7 +102,7 @@ class Acknowledging:
         window = share.window
         if row is not None:
             window.trim(row.log_start)
-        before = -1
+        before = _NOWHERE
         for first, last, _ in said:
             try:
                 if first <= before:  # Kafka lets that through, and finds it done already
