@@ -10,7 +10,7 @@ from itertools import islice
 
 from kproxy.errors import Code
 from kproxy.groups.share_initialisation import Landing, land_changes
-from kproxy.loop.pace import scanned
+from kproxy.loop.pace import Pace, scanned
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
@@ -70,8 +70,9 @@ class ShareRemoval:
             changes = [(name, _drop(key, version)) for key, name in some]
             if code := await self._land(group, changes):
                 return code
-        start = b""
+        start, pace = b"", Pace()
         while found := self._some(group, start):
+            await pace.step()
             if code := await self.drop(group, version, found):
                 return code
             start = share_rows.share_queue_key(group, found[-1][0])  # what was deleted is behind
@@ -79,8 +80,9 @@ class ShareRemoval:
 
     async def drop(self, group: str, version: int, queues: list[Initialised]) -> Code:
         """Drop the share partitions of some queues, `SET_MAX` at most."""
-        changes = self._drops(version, queues)
+        pace, changes = Pace(), self._drops(version, queues)
         while some := list(islice(changes, SET_MAX)):
+            await pace.step()
             if code := await self._land(group, some):
                 return code
         return await self._forget(group, version, [queue_id for queue_id, _ in queues])
@@ -102,7 +104,9 @@ class ShareRemoval:
     async def forget_gone(self, group: str, version: int) -> list[QueueId]:
         """Remove what rows say of queues that are deleted; which these are."""
         start, gone = b"", list[QueueId]()
+        pace = Pace()
         while found := self._some(group, start):
+            await pace.step()
             some = [queue_id for queue_id, _ in found if self._lookup.find_id(queue_id) is None]
             if some and await self._forget(group, version, some):
                 return gone  # the group is another by now: next time

@@ -196,7 +196,11 @@ class SubscriptionResolver:
         group.begin_target()
         members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]
         queues = yield from self._queues(group.subscription_counts.all(), resolved)
-        sizes = {queue.queue_id: group.assignable(queue) for queue in queues.values()}
+        sizes: dict[QueueId, int] = {}
+        for number, queue in enumerate(queues.values(), 1):
+            sizes[queue.queue_id] = group.assignable(queue)
+            if number % EVERY == 0:
+                yield
         ids_of: dict[tuple[int, str], frozenset[QueueId]] = {}
         wishes = {}
         for number, (member_id, instance, topics, regex, before) in enumerate(members, 1):
