@@ -1,0 +1,540 @@
+"""What dead letters say, where they go, what they wait for, and what becomes of them then."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.log.base import Ticket
+from kproxy.metadata.group_settings import GroupSettings
+from kproxy.protocol.batch import check, read_header
+from kproxy.protocol.made_batches import Content, header, record
+from kproxy.protocol.records import keyed_records, unpacked, with_records
+from kproxy.shard.copier import copy_of
+from kproxy.shares import dead_letter_sender, dead_letters
+from kproxy.shares.dead_letter_targets import ENABLE
+from kproxy.virtual import share_rows
+from kproxy.virtual.commands import (
+    ChangeShares,
+    CreateQueue,
+    DeleteQueue,
+    Forward,
+    GrowQueue,
+    SetShares,
+    Trim,
+)
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.share_commands import (
+    EARLIEST,
+    OWED,
+    Cause,
+    Run,
+    ShareAction,
+    ShareChange,
+    ShareRuns,
+)
+from kproxy.virtual.share_rows import RecordState, state_byte
+from kproxy.virtual.types import PartitionKey
+from tests.fakes import MemoryShard
+from tests.simulation import dead_letters as simulated
+from tests.simulation import virtual_time
+from tests.simulation.dead_letters import Letter, Queues, id_of, letters_in
+from tests.simulation.test_dead_letters import Inline
+from tests.wire import batch, keyed
+
+NOW_MS = 1_700_000_000_000
+SOURCE: PartitionKey = (id_of("source"), 0)
+DLQ = "dlq.a"
+ENABLED = {ENABLE: "true"}
+
+
+class Stage:
+    """A shard in memory, its owner's dead letters, and a source of two partitions."""
+
+    shards = 1
+
+    def __init__(self, **config: Any) -> None:
+        self.shard: Any = MemoryShard()
+        self.queues = Queues()
+        self.settings: Any = {"g": self.setting(DLQ), "h": self.setting("dlq.b")}
+        self.asked: list[Envelope] = []
+        self.made: list[CreateQueue] = []
+        self.dead = simulated.dead_letters(lambda: [self.shard], self, self, **config)
+        self.counters = self.dead._shared.counters
+        self.create("source", 2)
+        changes = [
+            ShareChange((SOURCE[0], index), ShareAction.INITIALISE, 1, EARLIEST) for index in (0, 1)
+        ]
+        for group in self.settings:
+            self.shard.apply(SetShares(group, changes, 1).envelope())
+
+    @staticmethod
+    def setting(queue: str, copies: bool = True) -> GroupSettings:
+        return GroupSettings(dead_letter_queue=queue, dead_letter_copies_record=copies)
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+        assert not self.shard.apply(CreateQueue(id_of(name), name, partitions, {}).envelope()).code
+        self.queues.put(name, id_of(name), partitions, **configs)
+
+    def put(self, data: bytes, key: PartitionKey = SOURCE) -> int:
+        return int(self.shard.apply(Envelope(Kind.APPEND, *key, body=data)).number)
+
+    def lose(
+        self, *runs: tuple[int, int], group: str = "g", cause: Cause = Cause.REJECTED,
+        deliveries: int = 3, key: PartitionKey = SOURCE,
+    ) -> None:  # fmt: skip
+        """Records are archived, and owed: (first, how many)."""
+        byte = state_byte(RecordState.ARCHIVED, deliveries)
+        asked = [Run(*run, byte, cause | OWED) for run in runs]
+        outcome = self.shard.apply(ChangeShares(group, [ShareRuns(key, 1, asked)], 9).envelope())
+        assert outcome.codes == (0,)
+
+    # -- routes
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
+        self.asked.append(envelope)
+        return self.shard.append([envelope])  # type: ignore[no-any-return]
+
+    def submit(self, name: str, envelope: Envelope) -> Ticket:
+        asked = CreateQueue.decode(envelope)
+        self.made.append(asked)
+        ticket = self.shard.append([envelope])
+        self.queues.put(name, envelope.queue_id, asked.partitions, **asked.configs)
+        return ticket  # type: ignore[no-any-return]
+
+    # -- what came of it
+
+    def letters(self, name: str = DLQ) -> list[Letter]:
+        queue = self.queues.by_name[name]
+        return [
+            letter
+            for index in range(queue.partitions)
+            for letter in letters_in(self.shard, name, (queue.queue_id, index))
+        ]
+
+    def offsets(self, name: str = DLQ) -> list[int]:
+        return [int(letter.headers["__dlq.errors.offset"]) for letter in self.letters(name)]
+
+    def owed(self) -> int:
+        return sum(1 for _ in self.shard.kv.scan(*RowKind.DEAD_LETTER.range()))
+
+    def play(self, *steps: Callable[[], Any], seconds: float = 2.0) -> None:
+        """Run the sender so long, then do the first step, and so on. It begins anew."""
+        self.dead._by_shard.clear()
+
+        async def main() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.dead.run)
+                await anyio.sleep(seconds)
+                for step in steps:
+                    step()
+                    await anyio.sleep(seconds)
+                tasks.cancel_scope.cancel()
+
+        virtual_time.run(main)
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letter_sender, "to_thread", Inline)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    made = Stage()
+    made.create(DLQ, **ENABLED)
+    return made
+
+
+# -- what they say
+
+
+def with_headers() -> bytes:
+    """A batch of one record with a header of its own."""
+    own = header("trace", "7")
+    body = record(0, Content(b"key", b"value", 1, own), [])
+    return batch(b"", packed=body)
+
+
+def test_a_copy_has_the_record_and_says_where_it_is_from(stage: Stage) -> None:
+    stage.put(keyed((b"other", b"one")))
+    stage.put(with_headers())
+    stage.lose((1, 1), deliveries=3)
+    stage.play()
+    (letter,) = stage.letters()
+    assert (letter.key, letter.value) == (b"key", b"value")
+    assert list(letter.headers.items()) == [
+        ("trace", "7"), ("__dlq.errors.topic", "source"), ("__dlq.errors.partition", "0"),
+        ("__dlq.errors.offset", "1"), ("__dlq.errors.group", "g"),
+        ("__dlq.errors.delivery.count", "3"),
+        ("__dlq.errors.message", "Offset rejected by client."),
+        ("kproxy.dlq.cause", "rejected"),
+    ]  # fmt: skip
+    assert stage.counters.dead_letters == 1
+    assert not stage.owed()
+
+
+def test_without_a_copy_it_says_only_where_it_is_from(stage: Stage) -> None:
+    stage.settings["g"] = Stage.setting(DLQ, copies=False)
+    stage.put(with_headers())
+    stage.lose((0, 1), cause=Cause.DELIVERY_LIMIT, deliveries=5)
+    stage.play()
+    (letter,) = stage.letters()
+    assert (letter.key, letter.value) == (None, None)
+    assert "trace" not in letter.headers
+    assert letter.headers["__dlq.errors.delivery.count"] == "5"
+    assert letter.headers["__dlq.errors.message"] == "Offset delivery count exceeded the threshold."
+    assert letter.headers["kproxy.dlq.cause"] == "delivery limit"
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_its_batch_is_one_that_a_client_might_have_sent(stage: Stage, *, stamped: bool) -> None:
+    if stamped:
+        stage.queues.put(
+            DLQ, id_of(DLQ), 1, **ENABLED, **{"message.timestamp.type": "LogAppendTime"}
+        )
+    stage.put(keyed((b"k", b"v"), (b"k", None), (None, b"x"), codec=4))
+    stage.lose((0, 3))
+    stage.play()
+    (forward,) = stage.asked
+    found = check(Forward.decode(forward).batch, 1 << 20, 13)
+    assert found.record_count == 3
+    assert found.base_timestamp == found.max_timestamp == NOW_MS
+    assert (found.codec, found.is_log_append_time) == (0, stamped)
+    assert [(one.key, one.value) for one in stage.letters()] == [
+        (b"k", b"v"), (b"k", None), (None, b"x")
+    ]  # fmt: skip
+    assert forward.number > NOW_MS  # when to look at its retention
+
+
+def test_the_partition_is_the_sources(stage: Stage) -> None:
+    stage.create("dlq.b", 3, **ENABLED)
+    stage.shard.apply(GrowQueue(SOURCE[0], 5).envelope())
+    stage.queues.put("source", SOURCE[0], 5)
+    last = SOURCE[0], 4
+    stage.shard.apply(
+        SetShares("h", [ShareChange(last, ShareAction.INITIALISE, 1, EARLIEST)], 1).envelope()
+    )
+    stage.put(batch(b"v"), last)
+    stage.lose((0, 1), group="h", key=last)
+    stage.play()
+    (letter,) = stage.letters("dlq.b")
+    assert (letter.partition, letter.headers["__dlq.errors.partition"]) == (1, "4")
+
+
+# -- records that are not there
+
+
+def compact(stage: Stage, last_offset: int, *kept: int) -> None:
+    """Of the batch that ends there only these records stay."""
+    found = stage.shard.state.batch_at(SOURCE, last_offset)
+    data = memoryview(bytearray(found.length))
+    stage.shard.segments.read_into(data, found.segment, found.position, True)
+    head = read_header(data)
+    records = [one for one in keyed_records(head, unpacked(data)) if one.offset_delta in kept]
+    made = with_records(head, [one.data for one in records], 1)
+    assert not stage.shard.apply(copy_of(SOURCE, last_offset, found, made, 1)).code
+
+
+def test_gaps_are_no_dead_letters_but_what_was_rejected_is_one(stage: Stage) -> None:
+    stage.put(batch(b"0", b"1", b"2", b"3"))
+    stage.put(batch(b"4"))
+    compact(stage, 3, 0, 3)
+    stage.lose((0, 5), cause=Cause.DELIVERY_LIMIT)
+    stage.lose((0, 5), group="h")
+    stage.create("dlq.b", **ENABLED)
+    stage.play()
+    assert stage.offsets() == [0, 3, 4]
+    assert [one.value for one in stage.letters("dlq.b")] == [b"0", None, None, b"3", b"4"]
+    assert stage.offsets("dlq.b") == [0, 1, 2, 3, 4]
+
+
+def test_markers_are_none_and_where_only_such_are_owed_nothing_is_sent(stage: Stage) -> None:
+    stage.put(batch(b"marker", attributes=0x20))
+    stage.put(batch(b"1"))
+    stage.lose((0, 1), (1, 1))
+    stage.play()
+    assert stage.offsets() == [1]
+    stage.put(batch(b"marker", attributes=0x20))
+    stage.lose((2, 1))
+    stage.play()
+    assert len(stage.asked) == 1
+    assert not stage.owed()
+
+
+def test_of_what_was_trimmed_the_headers_are_sent(stage: Stage) -> None:
+    for value in (b"0", b"1", b"2"):
+        stage.put(batch(value))
+    stage.lose((0, 3))
+    stage.shard.apply(Trim(*SOURCE, 2, 1).envelope())
+    stage.play()
+    assert [one.value for one in stage.letters()] == [None, None, b"2"]
+
+
+def test_of_what_cannot_be_read_the_headers_are_sent(stage: Stage) -> None:
+    stage.put(batch(b"", b"", packed=b"\x7f", attributes=4))
+    stage.put(batch(b"2"))
+    stage.lose((0, 3))
+    stage.play()
+    assert [one.value for one in stage.letters()] == [None, None, b"2"]
+
+
+# -- how large they are
+
+
+def test_a_record_that_is_too_large_for_its_queue_goes_without_what_it_holds(stage: Stage) -> None:
+    stage.queues.put(DLQ, id_of(DLQ), 1, **ENABLED, **{"max.message.bytes": "2000"})
+    stage.put(keyed((b"k", b"v" * 1500), (b"k", b"v" * 2000), (b"k", b"v" * 1000)))
+    stage.lose((0, 3))
+    stage.play()
+    assert [None if one.value is None else len(one.value) for one in stage.letters()] == [
+        1500, None, 1000
+    ]  # fmt: skip
+    assert all(len(Forward.decode(one).batch) <= 2000 for one in stage.asked)
+
+
+def test_a_long_run_goes_in_several_batches(stage: Stage) -> None:
+    for _ in range(40):
+        stage.put(batch(*[bytes(10_000)] * 10, attributes=0))
+    stage.lose((0, 400))
+    stage.play(seconds=5)
+    assert stage.offsets() == list(range(400))
+    assert 4 <= len(stage.asked) <= 8
+    assert all(len(Forward.decode(one).batch) <= 1 << 20 for one in stage.asked)
+
+
+def test_many_small_runs_go_in_one_batch(stage: Stage) -> None:
+    stage.put(batch(*[b"v"] * 300))
+    for offset in range(0, 300, 2):
+        stage.lose((offset, 1))
+    stage.play()
+    assert stage.offsets() == list(range(0, 300, 2))
+    assert len(stage.asked) == 1
+
+
+# -- what they wait for
+
+
+def reasons_to_wait(stage: Stage) -> Iterator[Callable[[], Any]]:
+    """What is wrong with the dead-letter queue, one after the other."""
+    yield lambda: None  # it is absent
+    yield lambda: stage.create(DLQ)  # it is not meant to be one
+
+    def named() -> None:
+        stage.create("other", **ENABLED)
+        stage.settings["g"] = Stage.setting("other")
+
+    yield named
+
+
+def test_they_wait_for_their_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    stage = Stage()
+    warned = stage.dead._shared.warn
+    monkeypatch.setattr(
+        stage.dead._shared, "warn",
+        lambda event, **more: said.append(more["reason"]) or warned(event, **more),  # type: ignore[func-returns-value]
+    )  # fmt: skip
+    stage.put(batch(b"0", b"1"))
+    stage.lose((0, 2))
+    stage.play(*reasons_to_wait(stage), seconds=30)
+    assert stage.owed() == 1
+    assert not stage.asked
+    assert "there is no such queue" in said[0]
+    stage.settings["g"] = Stage.setting(DLQ)
+    stage.queues.put(DLQ, id_of(DLQ), 1, **ENABLED)
+    stage.play()
+    assert stage.offsets() == [0, 1]
+    assert stage.counters.dead_letters_blocked >= 1
+    assert not stage.counters.dead_letters_dropped
+
+
+def test_others_do_not_wait_with_them(stage: Stage) -> None:
+    """And they are sent once there is a queue, all of them and in order."""
+    stage.put(batch(*[b"v"] * 500))
+    for offset in range(0, 500, 2):
+        stage.lose((offset, 1), group="h")
+        stage.lose((offset, 1))
+    stage.play()
+    assert stage.offsets() == list(range(0, 500, 2))
+    stage.play(lambda: stage.create("dlq.b", **ENABLED))
+    assert stage.offsets("dlq.b") == list(range(0, 500, 2))
+    assert not stage.owed()
+
+
+def test_what_waits_is_not_read_again_and_again(stage: Stage) -> None:
+    stage.put(batch(*[b"v"] * 500))
+    for offset in range(0, 500, 2):
+        stage.lose((offset, 1), group="h")
+    read = 0
+    scan = stage.shard.kv.scan
+
+    def counted(start: bytes, end: bytes) -> Iterator[Any]:
+        nonlocal read
+        for found in scan(start, end):
+            read += RowKind.DEAD_LETTER.of(found[0])
+            yield found
+
+    stage.shard.kv.scan = counted
+    stage.play(seconds=60)
+    assert read < 1000
+
+
+def test_the_queue_is_made_where_that_is_wanted() -> None:
+    stage = Stage(errors_deadletterqueue_auto_create_topics_enable=True)
+    stage.put(batch(b"0"))
+    stage.lose((0, 1))
+    stage.play(seconds=5)
+    assert stage.offsets() == [0]
+    (made,) = stage.made
+    assert (made.name, made.partitions) == (DLQ, 1)
+    assert made.configs == {ENABLE: "true", "message.timestamp.type": "CreateTime"}
+
+
+def test_one_whose_name_is_not_allowed_is_not_made() -> None:
+    stage = Stage(errors_deadletterqueue_auto_create_topics_enable=True)
+    stage.settings["g"] = Stage.setting("other")
+    stage.put(batch(b"0"))
+    stage.lose((0, 1))
+    stage.play(seconds=5)
+    assert not stage.made
+
+
+# -- what is dropped
+
+
+def test_what_is_owed_is_dropped_some_time_after_the_setting(stage: Stage) -> None:
+    stage.put(batch(b"0", b"1"))
+    stage.settings["g"] = Stage.setting("")
+    stage.lose((0, 1))
+    set_again = stage.settings.copy() | {"g": Stage.setting(DLQ)}
+    stage.play(lambda: stage.settings.update(set_again), seconds=8)
+    assert stage.offsets() == [0]
+    stage.settings["g"] = Stage.setting("")
+    stage.lose((1, 1))
+    stage.play(seconds=15)
+    assert not stage.owed()
+    assert stage.offsets() == [0]
+    assert stage.counters.dead_letters_dropped == 1
+
+
+def test_a_queue_is_not_fed_from_itself(stage: Stage) -> None:
+    stage.settings["g"] = Stage.setting("dlq.source")
+    stage.queues.put("dlq.source", SOURCE[0], 2, **ENABLED)
+    stage.put(batch(b"0", b"1"))
+    stage.lose((0, 2))
+    stage.play()
+    assert not stage.owed()
+    assert not stage.asked
+    assert stage.counters.dead_letters_dropped == 2
+
+
+def test_with_its_source_what_is_owed_goes(stage: Stage) -> None:
+    stage.put(batch(b"0", b"1"))
+    stage.lose((0, 2))
+    stage.shard.apply(DeleteQueue(SOURCE[0]).envelope())
+    stage.play()
+    assert not stage.owed()
+    assert stage.counters.dead_letters_dropped == 2
+
+
+def test_a_queue_that_is_deleted_and_made_again_gets_what_comes_then(stage: Stage) -> None:
+    stage.put(batch(b"0", b"1", b"2"))
+    stage.lose((0, 1))
+
+    def delete() -> None:
+        assert stage.offsets() == [0]
+        del stage.queues.by_name[DLQ]
+        stage.shard.apply(DeleteQueue(id_of(DLQ)).envelope())
+        stage.lose((1, 1))
+
+    def make() -> None:
+        again = id_of("again")
+        stage.shard.apply(CreateQueue(again, DLQ, 1, {}).envelope())
+        stage.queues.put(DLQ, again, 1, **ENABLED)
+        stage.lose((2, 1))
+
+    stage.play(delete, make)
+    assert stage.offsets() == [1, 2]
+
+
+def test_one_that_is_gone_before_others_know_is_tried_again(stage: Stage) -> None:
+    """The announcement of its end comes late."""
+    stage.put(batch(b"0"))
+    stage.lose((0, 1))
+    stage.shard.apply(DeleteQueue(id_of(DLQ)).envelope())
+
+    def make() -> None:
+        assert stage.owed() == 1
+        again = id_of("again")
+        stage.shard.apply(CreateQueue(again, DLQ, 1, {}).envelope())
+        stage.queues.put(DLQ, again, 1, **ENABLED)
+
+    stage.play(make, seconds=5)
+    assert stage.offsets() == [0]
+    assert not stage.owed()
+
+
+# -- how much is owed
+
+
+def test_no_more_is_owed_than_there_is_room_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "OWED_MAX", 100)
+    stage.settings["n"] = Stage.setting("")
+    dead, shard = stage.dead, stage.shard
+    assert dead.owes(shard, "g")
+    assert not dead.owes(shard, "n")
+    stage.put(batch(*[b"v"] * 300))
+    for first in range(0, 100, 25):
+        assert dead.owes(shard, "h")
+        stage.lose((first, 25), group="h")
+    assert not dead.owes(shard, "h", 7)
+    assert stage.counters.dead_letters_refused == 7
+    assert dead.owes(shard, "g")
+    stage.play(lambda: stage.create("dlq.b", **ENABLED))
+    assert dead.waiting(shard, "h") == 0
+    assert dead.owes(shard, "h")
+
+
+def test_what_was_owed_before_counts_after_a_start(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "OWED_MAX", 100)
+    stage.put(batch(*[b"v"] * 2000))
+    for first in range(0, 2000, 4):
+        stage.lose((first, 1), group="h")
+    stage.play()
+    again = simulated.dead_letters(lambda: [stage.shard], stage, stage)
+    stage.dead = again
+    stage.play()
+    assert again.waiting(stage.shard, "h") == 500
+    assert not again.owes(stage.shard, "h")
+
+
+def test_a_shard_that_is_served_by_another_claim_is_begun_anew(stage: Stage) -> None:
+    stage.put(batch(b"0", b"1"))
+    stage.lose((0, 1))
+
+    def claimed() -> None:
+        stage.shard.claim_offset += 1
+        stage.lose((1, 1))
+
+    stage.play(claimed)
+    assert stage.offsets() == [0, 1]
+    assert stage.counters.dead_letters == 2
+
+
+def test_rows_of_targets_go_with_their_sources(stage: Stage) -> None:
+    stage.put(batch(b"0"))
+    stage.lose((0, 1))
+    stage.play()
+    key = share_rows.target_key(SOURCE, "g")
+    assert share_rows.decode_target(stage.shard.kv.rows[key]) == (id_of(DLQ), 0)
+    ranges = list(share_rows.queue_ranges(SOURCE[0]))
+    assert sum(start <= key < end for start, end in ranges) == 1
+    assert list(islice(stage.shard.kv.scan(*RowKind.FORWARDED.range()), 2))

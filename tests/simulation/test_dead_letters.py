@@ -1,0 +1,177 @@
+"""Seeded: dead letters, each exactly once and in order, whatever happens to owners and messages."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.shares import dead_letter_batches, dead_letter_sender
+from kproxy.shares.dead_letter_batches import plan
+from kproxy.shares.dead_letter_sender import Sender, _advance, _outcome, _Stream
+from kproxy.shares.dead_letter_targets import Target
+from kproxy.virtual import share_rows
+from kproxy.virtual.commands import AimForward, Forward, SettleForward
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.share_commands import DEAD_LETTERS
+from kproxy.virtual.share_fold import ShareFold
+from tests.simulation import virtual_time
+from tests.simulation.dead_letters import SHARDS, DeadWorld
+
+pytestmark = pytest.mark.usefixtures("small_batches")
+
+SEEDS = 100
+
+
+class Inline:
+    """In the place of threads."""
+
+    @staticmethod
+    async def run_sync(work: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
+        await anyio.sleep(0.001)
+        return work(*args)
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a few records, so that most runs are cut."""
+    monkeypatch.setattr(dead_letter_sender, "to_thread", Inline)
+    monkeypatch.setattr(dead_letter_sender, "BATCH_BYTES", 900)
+    monkeypatch.setattr(dead_letter_sender, "_LOT", 3)
+    monkeypatch.setattr(dead_letter_sender, "_HELD_MAX", 10)
+    monkeypatch.setattr(dead_letter_sender, "_SETTLED_MAX", 2)
+    monkeypatch.setattr(dead_letter_batches, "_READ_BYTES", 400)
+
+
+def run(seed: int) -> DeadWorld:
+    world = DeadWorld(seed)
+    virtual_time.run(world.run)
+    world.check()
+    return world
+
+
+@pytest.mark.parametrize("tens", range(SEEDS // 10))
+def test_each_is_sent_once_and_in_order(tens: int) -> None:
+    seen = 0
+    for seed in range(tens * 10, tens * 10 + 10):
+        world = run(seed)
+        seen += sum(map(len, world.owed.values()))
+    assert seen > 200
+
+
+# -- planted mistakes
+
+
+def _positions_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    forward = ShareFold.forward
+
+    def taken(self: Any, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+        asked = Forward.decode(envelope)
+        self._state.put(
+            share_rows.forwarded_key(asked.target, asked.stream, asked.source, asked.group), None
+        )
+        return forward(self, log_offset, envelope, place)
+
+    patch.setattr(ShareFold, "forward", taken)
+
+
+def _only_the_last_position_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+    decode = Forward.decode
+
+    class ByLast:
+        @staticmethod
+        def decode(envelope: Envelope) -> Forward:
+            asked = decode(envelope)
+            return asked._replace(first=asked.last)
+
+    patch.setattr("kproxy.virtual.share_fold.Forward", ByLast)
+
+
+def _settled_before_it_landed(patch: pytest.MonkeyPatch) -> None:
+    forward = Sender._forward
+
+    async def at_once(self: Sender, *args: Any) -> Outcome:
+        with anyio.move_on_after(0):
+            await forward(self, *args)
+        return Outcome(number=0)
+
+    patch.setattr(Sender, "_forward", at_once)
+
+
+def _two_under_way(patch: pytest.MonkeyPatch) -> None:
+    """The next goes before the last has landed; each is settled once it has."""
+
+    async def send(self: Sender, stream: _Stream, target: Target) -> bool:
+        if not await self._aim(stream, target):
+            return False
+        planned = plan(self._shard, stream.runs)
+        if planned is None:
+            return True
+        made = await self._made(planned, stream, target)
+        count = _advance(stream, made.last)
+        places = [run.place for run in islice(stream.runs, count)]
+        for _ in range(count):
+            stream.runs.popleft()
+        self._held -= count
+        asked = Forward(
+            target.key, DEAD_LETTERS, stream.source, stream.group, made.first, made.last, made.batch
+        )
+        index = shard_of(target.queue.name, SHARDS, target.partition)
+        routes: Any = self._shared.routes
+        ticket = routes.ask(index, asked.envelope())
+
+        async def settle() -> None:
+            if not (await _outcome(ticket)).code and places:
+                self._shard.append([SettleForward(places).envelope()])
+
+        routes.world.tasks.start_soon(settle)
+        return True
+
+    patch.setattr(Sender, "_send", send)
+
+
+def _sent_to_what_is_set_now(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sender, "_pinned", lambda self, stream: None)
+
+
+def _anybody_aims(patch: pytest.MonkeyPatch) -> None:
+    def aim(self: Any, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
+        asked = AimForward.decode(envelope)
+        key = share_rows.target_key(asked.source, asked.group)
+        self._state.put(key, share_rows.encode_target(asked.target))
+        return Outcome()
+
+    patch.setattr(ShareFold, "aim", aim)
+
+
+def _what_is_in_doubt_is_mixed_with_what_is_not(patch: pytest.MonkeyPatch) -> None:
+    init = _Stream.__init__
+
+    def nothing(self: _Stream, key: Any, doubt: Any) -> None:
+        init(self, key, (-1, -1))
+
+    patch.setattr(_Stream, "__init__", nothing)
+
+
+MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "positions are not looked at": _positions_are_not_looked_at,
+    "only the last position is looked at": _only_the_last_position_is_looked_at,
+    "settled before it landed": _settled_before_it_landed,
+    "two under way at once": _two_under_way,
+    "sent to what is set now": _sent_to_what_is_set_now,
+    "a new owner has no doubts": _what_is_in_doubt_is_mixed_with_what_is_not,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    MISTAKES[mistake](monkeypatch)
+    for seed in range(60):
+        try:
+            run(seed)
+        except AssertionError:
+            return
+    pytest.fail("nobody saw it")
