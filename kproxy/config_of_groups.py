@@ -1,7 +1,7 @@
 """What a worker says of groups that say nothing themselves, and the bounds of what they may say.
 
-Names are those of Kafka's broker settings, with `_` for `.`: `broker_settings` relies on it. Kafka's
-own bounds are the defaults.
+Names are those of Kafka's broker settings, with `_` for `.`: `broker_settings` relies on it. The
+defaults are Kafka's, those of bounds too.
 """
 
 from typing import Annotated

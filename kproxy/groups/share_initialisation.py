@@ -19,7 +19,7 @@ from kproxy.groups.subscriptions import SubscriptionResolver
 from kproxy.log.base import Ticket
 from kproxy.loop.steps import EVERY, Steps, Work, finish, spent
 from kproxy.metadata.catalogue import Lookup
-from kproxy.metadata.group_settings import AutoOffsetReset, OffsetReset
+from kproxy.metadata.group_values import AutoOffsetReset, OffsetReset
 from kproxy.shard.appends import append, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope

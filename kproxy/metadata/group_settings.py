@@ -4,36 +4,31 @@ What a group does not set, the worker says (`config_of_groups`). Checks and thei
 Kafka's. Groups of Kafka Streams' own protocol are not served: their settings are kept and shown.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.setting import (
-    BOOLEAN,
-    INT,
-    INT_MAX,
-    SPACE,
-    STRING,
-    Read,
-    Setting,
-    boolean,
-    parts,
-    whole,
+from kproxy.metadata.group_values import (
+    FROM_LATEST,
+    AutoOffsetReset,
+    at_least,
+    backoffs,
+    dead_letter_queue,
+    isolation,
+    offset_reset,
+    reset_of,
+    true_or_false,
 )
+from kproxy.metadata.setting import BOOLEAN, INT, INT_MAX, STRING, Read, Setting, parts
 from kproxy.virtual.group_config_rows import decode_group_configs
-from kproxy.virtual.partitioner import name_fault
 
 DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 COPIES_RECORD = "errors.deadletterqueue.copy.record.enable"
 RETRY_BACKOFF = "kproxy.share.retry.backoff.ms"
-BACKOFFS_MAX = 20
 _PARSED_MAX = 10_000
 _VALUE_MAX = 10_000  # characters
-_DURATION_MS_MAX = (1 << 53) - 1
 
 _STREAMS: Mapping[str, int] = {
     "group.streams.session.timeout.ms": 45_000,
@@ -51,143 +46,12 @@ _STREAMS: Mapping[str, int] = {
 }
 
 
-# -- values
-
-
-class OffsetReset(Enum):
-    """Where a share group begins in a partition that it has not read."""
-
-    LATEST = "latest"
-    EARLIEST = "earliest"
-    BY_DURATION = "by_duration"
-
-
-class AutoOffsetReset(NamedTuple):
-    """`share.auto.offset.reset`; `duration_ms` before now, where it is by duration."""
-
-    kind: OffsetReset = OffsetReset.LATEST
-    duration_ms: int = 0
-
-
-_FROM_LATEST = AutoOffsetReset()
-_NUMBER = r"[-+]?[0-9]{1,19}"
-_DURATION = re.compile(
-    rf"([-+]?)P(?:({_NUMBER})D)?(T(?:({_NUMBER})H)?(?:({_NUMBER})M)?"
-    rf"(?:({_NUMBER})(?:[.,]([0-9]{{0,9}}))?S)?)?",
-    re.IGNORECASE | re.ASCII,
-)  # as Java's Duration
-_LONG = range(-(1 << 63), 1 << 63)
-
-
-def _duration_ms(text: str) -> int:
-    """Raises ValueError for what Java's Duration does not read, and for less than nothing."""
-    found = _DURATION.fullmatch(text)
-    if found is None or (found[3] or "").upper() == "T" or not any(found.group(2, 4, 5, 6)):
-        raise ValueError
-    days, hours, minutes, seconds = (
-        int(given or 0) * unit
-        for given, unit in zip(found.group(2, 4, 5, 6), (86_400, 3600, 60, 1), strict=True)
-    )
-    nanos = int((found[7] or "").ljust(9, "0"))
-    if (found[6] or "").startswith("-"):
-        nanos = -nanos
-    total = days + hours + minutes + seconds
-    if any(part not in _LONG for part in (days, hours, minutes, seconds, total)):
-        raise ValueError
-    duration = total * 10**9 + nanos
-    if found[1] == "-":
-        duration = -duration
-    if duration < 0:
-        raise ValueError
-    return min(duration // 10**6, _DURATION_MS_MAX)
-
-
-_BY_DURATION = "by_duration:"
-
-
-def _reset(value: str) -> AutoOffsetReset:
-    """Raises ValueError."""
-    if value.startswith(_BY_DURATION):
-        duration_ms = _duration_ms(value.removeprefix(_BY_DURATION))
-        return AutoOffsetReset(OffsetReset.BY_DURATION, duration_ms)
-    if value == OffsetReset.BY_DURATION.value:
-        raise ValueError
-    return AutoOffsetReset(OffsetReset(value))
-
-
-# -- how values are read
-
-
-def _trimmed(value: str) -> str:
-    return value.strip(SPACE)
-
-
-def _at_least(least: int | None) -> Read:
-    """None: that is looked at later, as the worker has a say in it."""
-    read_whole = whole(INT)
-
-    def read(value: str) -> str:
-        try:
-            number = int(read_whole(value))
-        except ValueError:
-            raise ValueError("Not a number of type INT") from None
-        if least is not None and number < least:
-            raise ValueError(f"Value must be at least {least}")
-        return str(number)
-
-    return read
-
-
-def _boolean(value: str) -> str:
-    try:
-        return boolean(value)
-    except ValueError:
-        raise ValueError("Expected value to be either true or false") from None
-
-
-def _isolation(value: str) -> str:
-    value = _trimmed(value)
-    if value not in ("read_committed", "read_uncommitted"):
-        raise ValueError("String must be one of: read_committed, read_uncommitted")
-    return value
-
-
-def _offset_reset(value: str) -> str:
-    value = _trimmed(value)
-    try:
-        _reset(value)
-    except ValueError:
-        raise ValueError(
-            f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be"
-            " either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
-        ) from None
-    return value
-
-
-def _dead_letters(value: str) -> str:
-    value = _trimmed(value)
-    if value.startswith("__"):
-        raise ValueError("The name of a dead-letter queue must not start with __")
-    fault = name_fault(value) if value else None
-    if fault is not None:
-        raise ValueError(fault)
-    return value
-
-
-def _backoffs(value: str) -> str:
-    found = parts(value)
-    if len(found) > BACKOFFS_MAX:
-        raise ValueError(f"it must be at most {BACKOFFS_MAX} times in milliseconds")
-    read = whole(INT, 0, INT_MAX)
-    return ",".join(read(part) for part in found)
-
-
 # -- the settings
 
 
 def _number(name: str, least: int | None, documentation: str) -> Setting:
     return Setting(
-        name=name, kind=INT, default="", read=_at_least(least), documentation=documentation,
+        name=name, kind=INT, default="", read=at_least(least), documentation=documentation,
         broker_name=f"group.{name}",
     )  # fmt: skip
 
@@ -222,18 +86,18 @@ _ORDERED = (
             "The least time between two assignments; milliseconds." + _KEPT),
     _number("streams.initial.rebalance.delay.ms", 0,
             "Wait for more members before the first assignment; milliseconds." + _KEPT),
-    _own("share.auto.offset.reset", STRING, "latest", _offset_reset,
+    _own("share.auto.offset.reset", STRING, "latest", offset_reset,
          "Where a share group begins in a partition: earliest, latest, or by_duration: and how long"
          " before now, as in by_duration:PT1H."),
-    _own("share.isolation.level", STRING, "read_uncommitted", _isolation,
+    _own("share.isolation.level", STRING, "read_uncommitted", isolation,
          "read_committed: a share group is not given records of open or aborted transactions."),
-    _own("share.renew.acknowledge.enable", BOOLEAN, "true", _boolean,
+    _own("share.renew.acknowledge.enable", BOOLEAN, "true", true_or_false,
          "Whether members of a share group may hold a record for longer."),
-    _own(DEAD_LETTERS, STRING, "", _dead_letters,
+    _own(DEAD_LETTERS, STRING, "", dead_letter_queue,
          "The queue that gets what a share group rejects or was given too often; empty: none."),
-    _own(COPIES_RECORD, BOOLEAN, "false", _boolean,
+    _own(COPIES_RECORD, BOOLEAN, "false", true_or_false,
          "Whether it gets the record's key, value and headers, too, or only where it is from."),
-    _own(RETRY_BACKOFF, STRING, "", _backoffs,
+    _own(RETRY_BACKOFF, STRING, "", backoffs,
          "How long a released record waits before it is given again: after the first, second, …"
          " delivery, the last for all further ones; milliseconds, with commas between."),
 )  # fmt: skip
@@ -272,7 +136,7 @@ class GroupSettings:
     lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
     record_locks_max: int = 2000
-    auto_offset_reset: AutoOffsetReset = _FROM_LATEST
+    auto_offset_reset: AutoOffsetReset = FROM_LATEST
     read_committed: bool = False
     renew_enabled: bool = True
     dead_letter_queue: str = ""
@@ -396,7 +260,7 @@ class GroupRules:
             lock_duration_ms=number("share.record.lock.duration.ms"),
             delivery_count_limit=number("share.delivery.count.limit"),
             record_locks_max=number("share.partition.max.record.locks"),
-            auto_offset_reset=_reset(text("share.auto.offset.reset")),
+            auto_offset_reset=reset_of(text("share.auto.offset.reset")),
             read_committed=text("share.isolation.level") == "read_committed",
             renew_enabled=text("share.renew.acknowledge.enable") == "true",
             dead_letter_queue=text(DEAD_LETTERS),

@@ -15,7 +15,8 @@ from kproxy.groups.share_heartbeat import ShareHeartbeatRequest, check, heartbea
 from kproxy.groups.share_member import ShareMember
 from kproxy.groups.share_offsets import NewStart
 from kproxy.log.base import Ticket
-from kproxy.metadata.group_settings import AutoOffsetReset, GroupSettings, OffsetReset
+from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.group_values import AutoOffsetReset, OffsetReset
 from kproxy.virtual import share_rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.row_kinds import RowKind

@@ -9,13 +9,8 @@ import pytest
 
 from kproxy.config import Config, load
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.group_settings import (
-    SETTINGS,
-    AutoOffsetReset,
-    GroupRules,
-    GroupSettings,
-    OffsetReset,
-)
+from kproxy.metadata.group_settings import SETTINGS, GroupRules, GroupSettings
+from kproxy.metadata.group_values import AutoOffsetReset, OffsetReset
 from kproxy.virtual.group_config_rows import GroupConfigs
 
 LOCK = "share.record.lock.duration.ms"
