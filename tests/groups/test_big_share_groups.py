@@ -44,6 +44,9 @@ class Member:
             if answer["assignment"] is not None:
                 parts = answer["assignment"]["topic_partitions"]
                 self.has = sum(len(topic["partitions"]) for topic in parts)
+                while parts:  # as a connection lets go of a long answer
+                    del parts[-1000:]
+                    await anyio.sleep(0)
         return int(answer["error_code"])
 
 
