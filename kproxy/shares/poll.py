@@ -224,10 +224,11 @@ class SharePoll:
         )  # fmt: skip
         deadline = self._shares.now() + settings.lock_duration_ms / 1000
         taken = share.acquire(self._session.member, readable, limits, deadline)
+        change = Change(share, taken.runs, taken.archived if taken.archived.runs else None)
         if not taken.ranges:
             seen.again = bool(taken.runs)
             if taken.runs:
-                seen.archived.append(Change(share, taken.runs, None))
+                seen.archived.append(change)
             return bool(taken.runs)
         self._shares.held_until(share, deadline)
         batches = overlapping(readable, taken.ranges)
@@ -235,9 +236,9 @@ class SharePoll:
         seen.bytes_left -= size
         seen.records_left -= sum([last - first + 1 for first, last, _ in taken.ranges])
         if taken.redelivered:
-            seen.redelivered.append((len(seen.found), Change(share, taken.runs, None)))
+            seen.redelivered.append((len(seen.found), change))
         elif taken.runs:
-            seen.archived.append(Change(share, taken.runs, None))
+            seen.archived.append(change)
         stored = Stored(batches, share.shard.segments)
         seen.found.append(Found(followed.ident, ranges=taken.ranges, stored=stored, size=size))
         return True

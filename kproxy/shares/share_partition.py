@@ -211,5 +211,5 @@ class SharePartition:
         if self.waiters:
             self.wake_next()
 
-    def take_back(self, pending: Pending) -> None:
-        self.window.take_back(pending)
+    def take_back(self, pending: Pending, until: float) -> None:
+        self.window.take_back(pending, until)

@@ -143,7 +143,7 @@ class SharePartitions:
                 if change.pending is None:
                     continue
                 if code:
-                    change.share.take_back(change.pending)
+                    change.share.take_back(change.pending, now + _AGAIN_S)
                     self.set_timer(change.share, now + _TICK_S)
                 else:
                     change.share.settle(change.pending, backoff, now)

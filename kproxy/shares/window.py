@@ -30,8 +30,7 @@ _IS_AVAILABLE = bytes(not byte & STATE_BITS for byte in range(256))
 _IS_ACQUIRED = bytes(byte & STATE_BITS == _ACQUIRED for byte in range(256))
 _TO_PENDING = bytes(byte & _KEEP | _PENDING for byte in range(256))
 _TO_ACQUIRED = bytes(byte & _KEEP | _ACQUIRED for byte in range(256))
-_TO_AVAILABLE = bytes(byte & _KEEP for byte in range(256))
-_GAP = state_byte(RecordState.ARCHIVED, 0)
+_TO_DELAYED = bytes(byte & _KEEP | _DELAYED for byte in range(256))
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 """Types of acknowledgement."""
@@ -77,19 +76,23 @@ class Limits(NamedTuple):
         return deliveries >= self.throttle
 
 
-class Acquired(NamedTuple):
-    """`ranges` are given to the member; `runs` are to be logged, `redelivered` before that."""
-
-    ranges: list[Range]
-    runs: list[Run]
-    redelivered: bool
-
-
 class Pending(NamedTuple):
     """Records on their way into the log, and who had them: `settle` or `take_back`."""
 
     runs: list[Run]
     held: list[Lease]
+
+
+class Acquired(NamedTuple):
+    """`ranges` are given to the member; `runs` are to be logged, `redelivered` before that.
+
+    `archived`: those of them that nobody is given any more.
+    """
+
+    ranges: list[Range]
+    runs: list[Run]
+    redelivered: bool
+    archived: Pending
 
 
 class InvalidState(Exception):
@@ -175,7 +178,7 @@ class Window:
         for found in taken.ranges:
             self._insert(Lease(found.first, found.last, member, deadline))
         self._move_start()
-        return Acquired(taken.ranges, taken.runs, taken.redelivered)
+        return Acquired(taken.ranges, taken.runs, taken.redelivered, Pending(taken.archived, []))
 
     def _archive_gap(self, first: int, end: int, taken: "_Taking") -> None:
         if first >= end:
@@ -183,8 +186,17 @@ class Window:
         self._grow(end)
         for at, upto, byte in list(self._runs_in(first, end)):
             if _IS_AVAILABLE[byte]:
-                self._put(at, upto, _GAP)
-                taken.runs.append(Run(at, upto - at, _GAP))
+                self._archive(at, upto, byte >> COUNT_SHIFT, Cause.NONE, taken)
+
+    def _archive(
+        self, first: int, end: int, deliveries: int, cause: Cause, taken: "_Taking"
+    ) -> None:
+        """Once the log has it: the start does not move over what may come back."""
+        self._put(first, end, _PENDING | deliveries << COUNT_SHIFT)
+        self._pending += end - first
+        run = Run(first, end - first, state_byte(RecordState.ARCHIVED, deliveries), cause)
+        taken.runs.append(run)
+        taken.archived.append(run)
 
     def _take_batch(self, first: int, last: int, taken: "_Taking") -> bool:
         """Take what is available of a batch; whether to go on with the next one."""
@@ -196,9 +208,7 @@ class Window:
             if not taken.goes_on(at, deliveries + 1):
                 return False
             if deliveries >= limits.deliveries_max:
-                archived = state_byte(RecordState.ARCHIVED, deliveries)
-                self._put(at, end, archived)
-                taken.runs.append(Run(at, end - at, archived, Cause.DELIVERY_LIMIT))
+                self._archive(at, end, deliveries, Cause.DELIVERY_LIMIT, taken)
                 continue
             if limits.throttles(deliveries):  # poison is found by giving less each time
                 if not self._take_throttled(at, end, byte, last - first + 1, taken):
@@ -339,10 +349,17 @@ class Window:
             heappush(self._delayed, (until, first, end - 1))
         self._move_start()
 
-    def take_back(self, pending: Pending) -> None:
-        """It is not in the log: who held the records holds them still, as long as before."""
-        for _, records, _, _ in pending.runs:
+    def take_back(self, pending: Pending, until: float) -> None:
+        """It is not in the log: who held the records holds them still, as long as before.
+
+        What nobody held is looked at again from `until` on.
+        """
+        for first, records, _, _ in pending.runs:
             self._pending -= records
+            first, end = max(first, self.start), first + records
+            if not pending.held and first < end:
+                self._translate(first, end, _TO_DELAYED)
+                heappush(self._delayed, (until, first, end - 1))
         for lease in pending.held:
             first = max(lease.first, self.start)
             if first <= lease.last:
@@ -352,12 +369,17 @@ class Window:
     # -- giving back
 
     def give_back(self, ranges: Sequence[Range]) -> None:
-        """Records were not given after all: that they were delivered again is not in the log."""
-        for first, last, _ in ranges:
-            first = max(first, self.start)
-            if first <= last:
-                self._cut(first, last)
-                self._translate(first, last + 1, _TO_AVAILABLE)
+        """Records were not given after all: that they were delivered again is not in the log.
+
+        Nor is it counted: else they would be given up some time without being given. Those that
+        were taken from the member meanwhile are others' by now.
+        """
+        for first, last, deliveries in ranges:
+            held = _ACQUIRED | deliveries << COUNT_SHIFT
+            for at, end, byte in list(self._runs_in(max(first, self.start), last + 1)):
+                if byte == held:
+                    self._cut(at, end - 1)
+                    self._put(at, end, deliveries - 1 << COUNT_SHIFT)
 
     def expire(self, now: float, deliveries_max: int) -> Pending:
         """Take from members what they hold for too long."""
@@ -493,12 +515,15 @@ class Window:
 class _Taking:
     """What one fetch has taken so far."""
 
-    __slots__ = ("count", "limits", "piece_left", "ranges", "redelivered", "runs", "throttled")
+    __slots__ = (
+        "archived", "count", "limits", "piece_left", "ranges", "redelivered", "runs", "throttled",
+    )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.ranges: list[Range] = []
         self.runs: list[Run] = []
+        self.archived: list[Run] = []
         self.redelivered = False
         self.count = 0
         self.throttled: int | None = None  # after so many deliveries

@@ -211,7 +211,7 @@ class Member:
             if code in _REFUSED:
                 self.forget(kinds, known)
             else:
-                truth.unsure |= {at for at, kind in kinds.items() if kind in (REJECT, RELEASE)}
+                truth.unsure |= {at for at, kind in kinds.items() if kind in (REJECT, RELEASE, GAP)}
             return
         if truth.epoch((key, self.group)) != epoch:
             return

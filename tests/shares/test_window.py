@@ -1,0 +1,79 @@
+"""What an owner remembers of a share partition, where its log takes nothing."""
+
+from math import inf
+
+from kproxy.shares.window import RELEASE, Acquired, Limits, Range, Window
+from kproxy.virtual.share_commands import Cause, Run
+from kproxy.virtual.share_rows import RecordState, state_byte
+
+LIMITS = Limits(deliveries_max=2, window_max=100, records_max=100)
+ARCHIVED_0, ARCHIVED_2 = (state_byte(RecordState.ARCHIVED, count) for count in (0, 2))
+
+
+def acquire(window: Window, *batches: tuple[int, int], member: str = "m") -> Acquired:
+    return window.acquire(member, batches, batches[-1][1] + 1, LIMITS, 50.0)
+
+
+def released(window: Window, member: str = "m") -> None:
+    window.settle(window.release(member, 2), (), 0.0)
+
+
+def test_what_is_archived_is_so_once_the_log_has_it() -> None:
+    """FAULT: the start moved over it at once. If the log took nothing, nobody logged it again: the
+    rows' window grew for ever, and the group's lag stayed."""
+    window = Window(0, bytearray())
+    taken = acquire(window, (5, 5), (9, 9))
+    assert taken.runs == [Run(0, 5, ARCHIVED_0), Run(6, 3, ARCHIVED_0)]
+    assert (window.start, window.next_available()) == (0, 10)
+    window.take_back(taken.archived, 7.0)
+    assert (window.start, window.next_available(), window.due) == (0, 10, 7.0)
+    assert window.resume(7.0)
+    assert window.next_available() == 0
+    again = acquire(window, (5, 5), (9, 9))
+    assert again.runs == taken.runs
+    assert not again.ranges
+    window.settle(again.archived, (), 8.0)
+    assert window.start == 5
+    assert not window.idle  # two records are held
+
+
+def test_what_is_given_up_comes_back_where_the_log_takes_nothing() -> None:
+    window = Window(0, bytearray([state_byte(RecordState.AVAILABLE, 2)] * 3))
+    taken = acquire(window, (0, 2))
+    assert taken.runs == [Run(0, 3, ARCHIVED_2, Cause.DELIVERY_LIMIT)]
+    window.take_back(taken.archived, 7.0)
+    window.resume(7.0)
+    assert acquire(window, (0, 2)).runs == taken.runs
+
+
+def test_a_delivery_that_did_not_come_about_does_not_count() -> None:
+    """FAULT: on a full disk each poll counted, and the record was given up without being given."""
+    window = Window(0, bytearray())
+    acquire(window, (0, 2))
+    released(window)
+    for _ in range(5):
+        taken = acquire(window, (0, 2))
+        assert taken.redelivered
+        assert taken.ranges[0].deliveries == 2
+        window.give_back(taken.ranges)
+        assert window.held == 0
+    assert window.counts() == {1: 3}
+
+
+def test_what_was_taken_from_a_member_meanwhile_is_not_given_back() -> None:
+    """FAULT: others lost what they held, and two had it at once."""
+    window = Window(0, bytearray([state_byte(RecordState.AVAILABLE, 1)]))
+    waits = acquire(window, (0, 0)).ranges
+    assert waits == [Range(0, 0, 2)]
+    limits = LIMITS._replace(deliveries_max=9)
+    pending = window.expire(inf, 9)
+    window.give_back(waits)  # the release is on its way
+    assert window.next_available() == 1
+    window.settle(pending, (), 60.0)
+    taken = window.acquire("n", [(0, 0)], 1, limits, 100.0)
+    assert taken.ranges == [Range(0, 0, 3)]
+    window.give_back(waits)
+    assert (window.held, window.next_available()) == (1, 1)
+    window.check("n", 0, 0)
+    said = window.acknowledge(0, 0, [RELEASE], 9, 0.0)
+    assert [run.byte for run in said.runs] == [state_byte(RecordState.AVAILABLE, 3)]
