@@ -214,6 +214,26 @@ class Client:
                     }
         return found
 
+    def shared(
+        self, groups: Sequence[str], queue: str | None = None, partitions: int = 0
+    ) -> dict[str, dict[tuple[str, int], tuple[int, int]]]:
+        """(start, lag) by share group and partition, of all queues or of one."""
+        topics = None
+        if queue is not None:
+            topics = [{"topic_name": queue, "partitions": tuple(range(partitions))}]
+        found: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
+        for node, names in self.by_coordinator(groups).items():
+            for some in chunks(names, 500):
+                asked = [{"group_id": name, "topics": topics} for name in some]
+                for group in self.call(90, 1, {"groups": asked}, node).groups:
+                    found[group.group_id] = {
+                        (topic.topic_name, part.partition_index): (part.start_offset, part.lag)
+                        for topic in group.topics
+                        for part in topic.partitions
+                        if part.start_offset >= 0
+                    }
+        return found
+
 
 def chunks(items: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
     for start in range(0, len(items), size):

@@ -188,6 +188,16 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
                 for g in found.groups
             ],
         )
+    if found.share_groups:
+        click.echo()
+        table(
+            ["SHARE GROUP", "PARTITION", "START", "LAG"],
+            [
+                (g["group"], p["partition"], p["start"], p["lag"])
+                for g in found.share_groups
+                for p in g["partitions"]
+            ],
+        )
 
 
 @click.command(name="delete")

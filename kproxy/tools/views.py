@@ -9,6 +9,7 @@ from typing import Any
 from kproxy.tools.client import Client
 
 _MANY = 200  # groups asked for at a time
+_SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,10 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
-    """A group in a list. `lag`: records behind the ends of the queues it has offsets on."""
+    """A group in a list. `lag`: records behind the ends of the queues it has offsets on.
+
+    Of a share group: records that are still to be delivered, or acknowledged.
+    """
 
     group: str
     type: str
@@ -91,18 +95,21 @@ def groups(
     lines = []
     for start in range(0, len(listed), _MANY):
         some = listed[start : start + _MANY]
-        offsets = client.committed([group.group_id for group in some])
+        shared = client.shared([group.group_id for group in some if group.group_type == _SHARE])
+        offsets = client.committed([group.group_id for group in some if group.group_type != _SHARE])
         parts = {part for found in offsets.values() for part in found}
         ends = client.offsets(_leaders(client, sorted({name for name, _ in parts})), -1)
         for group in some:
             found = offsets.get(group.group_id, {})
+            shares = shared.get(group.group_id, {})
+            lag = _lag(found, ends, list(found)) + sum(max(0, lag) for _, lag in shares.values())
             lines.append(
                 GroupLine(
                     group=group.group_id,
                     type=group.group_type,
                     state=group.group_state,
-                    queues=len({name for name, _ in found}),
-                    lag=_lag(found, ends, list(found)),
+                    queues=len({name for name, _ in (*found, *shares)}),
+                    lag=lag,
                 )
             )
     return lines
@@ -129,13 +136,17 @@ class PartitionLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """All about one queue. `groups`: name, committed offsets by partition, lag."""
+    """All about one queue. `groups`: name, committed offsets by partition, lag.
+
+    `share_groups`: name, and of each partition where it starts and how far it is behind.
+    """
 
     name: str
     id: str
     partitions: list[PartitionLine]
     settings: dict[str, str]
     groups: list[dict[str, Any]] = field(default_factory=list)
+    share_groups: list[dict[str, Any]] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -157,12 +168,14 @@ def describe(client: Client, name: str) -> GroupDescription:
         )
         for _, index in sorted(leaders)
     ]
+    listed = client.groups()
     return GroupDescription(
         name=name,
         id=base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("="),
         partitions=lines,
         settings=_settings(client, name),
-        groups=_groups_of(client, name, len(lines), ends),
+        groups=_groups_of(client, listed, name, len(lines), ends),
+        share_groups=_share_groups_of(client, listed, name, len(lines)),
     )
 
 
@@ -174,13 +187,28 @@ def _settings(client: Client, name: str) -> dict[str, str]:
 
 
 def _groups_of(
-    client: Client, name: str, partitions: int, ends: dict[Any, int]
+    client: Client, listed: list[Any], name: str, partitions: int, ends: dict[Any, int]
 ) -> list[dict[str, Any]]:
-    names = [group.group_id for group in client.groups()]
+    names = [group.group_id for group in listed if group.group_type != _SHARE]
     found = []
     for group, offsets in sorted(client.committed(names, name, partitions).items()):
         if offsets:
             committed = {str(index): offset for (_, index), offset in sorted(offsets.items())}
             lag = _lag(offsets, ends, list(offsets))
             found.append({"group": group, "committed": committed, "lag": lag})
+    return found
+
+
+def _share_groups_of(
+    client: Client, listed: list[Any], name: str, partitions: int
+) -> list[dict[str, Any]]:
+    names = [group.group_id for group in listed if group.group_type == _SHARE]
+    found = []
+    for group, shares in sorted(client.shared(names, name, partitions).items()):
+        if shares:
+            lines = [
+                {"partition": index, "start": start, "lag": lag}
+                for (_, index), (start, lag) in sorted(shares.items())
+            ]
+            found.append({"group": group, "partitions": lines})
     return found
