@@ -19,7 +19,7 @@ from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Change, SharePartitions, codes_of
-from kproxy.shares.window import Limits, Range
+from kproxy.shares.taking import Limits, Range
 from kproxy.virtual.rows import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer

@@ -11,7 +11,8 @@ from typing import Protocol
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
-from kproxy.shares.window import Acquired, Limits, Pending, Window
+from kproxy.shares.taking import Limits
+from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.virtual import share_rows
 from kproxy.virtual.rows import StoredBatch
 from kproxy.virtual.share_commands import Run, ShareRuns

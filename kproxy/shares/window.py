@@ -7,13 +7,14 @@ The states of the window, from `start` on, are one byte an offset, as the rows h
 states are only here: PENDING, and DELAYED, where a record is not given again yet.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
+from kproxy.shares.leases import Lease, Leases
+from kproxy.shares.taking import Limits, Range, Taking
 from kproxy.virtual.share_commands import Cause, Run
 from kproxy.virtual.share_rows import (
     COUNT_MAX,
@@ -34,46 +35,6 @@ _TO_DELAYED = bytes(byte & _KEEP | _DELAYED for byte in range(256))
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 """Types of acknowledgement."""
-
-
-class Range(NamedTuple):
-    """Acquired records that were delivered equally often."""
-
-    first: int
-    last: int
-    deliveries: int
-
-
-class Lease:
-    """Who holds some records until when."""
-
-    __slots__ = ("deadline", "first", "last", "member")
-
-    def __init__(self, first: int, last: int, member: str, deadline: float) -> None:
-        self.first, self.last = first, last
-        self.member, self.deadline = member, deadline
-
-
-def _first(lease: Lease) -> int:
-    return lease.first
-
-
-class Limits(NamedTuple):
-    """What the group's settings say, and what one fetch asks for."""
-
-    deliveries_max: int
-    window_max: int
-    records_max: int
-    exact: bool = False  # record_limit: one range, never more than `records_max`
-    batch_size: int = 0  # ranges are cut at the end of a batch once they have so many
-
-    @property
-    def throttle(self) -> int:
-        """After so many deliveries less is given at once (KIP-932, as of Kafka 4.2)."""
-        return max(2, (self.deliveries_max + 1) // 2)
-
-    def throttles(self, deliveries: int) -> bool:
-        return deliveries >= self.throttle
 
 
 class Pending(NamedTuple):
@@ -106,14 +67,16 @@ class BeyondEnd(Exception):
 class Window:
     """The records of one share partition between its start and its end."""
 
-    __slots__ = ("_delayed", "_leases", "_pending", "_states", "start")
+    __slots__ = ("_delayed", "_leases", "_pending", "_pieces", "_states", "start")
 
     def __init__(self, start: int, states: bytearray) -> None:
         self.start = start
         self._states = states
-        self._leases: list[Lease] = []
+        self._leases = Leases()
         self._delayed: list[tuple[float, int, int]] = []  # until when, first, last
         self._pending = 0
+        self._pieces = (0, 0, 0)  # where pieces are given: up to which offset, after how many
+        # deliveries, and of how many records they are pieces
         self._move_start()
 
     @property
@@ -129,7 +92,7 @@ class Window:
     @property
     def held(self) -> int:
         """How many records members hold."""
-        return sum(lease.last - lease.first + 1 for lease in self._leases)
+        return self._leases.held
 
     def counts(self) -> dict[int, int]:
         """How many records in the window were delivered so often, and are not done."""
@@ -163,7 +126,7 @@ class Window:
         They are all that there is to be given from `next_available` on to before `end`: what lies
         between them is not there any more, or was aborted, and is archived.
         """
-        taken = _Taking(limits)
+        taken = Taking(limits)
         expected = self.next_available()
         for first, last in batches:
             if taken.full:
@@ -176,11 +139,11 @@ class Window:
         else:
             self._archive_gap(expected, end, taken)
         for found in taken.ranges:
-            self._insert(Lease(found.first, found.last, member, deadline))
+            self._leases.add(found.first, found.last, member, deadline)
         self._move_start()
         return Acquired(taken.ranges, taken.runs, taken.redelivered, Pending(taken.archived, []))
 
-    def _archive_gap(self, first: int, end: int, taken: "_Taking") -> None:
+    def _archive_gap(self, first: int, end: int, taken: Taking) -> None:
         if first >= end:
             return
         self._grow(end)
@@ -188,9 +151,7 @@ class Window:
             if _IS_AVAILABLE[byte]:
                 self._archive(at, upto, byte >> COUNT_SHIFT, Cause.NONE, taken)
 
-    def _archive(
-        self, first: int, end: int, deliveries: int, cause: Cause, taken: "_Taking"
-    ) -> None:
+    def _archive(self, first: int, end: int, deliveries: int, cause: Cause, taken: Taking) -> None:
         """Once the log has it: the start does not move over what may come back."""
         self._put(first, end, _PENDING | deliveries << COUNT_SHIFT)
         self._pending += end - first
@@ -198,7 +159,7 @@ class Window:
         taken.runs.append(run)
         taken.archived.append(run)
 
-    def _take_batch(self, first: int, last: int, taken: "_Taking") -> bool:
+    def _take_batch(self, first: int, last: int, taken: Taking) -> bool:
         """Take what is available of a batch; whether to go on with the next one."""
         limits = taken.limits
         for at, end, byte in list(self._runs_in(first, min(last + 1, self.end))):
@@ -234,22 +195,26 @@ class Window:
         self._take(fresh, end, 0, taken)
         return end == last + 1
 
-    def _take_throttled(self, first: int, end: int, byte: int, size: int, taken: "_Taking") -> bool:
+    def _take_throttled(self, first: int, end: int, byte: int, size: int, taken: Taking) -> bool:
         """Take a piece of what was delivered often already, and nothing else beside it; whether
         to go on. `size`: of the batch."""
         deliveries = byte >> COUNT_SHIFT
         if taken.throttled is None:
             if taken.count:
                 return False
-            alike = next(self._runs_in(first, self.end))
-            taken.throttle(deliveries, max(size, alike[1] - first))
+            upto, after, whole = self._pieces
+            if first >= upto or after != deliveries:
+                alike = next(self._runs_in(first, self.end))
+                whole = max(size, alike[1] - first)
+                self._pieces = (max(alike[1], first + size), deliveries, whole)
+            taken.throttle(deliveries, whole)
         elif taken.throttled != deliveries:
             return False
         end = min(end, first + taken.piece_left, first + taken.left if taken.limits.exact else end)
         self._take(first, end, byte, taken)
         return taken.piece_left > 0 and not taken.full
 
-    def _take(self, first: int, end: int, byte: int, taken: "_Taking") -> None:
+    def _take(self, first: int, end: int, byte: int, taken: Taking) -> None:
         deliveries = min((byte >> COUNT_SHIFT) + 1, COUNT_MAX)
         self._put(first, end, _ACQUIRED | deliveries << COUNT_SHIFT)
         taken.take(first, end - 1, deliveries)
@@ -274,7 +239,7 @@ class Window:
         first = max(first, self.start)
         if first > last:
             return
-        if any(lease.member != member for lease in self._leases_in(first, last)):
+        if any(lease.member != member for lease in self._leases.among(first, last)):
             raise InvalidState("Member is not the owner of batch record")
         part = self._states[first - self.start : last + 1 - self.start]
         if part.translate(_IS_ACQUIRED).count(1) != len(part):
@@ -306,9 +271,10 @@ class Window:
         if first > last:
             return
         if kind == RENEW:
-            self._renew(first, last, deadline)
+            for part in self._leases.cut(first, last):
+                self._leases.add(part.first, part.last, part.member, deadline)
             return
-        pending.held.extend(self._cut(first, last))
+        pending.held.extend(self._leases.cut(first, last))
         self._decide(first, last, kind, deliveries_max, pending)
 
     def _decide(
@@ -364,7 +330,7 @@ class Window:
             first = max(lease.first, self.start)
             if first <= lease.last:
                 self._translate(first, lease.last + 1, _TO_ACQUIRED)
-                self._insert(Lease(first, lease.last, lease.member, lease.deadline))
+                self._leases.add(first, lease.last, lease.member, lease.deadline)
 
     # -- giving back
 
@@ -378,23 +344,21 @@ class Window:
             held = _ACQUIRED | deliveries << COUNT_SHIFT
             for at, end, byte in list(self._runs_in(max(first, self.start), last + 1)):
                 if byte == held:
-                    self._cut(at, end - 1)
+                    self._leases.cut(at, end - 1)
                     self._put(at, end, deliveries - 1 << COUNT_SHIFT)
 
     def expire(self, now: float, deliveries_max: int) -> Pending:
         """Take from members what they hold for too long."""
-        late = [lease for lease in self._leases if lease.deadline <= now]
+        late = self._leases.take(lambda lease: lease.deadline <= now)
         return self._release(late, deliveries_max)
 
     def release(self, member: str, deliveries_max: int) -> Pending:
         """Take from a member all that it holds."""
-        return self._release([one for one in self._leases if one.member == member], deliveries_max)
+        mine = self._leases.take(lambda lease: lease.member == member)
+        return self._release(mine, deliveries_max)
 
     def _release(self, leases: list[Lease], deliveries_max: int) -> Pending:
         pending = Pending([], leases)
-        if leases:
-            gone = set(map(id, leases))
-            self._leases = [lease for lease in self._leases if id(lease) not in gone]
         for lease in leases:
             self._decide(lease.first, lease.last, RELEASE, deliveries_max, pending)
         return pending
@@ -419,61 +383,16 @@ class Window:
     @property
     def due(self) -> float:
         """When there is something to expire or to resume; infinity: never."""
-        return min(self.delayed_until, min((lease.deadline for lease in self._leases), default=inf))
+        return min(self.delayed_until, self._leases.due)
 
     def trim(self, log_start: int) -> None:
         """The log begins later: what was before it is nobody's any more."""
         if log_start <= self.start:
             return
-        for lease in self._leases:
-            lease.first = max(lease.first, log_start)
-        self._leases = [lease for lease in self._leases if lease.first <= lease.last]
+        self._leases.trim(log_start)
         del self._states[: log_start - self.start]
         self.start = log_start
         self._move_start()
-
-    # -- leases
-
-    def _leases_in(self, first: int, last: int) -> Iterator[Lease]:
-        at = max(0, bisect_right(self._leases, first, key=_first) - 1)
-        for index in range(at, len(self._leases)):
-            lease = self._leases[index]
-            if lease.first > last:
-                return
-            if lease.last >= first:
-                yield lease
-
-    def _insert(self, lease: Lease) -> None:
-        at = bisect_right(self._leases, lease.first, key=_first)
-        self._leases.insert(at, lease)
-
-    def _cut(self, first: int, last: int) -> list[Lease]:
-        """Take these records out of the leases that have them; the parts that were taken."""
-        taken = []
-        for lease in list(self._leases_in(first, last)):
-            taken.append(
-                Lease(max(first, lease.first), min(last, lease.last), lease.member, lease.deadline)
-            )
-            if lease.first < first and lease.last > last:
-                self._insert(Lease(last + 1, lease.last, lease.member, lease.deadline))
-                lease.last = first - 1
-            elif lease.first < first:
-                lease.last = first - 1
-            elif lease.last > last:
-                lease.first = last + 1
-            else:
-                del self._leases[self._index_of(lease)]
-        return taken
-
-    def _index_of(self, lease: Lease) -> int:
-        at = bisect_right(self._leases, lease.first, key=_first) - 1
-        while self._leases[at] is not lease:
-            at -= 1
-        return at
-
-    def _renew(self, first: int, last: int, deadline: float) -> None:
-        for part in self._cut(first, last):
-            self._insert(Lease(part.first, part.last, part.member, deadline))
 
     # -- states
 
@@ -510,57 +429,3 @@ class Window:
             done = len(states) if found < 0 else found
             del states[:done]
             self.start += done
-
-
-class _Taking:
-    """What one fetch has taken so far."""
-
-    __slots__ = (
-        "archived", "count", "limits", "piece_left", "ranges", "redelivered", "runs", "throttled",
-    )  # fmt: skip
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.ranges: list[Range] = []
-        self.runs: list[Run] = []
-        self.archived: list[Run] = []
-        self.redelivered = False
-        self.count = 0
-        self.throttled: int | None = None  # after so many deliveries
-        self.piece_left = 0
-
-    def throttle(self, deliveries: int, size: int) -> None:
-        """Half as many each time, and the last time one alone."""
-        self.throttled = deliveries
-        last = deliveries >= self.limits.deliveries_max - 1
-        self.piece_left = 1 if last else max(1, size >> (deliveries - self.limits.throttle + 1))
-
-    @property
-    def left(self) -> int:
-        return self.limits.records_max - self.count
-
-    @property
-    def full(self) -> bool:
-        return self.count >= self.limits.records_max
-
-    def goes_on(self, first: int, deliveries: int) -> bool:
-        """Whether what begins here may be taken, too: an exact fetch has one range."""
-        if not self.limits.exact or not self.ranges:
-            return True
-        before = self.ranges[-1]
-        return before.last + 1 == first and before.deliveries == deliveries
-
-    def take(self, first: int, last: int, deliveries: int) -> None:
-        """Ranges go on over batches till they have as many records as the fetch likes."""
-        self.count += last - first + 1
-        self.piece_left -= last - first + 1
-        if self.ranges:
-            before = self.ranges[-1]
-            if (
-                before.last + 1 == first
-                and before.deliveries == deliveries
-                and (self.limits.exact or before.last - before.first + 1 < self.limits.batch_size)
-            ):
-                self.ranges[-1] = before._replace(last=last)
-                return
-        self.ranges.append(Range(first, last, deliveries))

@@ -2,7 +2,8 @@
 
 from math import inf
 
-from kproxy.shares.window import RELEASE, Acquired, Limits, Range, Window
+from kproxy.shares.taking import Limits, Range
+from kproxy.shares.window import RELEASE, Acquired, Window
 from kproxy.virtual.share_commands import Cause, Run
 from kproxy.virtual.share_rows import RecordState, state_byte
 

@@ -1,0 +1,93 @@
+"""Who holds which records of a share partition until when: stretches that do not overlap."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from math import inf
+
+
+class Lease:
+    """That a member holds some records until a time."""
+
+    __slots__ = ("deadline", "first", "last", "member")
+
+    def __init__(self, first: int, last: int, member: str, deadline: float) -> None:
+        self.first, self.last = first, last
+        self.member, self.deadline = member, deadline
+
+
+def _first(lease: Lease) -> int:
+    return lease.first
+
+
+class Leases:
+    """Of one share partition, ascending."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self) -> None:
+        self._all: list[Lease] = []
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def held(self) -> int:
+        """How many records members hold."""
+        return sum(lease.last - lease.first + 1 for lease in self._all)
+
+    @property
+    def due(self) -> float:
+        """When the first one ends; infinity: there is none."""
+        return min((lease.deadline for lease in self._all), default=inf)
+
+    def among(self, first: int, last: int) -> Iterator[Lease]:
+        """Those that have any of these records."""
+        at = max(0, bisect_right(self._all, first, key=_first) - 1)
+        for index in range(at, len(self._all)):
+            lease = self._all[index]
+            if lease.first > last:
+                return
+            if lease.last >= first:
+                yield lease
+
+    def add(self, first: int, last: int, member: str, deadline: float) -> None:
+        at = bisect_right(self._all, first, key=_first)
+        self._all.insert(at, Lease(first, last, member, deadline))
+
+    def cut(self, first: int, last: int) -> list[Lease]:
+        """Take these records out of the leases that have them; the parts that were taken."""
+        taken = []
+        for lease in list(self.among(first, last)):
+            taken.append(
+                Lease(max(first, lease.first), min(last, lease.last), lease.member, lease.deadline)
+            )
+            if lease.first < first and lease.last > last:
+                self.add(last + 1, lease.last, lease.member, lease.deadline)
+                lease.last = first - 1
+            elif lease.first < first:
+                lease.last = first - 1
+            elif lease.last > last:
+                lease.first = last + 1
+            else:
+                del self._all[self._index_of(lease)]
+        return taken
+
+    def _index_of(self, lease: Lease) -> int:
+        at = bisect_right(self._all, lease.first, key=_first) - 1
+        while self._all[at] is not lease:
+            at -= 1
+        return at
+
+    def take(self, wanted: Callable[[Lease], bool]) -> list[Lease]:
+        """Take out those that are wanted."""
+        taken = [lease for lease in self._all if wanted(lease)]
+        if taken:
+            gone = set(map(id, taken))
+            self._all = [lease for lease in self._all if id(lease) not in gone]
+        return taken
+
+    def trim(self, start: int) -> None:
+        """What was before `start` is nobody's any more."""
+        for lease in self._all:
+            lease.first = max(lease.first, start)
+        self._all = [lease for lease in self._all if lease.first <= lease.last]

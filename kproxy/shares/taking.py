@@ -1,0 +1,85 @@
+"""What one fetch may take of a window, and what it has taken."""
+
+from typing import NamedTuple
+
+from kproxy.virtual.share_commands import Run
+
+
+class Range(NamedTuple):
+    """Acquired records that were delivered equally often."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class Limits(NamedTuple):
+    """What the group's settings say, and what one fetch asks for."""
+
+    deliveries_max: int
+    window_max: int
+    records_max: int
+    exact: bool = False  # record_limit: one range, never more than `records_max`
+    batch_size: int = 0  # ranges are cut at the end of a batch once they have so many
+
+    @property
+    def throttle(self) -> int:
+        """After so many deliveries less is given at once (KIP-932, as of Kafka 4.2)."""
+        return max(2, (self.deliveries_max + 1) // 2)
+
+    def throttles(self, deliveries: int) -> bool:
+        return deliveries >= self.throttle
+
+
+class Taking:
+    """What one fetch has taken so far."""
+
+    __slots__ = (
+        "archived", "count", "limits", "piece_left", "ranges", "redelivered", "runs", "throttled",
+    )  # fmt: skip
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.ranges: list[Range] = []
+        self.runs: list[Run] = []
+        self.archived: list[Run] = []
+        self.redelivered = False
+        self.count = 0
+        self.throttled: int | None = None  # after so many deliveries
+        self.piece_left = 0
+
+    def throttle(self, deliveries: int, size: int) -> None:
+        """Half as many each time, and the last time one alone."""
+        self.throttled = deliveries
+        last = deliveries >= self.limits.deliveries_max - 1
+        self.piece_left = 1 if last else max(1, size >> (deliveries - self.limits.throttle + 1))
+
+    @property
+    def left(self) -> int:
+        return self.limits.records_max - self.count
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self.limits.records_max
+
+    def goes_on(self, first: int, deliveries: int) -> bool:
+        """Whether what begins here may be taken, too: an exact fetch has one range."""
+        if not self.limits.exact or not self.ranges:
+            return True
+        before = self.ranges[-1]
+        return before.last + 1 == first and before.deliveries == deliveries
+
+    def take(self, first: int, last: int, deliveries: int) -> None:
+        """Ranges go on over batches till they have as many records as the fetch likes."""
+        self.count += last - first + 1
+        self.piece_left -= last - first + 1
+        if self.ranges:
+            before = self.ranges[-1]
+            if (
+                before.last + 1 == first
+                and before.deliveries == deliveries
+                and (self.limits.exact or before.last - before.first + 1 < self.limits.batch_size)
+            ):
+                self.ranges[-1] = before._replace(last=last)
+                return
+        self.ranges.append(Range(first, last, deliveries))
