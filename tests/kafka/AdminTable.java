@@ -226,7 +226,8 @@ public class AdminTable {
             .get().get(topic), "retention.ms", "cleanup.policy", "segment.bytes", "no.such"));
         tell("describeConfigs", "names of a topic's", () -> admin.describeConfigs(List.of(topic))
             .all().get().get(topic).entries().stream().map(ConfigEntry::name)
-            .filter(name -> !name.startsWith("kproxy.")).sorted().toList());
+            .filter(name -> !name.startsWith("kproxy.") && !name.contains("deadletterqueue"))
+            .sorted().toList());
         tell("describeConfigs", "group", () -> values(admin.describeConfigs(List.of(group)).all()
             .get().get(group), "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms",
             "share.session.timeout.ms", "streams.num.standby.replicas"));

@@ -7,20 +7,14 @@ from tests.real_kafka import Kafka
 
 _PROGRAM = Path(__file__).with_name("AdminTable.java")
 
-_SHARE = (
-    "describeShareGroups", "alterShareGroupOffsets", "listShareGroupOffsets",
-    "deleteShareGroupOffsets",
-)  # fmt: skip
-_GROUPS = ("classic", "modern", "alone", "none")
-NOT_YET = {(method, group) for method in _SHARE for group in _GROUPS} | {
+NOT_YET = {
     ("alterClientQuotas", "bad"),
     ("alterUserScramCredentials", "delete none"),
 }
-"""Refused, as by a Kafka that does not have it: share groups, quotas, users."""
+"""Refused, as by a Kafka that does not have it: quotas, users."""
 _REFUSALS = ("UnsupportedVersionException", "InvalidRequestException")
 OTHERWISE = {
     ("createTopics", "only checked"),  # records are kept for two weeks, not for one
-    ("describeConfigs", "group"),  # also settings that Kafka 4.3 does not have
     ("describeConfigs", "broker"),  # read-only
     ("describeConfigs", "loggers"),  # one; the Kafka here, without log4j, has none
     ("describeFeatures", ""),  # its own: kproxy.level
