@@ -6,45 +6,39 @@ back ends. When the worker loses the shard, the coordinator sends every waiting 
 coordinator.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import anyio
 import structlog
 
 from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
+from kproxy.groups.background_log import BackgroundLog
 from kproxy.groups.classic_group import ClassicGroup
-from kproxy.groups.consumer_group import ConsumerGroup, Fenced, Still
-from kproxy.groups.consumer_member import ConsumerMember
+from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.group import Group
 from kproxy.groups.group_deletion import GroupDeletions
 from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.offset_expiry import OffsetExpiry
+from kproxy.groups.restoring import restored
 from kproxy.groups.share_group import ShareGroup
 from kproxy.groups.share_initialisation import Landing, OwnShard, ShareInitialisation
-from kproxy.groups.share_member import ShareMember
 from kproxy.groups.share_removal import ShareRemoval
 from kproxy.groups.subscriptions import AssignedGroup, SubscriptionResolver
 from kproxy.groups.timers import Timers
-from kproxy.loop.pace import Pace, lots
-from kproxy.loop.steps import Steps, at_once, done, spent
+from kproxy.loop.pace import Pace
+from kproxy.loop.steps import Steps, at_once, done
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual import group_rows, share_rows
+from kproxy.virtual import group_rows
 from kproxy.virtual.commands import ChangeGroup
 from kproxy.virtual.group_rows import GroupRow, decode_group
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import name_of
 
 _log = structlog.get_logger()
-
-_ROWS_AT_ONCE = 64
-_PART_BYTES = 20  # of a row: what takes time in it is partitions
-_ROW_PARTS = 20  # as many as take the time of a row without any
-_QUEUES_AT_ONCE = 256
 
 
 def storage_code(code: Code) -> Code:
@@ -82,9 +76,9 @@ class Coordinator:
         self.timers = Timers(sooner)
         self.groups: dict[str, Group] = {}
         self._loading: dict[str, anyio.Event] = {}
-        self._to_log: deque[Group] = deque()
-        self._to_fence: dict[AssignedGroup, Fenced] = {}
-        self._more = anyio.Event()
+        self.background = BackgroundLog(self)
+        self.soon = self.background.soon
+        self.fence_soon = self.background.fence_soon
         self.subscriptions = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
         self.settings_of = settings_of
         self.landing = landing or OwnShard(shard)
@@ -244,34 +238,9 @@ class Coordinator:
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 
     def _read_group(self, group_id: str, head: GroupRow) -> Steps[Group]:
-        group: Group
-        if head.kind == "share":
-            group = ShareGroup(group_id, self)
-            yield from self._read_share_queues(group)
-        elif head.kind == "consumer":
-            group = ConsumerGroup(group_id, self)
-        else:
-            group = ClassicGroup(group_id, self)
-        prefix = group_rows.member_prefix(group_id)
-        group.begin_restoring(head)
-        try:
-            for rows in lots(self.shard.kv.scan, prefix, prefix + b"\xff", _ROWS_AT_ONCE):
-                for key, data in rows:
-                    group.restore(key[len(prefix) :].decode(), group_rows.decode_member(data))
-                yield from spent(sum(_ROW_PARTS + len(data) // _PART_BYTES for _, data in rows))
-        except BaseException:  # nobody waits for it any more
-            group.end(Code.NOT_COORDINATOR)
-            raise
-        group.end_restoring()
-        return group
-
-    def _read_share_queues(self, group: ShareGroup) -> Steps[None]:
-        span = share_rows.share_queues_range(group.id)
-        for rows in lots(self.shard.kv.scan, *span, _QUEUES_AT_ONCE):
-            for key, data in rows:
-                partitions = share_rows.decode_initialised(data)
-                group.restore_queue(share_rows.queue_of_share(key), partitions)
-            yield
+        kinds: dict[str, Callable[[str, Coordinator], Group]]
+        kinds = {"consumer": ConsumerGroup, "share": ShareGroup}
+        return restored(kinds.get(head.kind, ClassicGroup)(group_id, self), head, self.shard)
 
     def listed(self) -> Iterator[tuple[str, GroupRow]]:
         """All groups that have members or offsets, by id."""
@@ -342,10 +311,6 @@ class Coordinator:
             group.was_logged(change)
         return outcome.code
 
-    def soon(self, group: Group) -> None:
-        self._to_log.append(group)
-        self._more.set()
-
     def forget(self, group: Group) -> None:
         if self.has(group):
             del self.groups[group.id]
@@ -381,34 +346,6 @@ class Coordinator:
         return code
 
     # -- groups whose coordinator assigns
-
-    def fence_soon(
-        self, group: AssignedGroup, member: ConsumerMember | ShareMember, still: Still
-    ) -> None:
-        self._to_fence.setdefault(group, []).append((member, still))
-        self._more.set()
-
-    async def _fence(self, group: AssignedGroup, fenced: Fenced) -> None:
-        """Remove the members whose time is still over: a heartbeat may have come first."""
-        async with group.lock:
-            if not self.has(group):
-                return
-            gone, pace = [], Pace()
-            for member, still in fenced:
-                member_id: str = member.id
-                if group.members.get(member_id) is member and still():
-                    group.remove(member_id)
-                    gone.append(member_id)
-                await pace.step()
-            if not gone:
-                return
-            _log.info("members_fenced", group=group.id, members=len(gone), first=gone[0])
-            group.rebalance_without()
-            code = await self.log_changes(group)
-            if code:
-                _log.warning("group_not_logged", group=group.id, reason=code.name)
-        if isinstance(group, ConsumerGroup):
-            await self.downgrade_if_due(group)
 
     async def downgrade_if_due(self, group: ConsumerGroup) -> None:
         """Make the group classic again once only members of the classic protocol are left."""
@@ -447,34 +384,7 @@ class Coordinator:
             tasks.start_soon(expiry.run)
             tasks.start_soon(self.deletions.run)
             tasks.start_soon(self.subscriptions.run)
-            await self._log_what_is_due()
-
-    async def _log_what_is_due(self) -> None:
-        while True:
-            self._more = anyio.Event()
-            while self._to_log:
-                group = self._to_log.popleft()
-                await self._alone(group, self._log_in_background(group))
-            while self._to_fence:
-                group, fenced = self._to_fence.popitem()
-                await self._alone(group, self._fence(group, fenced))
-            if not self._to_log and not self._to_fence:
-                await self._more.wait()
-
-    async def _log_in_background(self, group: Group) -> None:
-        code = await self.log(group)
-        if code and self.has(group):
-            _log.warning("group_not_logged", group=group.id, reason=code.name)
-
-    async def _alone(self, group: Group, work: Awaitable[None]) -> None:
-        """Do work on a group; a fault in it ends this group, and the rows say how it goes on."""
-        try:
-            await work
-        except Exception:  # whatever it is: the other groups go on
-            _log.exception("group_failed", group=group.id)
-            if self.has(group):
-                self.forget(group)
-                group.end(Code.NOT_COORDINATOR)
+            await self.background.run()
 
     async def _take_up(self) -> None:
         (start, end), pace = RowKind.MEMBER.range(), Pace()
