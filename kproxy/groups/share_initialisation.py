@@ -208,10 +208,8 @@ class ShareInitialisation:
         if not unnoted and self._unnoted.get(group.id) is unnoted:
             del self._unnoted[group.id]
 
-    def initial(
-        self, group: ShareGroup, queue: Queue, first: int, end: int | None = None
-    ) -> list[ShareChange]:
-        """What makes share partitions of a queue, from partition `first` on."""
+    def initial(self, group: ShareGroup, queue: Queue, first: int, end: int) -> list[ShareChange]:
+        """What makes share partitions of a queue, first <= partition < end."""
         reset = self._reset_of(group.id)
         start, since_ms = LATEST, NOWHERE
         if reset.kind == OffsetReset.EARLIEST:
@@ -221,7 +219,7 @@ class ShareInitialisation:
         action, epoch = ShareAction.INITIALISE, group.version
         return [
             ShareChange((queue.queue_id, index), action, epoch, start, since_ms)
-            for index in range(first, queue.partitions if end is None else end)
+            for index in range(first, end)
         ]
 
     async def _note(self, group: ShareGroup, upto: dict[QueueId, int]) -> Code:

@@ -66,18 +66,18 @@ async def _stamp(coordinator: Coordinator, group: ShareGroup) -> None:
 async def _reset_some(
     coordinator: Coordinator, group: ShareGroup, starts: Sequence[NewStart]
 ) -> None:
-    """A queue that was not initialised is so as a whole: a row says up to which partition it is."""
+    """Partitions before one that is set are initialised, too: a row says up to which they are."""
     changes: dict[tuple[QueueId, int], tuple[str, ShareChange]] = {}
     upto: dict[QueueId, int] = {}
     for queue, index, start in starts:
         key = queue.queue_id, index
         change = ShareChange(key, ShareAction.RESET, group.version, max(EARLIEST, start))
         changes[key] = queue.name, change
-    for queue in {queue.queue_id: queue for queue, _, _ in starts}.values():
-        known = group.initialised.get(queue.queue_id, 0)
-        if known < queue.partitions:
-            upto[queue.queue_id] = queue.partitions
-            for change in coordinator.shares.initial(group, queue, known):
+    for queue, index, _ in starts:
+        known = upto.get(queue.queue_id) or group.initialised.get(queue.queue_id, 0)
+        if known <= index:
+            upto[queue.queue_id] = index + 1
+            for change in coordinator.shares.initial(group, queue, known, index):
                 changes.setdefault(change.key, (queue.name, change))
     for some in slices(list(changes.values()), SET_MAX):
         now_ms = coordinator.now_ms()

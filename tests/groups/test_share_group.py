@@ -419,14 +419,20 @@ async def test_a_reset_makes_a_group_and_late_ones_are_void() -> None:
     assert await stage.beat(JOIN) == (2, "q0")
 
 
-async def test_a_queue_of_which_some_partitions_are_reset_is_made_as_a_whole() -> None:
+async def test_partitions_before_one_that_is_reset_are_made_too() -> None:
     """FAULT: a row says up to which partition there are share partitions: the first were not."""
     stage = Stage()
-    queue_id = stage.create("q", 3)
-    await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 2, 5)])
-    assert [stage.share("q", index).start for index in range(3)] == [0, 0, 5]
-    assert await stage.beat(JOIN) == (2, "q0 q1 q2")
-    assert stage.group.initialised == {queue_id: 3}
+    queue_id = stage.create("q", 5)
+    queue, coordinator = stage.queue("q"), stage.coordinator
+    await share_offsets.reset(coordinator, "g", [NewStart(queue, 3, 7), NewStart(queue, 1, 5)])
+    assert [stage.share("q", index).start for index in range(4)] == [0, 5, 0, 7]
+    assert stage.share("q", 4) is None
+    stage.take_over()
+    assert await stage.beat(JOIN) == (2, "q0 q1 q2 q3 q4")
+    assert stage.group.initialised == {queue_id: 5}
+    await stage.beat(LEAVE)
+    await share_offsets.reset(stage.coordinator, "g", [NewStart(queue, 1, 6)])
+    assert [stage.share("q", index).start for index in range(4)] == [0, 6, 0, 7]
 
 
 async def test_a_group_forgets_queues() -> None:
