@@ -187,10 +187,14 @@ class SharePartition:
             return
         if self.is_current:
             self.wake_next()
-            return
-        for waiter in list(self.waiters):
+        else:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Whoever waits here looks for what is there now."""
+        waiters, self.waiters = self.waiters, {}
+        for waiter in waiters:
             waiter.look_again()
-        self.waiters.clear()
 
     def wake_next(self) -> None:
         """Let one look who waits: all for one record would cost as much as there are of them."""

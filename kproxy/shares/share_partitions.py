@@ -92,6 +92,7 @@ class SharePartitions:
     def _drop(self, share: SharePartition) -> None:
         self._shares.pop((share.group, share.key), None)
         share.shard.watchers.discard(share.key, share)
+        share.give_up()
 
     def follow(self, share: SharePartition) -> None:
         if not share.followers:

@@ -274,6 +274,24 @@ async def test_a_reset_while_somebody_waits_gives_it_what_is_there_now() -> None
     assert found == [(1, 2, 1)]
 
 
+async def test_who_waits_is_told_when_another_finds_that_it_waits_for_nothing() -> None:
+    client = await a_queue()
+    one, other = Member(client, "one"), Member(client, "other")
+    found: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def wait() -> None:
+            found.extend(await one.given(60_000))
+
+        tasks.start_soon(wait)
+        await anyio.sleep(0.01)
+        shard: Any = client.worker.any_shard()
+        shard.claim_offset = 7  # lost and won again, and nothing was said of it yet
+        assert await other.given() == []
+        await client.produce("q", b"v")
+    assert found == [(0, 0, 1)]
+
+
 async def test_records_go_where_the_log_begins_later() -> None:
     client = await a_queue(4)
     one, other = Member(client, "one"), Member(client, "other")
