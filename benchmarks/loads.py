@@ -85,6 +85,19 @@ def consume(address: str, queue: str, records: int) -> float:
     return float(fields[9])  # fetch.nMsg.sec: without the time of joining a group
 
 
+def share_consume(address: str, queue: str, group: str, records: int) -> float:
+    """Records per second of Kafka's ShareConsumerPerformance, the time of joining included."""
+    said = _run(
+        "org.apache.kafka.tools.ShareConsumerPerformance", "--topic", queue, "--group", group,
+        "--num-records", str(records), "--bootstrap-server", address, "--timeout", "60000",
+        "--hide-header",
+    )  # fmt: skip
+    fields = said.strip().splitlines()[-1].split(", ")
+    if int(fields[5]) < records:
+        raise RuntimeError(said)
+    return float(fields[4])
+
+
 def java(command: str, *arguments: object) -> Iterator[dict[str, Any]]:
     """What Load.java measures, as it says it."""
     return said(*_LOAD, command, *map(str, arguments))
