@@ -23,7 +23,7 @@ class Reader(Protocol):
     regex: str
 
 
-class Holder(Protocol):
+class Assignee(Protocol):
     """A member that has partitions, and is to have some."""
 
     assigned: PartitionSet
@@ -121,7 +121,7 @@ class AssignmentCounts:
             else:
                 del held[part]
 
-    def others(self, member: Holder) -> Steps[PartitionSet]:
+    def others(self, member: Assignee) -> Steps[PartitionSet]:
         """What a member is to get and another one holds."""
         held, own, found = self._count, member.revoking, set()
         for number, part in enumerate(member.target - member.assigned, 1):
