@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
@@ -39,6 +40,7 @@ from kproxy.virtual.share_commands import (
 from kproxy.virtual.share_rows import RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard
+from tests.held import HELD_S, held_by, slowness
 from tests.simulation import dead_letters as simulated
 from tests.simulation import virtual_time
 from tests.simulation.dead_letters import Letter, Queues, id_of, letters_in
@@ -538,3 +540,24 @@ def test_rows_of_targets_go_with_their_sources(stage: Stage) -> None:
     ranges = list(share_rows.queue_ranges(SOURCE[0]))
     assert sum(start <= key < end for start, end in ranges) == 1
     assert list(islice(stage.shard.kv.scan(*RowKind.FORWARDED.range()), 2))
+
+
+async def test_many_hold_nobody_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letter_sender, "to_thread", to_thread)
+    for _ in range(2):
+        stage.put(batch(*[bytes(100)] * 1000))
+    for offset in range(0, 2000, 2):
+        stage.lose((offset, 1))
+    end = stage.put(batch(*[b"x"] * 30_000))
+    stage.lose((end, 20_000))
+
+    async def work() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stage.dead.run)
+            while stage.owed():
+                await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+
+    _, held = await held_by(work())
+    assert len(stage.offsets()) == 21_000
+    assert held < HELD_S * slowness()
