@@ -216,12 +216,14 @@ class World:
         backoffs: tuple[tuple[int, ...], ...] = ((), (), (300,), (200, 1500))
         self.settings = {
             group: GroupSettings(
-                lock_duration_ms=rng.choice((1000, 3000)), delivery_count_limit=rng.choice((2, 3, 5)),
-                record_locks_max=rng.choice((8, 30, 200)), read_committed=group == GROUPS[1],
+                lock_duration_ms=rng.choice((1000, 3000)),
+                delivery_count_limit=rng.choice((2, 3, 5)),
+                record_locks_max=rng.choice((8, 30, 200)),
+                read_committed=group == GROUPS[1],
                 retry_backoff_ms=rng.choice(backoffs),
             )
             for group in GROUPS
-        }  # fmt: skip
+        }
         self.truth = Truth(self.settings)
         self.keys: list[PartitionKey] = []
         self.workers: list[Worker] = []

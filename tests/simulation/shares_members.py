@@ -1,6 +1,7 @@
 """Members of share groups that stall, crash and lie, and what else happens to their queues."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -60,6 +61,7 @@ class Member:
         self.connections = number * 1_000_000
         self.worker: Worker | None = None
         self.session: ShareSession | None = None
+        self.ended: list[int] = []  # connections, whose ends are still to be noticed
 
     async def run(self) -> None:
         while True:
@@ -72,7 +74,7 @@ class Member:
             worker = self.worker
             assert worker is not None
             try:
-                await worker.call(lambda: self.poll(worker))
+                await worker.call(partial(self.poll, worker))
             except Gone:
                 self.session = self.worker = None
 
@@ -131,6 +133,8 @@ class Member:
     ) -> None:
         rng, calm = self.rng, not self.world.trouble
         dice = 1.0 if calm else rng.random()
+        while self.ended:
+            worker.sessions.disconnected(self.ended.pop())
         if dice < 0.06:  # it dies: nobody hears of it but by its connection, or not even so
             if rng.random() < 0.5:
                 self.leave(worker, session)
@@ -140,9 +144,8 @@ class Member:
         if dice < 0.10:
             await anyio.sleep(rng.choice((1.0, 4.0)))
         if dice < 0.14:  # again, on another connection, while the end of the first is not seen yet
-            before = session.connection
+            self.ended.append(session.connection)
             session = self.open(worker)
-            worker.sessions.disconnected(before)
         for ident, first, last in got:
             await anyio.sleep(rng.choice((0.0, 0.0, 0.02, 0.2)))
             for said in self.says(ident, first, last):

@@ -33,7 +33,7 @@ At = tuple[PartitionKey, str, int, int]
 
 class Ended(NamedTuple):
     state: RecordState
-    count: int
+    deliveries: int
     cause: int
 
 
@@ -223,7 +223,7 @@ class Truth:
             self.counted["rejected"] += 1
         elif cause == Cause.DELIVERY_LIMIT:
             limit = self._settings[group].delivery_count_limit
-            assert ended.count >= limit, f"S5: {at} was given up after {ended.count}"
+            assert ended.deliveries >= limit, f"S5: {at} was given up after {ended}"
             self.counted["given up"] += 1
         else:
             aborted = group == GROUPS[1] and (key, offset) in self.aborted
@@ -244,4 +244,3 @@ class Truth:
                 wanted[key, group, offset, 0] += 1
         assert owed == wanted, f"S8: {owed - wanted} too many, {wanted - owed} are missing"
         self.counted["owed"] += sum(owed.values())
-
