@@ -84,9 +84,9 @@ class Coordinator:
         self.landing = landing or OwnShard(shard)
         self.shares = ShareInitialisation(
             shard, self.landing, lookup, self.subscriptions, now_ms,
-            lambda group_id: settings_of(group_id).auto_offset_reset, self.has,
+            lambda group_id: settings_of(group_id).auto_offset_reset, self.has, self.stamp,
         )  # fmt: skip
-        self.removal = ShareRemoval(shard, self.landing, lookup, now_ms, self.shares.unnoted)
+        self.removal = ShareRemoval(shard, self.landing, lookup, now_ms)
         self.deletions = GroupDeletions(shard, self.head, now_ms, self.removal.drop_all)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
 

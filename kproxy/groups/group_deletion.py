@@ -38,9 +38,12 @@ class GroupDeletions:
         shard: Shard,
         head: Callable[[str], GroupRow | None],
         now_ms: Callable[[], int],
-        drop_shares: Callable[[str, int], Awaitable[Code]],
+        drop_shares: Callable[[str, int, bool], Awaitable[Code]],
     ) -> None:
-        """`head` reads a group's row; `drop_shares` drops its share partitions, by its version."""
+        """`head` reads a group's row; `drop_shares` drops its share partitions, by its version.
+
+        Those of all queues, where it may have some that its rows do not tell of.
+        """
         self._shard = shard
         self._head = head
         self._now_ms = now_ms
@@ -82,7 +85,7 @@ class GroupDeletions:
                 return code
             head = self._head(group)
         if head is not None and shares:
-            code = await self._drop_shares(group, head.version)
+            code = await self._drop_shares(group, head.version, head.values["making"])
             if code:
                 return Code.COORDINATOR_NOT_AVAILABLE
         code = await self._delete_most_offsets(group, head)

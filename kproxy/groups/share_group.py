@@ -75,6 +75,10 @@ class ShareGroup:
         """How many partitions of a queue have share partitions: these may be assigned."""
         self.unchecked = True  # whether queues lack some has yet to be looked at
         self.initialising = False  # beside what members ask for
+        self.making = False
+        """Whether there may be share partitions that no row tells of. It is logged before any is
+        made: who ends midway leaves word of it."""
+        self._left_some = False  # a former coordinator may have
         self._shares = 0  # share partitions there are
         self._shares_taken = 0  # and were, when the target was begun that is being made,
         self._target_shares = 0  # or the one that is
@@ -89,6 +93,7 @@ class ShareGroup:
         self.target_epoch = head.values["target_epoch"]
         self.topology = head.values["topology"]
         self._target_shares = head.values["shares"]
+        self._left_some = head.values["making"]
         self._logged = head.values
 
     def restore_queue(self, queue_id: QueueId, partitions: int) -> None:
@@ -108,6 +113,7 @@ class ShareGroup:
             "target_epoch": self.target_epoch,
             "topology": self.topology,
             "shares": self._target_shares,
+            "making": self.making or self._left_some,
             "protocol_type": SHARE_PROTOCOL,
         }
 
@@ -127,6 +133,10 @@ class ShareGroup:
             if number % _ROWS == 0:
                 yield
         return Change(self.values(), count, rows)
+
+    @property
+    def making_is_logged(self) -> bool:
+        return self._logged is not None and bool(self._logged["making"])
 
     def was_logged(self, change: Change) -> None:
         self._logged = change.values

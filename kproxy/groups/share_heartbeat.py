@@ -119,6 +119,7 @@ async def _stay(
     if subscribed or bump:
         group.epoch += 1
     if group.unchecked:
+        group.making = group.making or subscribed or bump  # said with what is logged anyway
         await _log(coordinator, group)  # share partitions are made for a group that is logged
         await coordinator.shares.begin(group)
         if group.members.get(member.id) is not member:

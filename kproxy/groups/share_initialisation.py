@@ -1,12 +1,12 @@
 """Makes the share partitions that a share group lacks, before they are assigned.
 
 They lie beside the records, in any shard: SHARE_SET goes there, and once it has landed SHARE_QUEUES
-says so in the group's shard. What a coordinator did not get to, the next one does: what is there
-already stays as it is. A few are made within the heartbeat that needs them, many beside it, and
-what has failed is tried again.
+says so in the group's shard. Before either, the group's row says that some may be made. What a
+coordinator did not get to, the next one does: what is there already stays as it is. A few are made
+within the heartbeat that needs them, many beside it, and what has failed is tried again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import anyio
@@ -35,7 +35,7 @@ from kproxy.virtual.share_commands import (
     ShareChange,
 )
 from kproxy.virtual.share_rows import NOWHERE
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
@@ -120,8 +120,9 @@ class ShareInitialisation:
         now_ms: Callable[[], int],
         reset_of: Callable[[str], AutoOffsetReset],
         there: Callable[[ShareGroup], bool],
+        stamp: Callable[[ShareGroup], Awaitable[Code]],
     ) -> None:
-        """`reset_of`: where a group begins in what is new to it."""
+        """`reset_of`: where a group begins in what is new to it. `stamp`: log it as it is now."""
         self._shard = shard
         self._landing = landing
         self._lookup = lookup
@@ -129,14 +130,7 @@ class ShareInitialisation:
         self._now_ms = now_ms
         self._reset_of = reset_of
         self._there = there
-        self._unnoted: dict[str, dict[PartitionKey, str]] = {}
-
-    def unnoted(self, group_id: str) -> dict[PartitionKey, str]:
-        """Share partitions that may be there although the group's rows do not say so.
-
-        With the names of their queues. Only who had the group until now can tell.
-        """
-        return self._unnoted.pop(group_id, {})
+        self._stamp = stamp
 
     async def begin(self, group: ShareGroup) -> None:
         """Make what a group lacks: now if that is little, else soon. Under the group's lock."""
@@ -147,15 +141,27 @@ class ShareInitialisation:
         work = Work(self._lacking(group))
         if work.begin() and len(work.result) < 2:
             making = _Pass(locked=True)
+            making.failed = not await self._announce(group, work.result)
             with move_on_after(_INLINE_S):
                 for lot in work.result:
-                    await self._make(group, lot, making)
+                    if not making.failed:
+                        await self._make(group, lot, making)
                 if making.made:
                     group.reassign()
                 if not making.failed:
+                    group.making = False
                     return
         group.initialising = True
         self._subscriptions.later(lambda: self._go_on(group))
+
+    async def _announce(self, group: ShareGroup, lots: list[Lot]) -> bool:
+        """Log that share partitions may be there from now on; under the group's lock."""
+        if not lots:
+            return True
+        group.making = True
+        if not group.making_is_logged and await self._stamp(group):
+            return False
+        return group.making_is_logged
 
     def _lacking(self, group: ShareGroup) -> Steps[list[Lot]]:
         """What is subscribed to, and may not be assigned yet."""
@@ -189,8 +195,6 @@ class ShareInitialisation:
             for queue, first, end in lot
             for change in self.initial(group, queue, first, end)
         ]
-        unnoted = self._unnoted.setdefault(group.id, {})
-        unnoted.update((change.key, name) for name, change in named)
         code = await land_changes(self._landing, group.id, named, self._now_ms(), making.away)
         upto = making.landed(self._landing, lot)
         if upto and making.locked:
@@ -201,12 +205,7 @@ class ShareInitialisation:
         if code:
             making.failed = True
             _log.warning("share_partitions_not_made", group=group.id, reason=code.name)
-            return
         making.made = making.made or bool(upto)
-        for _, change in named:
-            unnoted.pop(change.key, None)
-        if not unnoted and self._unnoted.get(group.id) is unnoted:
-            del self._unnoted[group.id]
 
     def initial(self, group: ShareGroup, queue: Queue, first: int, end: int) -> list[ShareChange]:
         """What makes share partitions of a queue, first <= partition < end."""
@@ -240,11 +239,16 @@ class ShareInitialisation:
             if not await finish(work, lambda: self._there(group)):
                 return
             making = _Pass()
-            for lot in work.result:
+            async with group.lock:
+                if not self._there(group):
+                    return
+                making.failed = not await self._announce(group, work.result)
+            for lot in work.result if not making.failed else ():
                 await self._make(group, lot, making)
             async with group.lock:
                 if not self._there(group):
                     return
+                group.making = making.failed or group.unchecked
                 if making.made:
                     group.reassign()
                     if group.may_assign():

@@ -45,9 +45,12 @@ async def reset(coordinator: Coordinator, group_id: str, starts: Sequence[NewSta
     with CancelScope(shield=True):  # what is begun is done
         async with group.lock:
             try:
+                group.making = True
                 await _stamp(coordinator, group)
                 for some in slices(starts, SET_MAX):
                     await _reset_some(coordinator, group, some)
+                group.making = False
+                await _stamp(coordinator, group)
             finally:
                 if group.idle:
                     coordinator.forget(group)

@@ -36,14 +36,11 @@ class ShareRemoval:
         landing: Landing,
         lookup: Lookup,
         now_ms: Callable[[], int],
-        unnoted: Callable[[str], dict[PartitionKey, str]],
     ) -> None:
-        """`unnoted`: share partitions of a group that its rows say nothing of, with names."""
         self._shard = shard
         self._landing = landing
         self._lookup = lookup
         self._now_ms = now_ms
-        self._unnoted = unnoted
 
     def _some(self, group: str, start: bytes = b"") -> list[Initialised]:
         """The next queues that a group has share partitions of, from a key on."""
@@ -62,14 +59,17 @@ class ShareRemoval:
                 for key, data in rows:
                     yield share_rows.queue_of_share(key), share_rows.decode_initialised(data)
 
-    async def drop_all(self, group: str, version: int) -> Code:
-        """Drop all share partitions of a group whose version is raised for it."""
-        left = list(self._unnoted(group).items())
-        while left:
-            some, left = left[:SET_MAX], left[SET_MAX:]
-            changes = [(name, _drop(key, version)) for key, name in some]
-            if code := await self._land(group, changes):
+    async def drop_all(self, group: str, version: int, everywhere: bool) -> Code:
+        """Drop all share partitions of a group whose version is raised for it.
+
+        `everywhere`: of all queues, as there may be some that its rows do not tell of.
+        """
+        queues = self._lookup.all() if everywhere else iter(())
+        while some := list(islice(queues, SET_MAX)):
+            parts = [(queue.queue_id, queue.partitions) for queue in some]
+            if code := await self._drop(group, version, parts):
                 return code
+            queues = self._lookup.all(some[-1].name + "\0")
         start, pace = b"", Pace()
         while found := self._some(group, start):
             await pace.step()
@@ -79,13 +79,18 @@ class ShareRemoval:
         return Code.NONE
 
     async def drop(self, group: str, version: int, queues: list[Initialised]) -> Code:
-        """Drop the share partitions of some queues, `SET_MAX` at most."""
+        """Drop the share partitions of some queues, `SET_MAX` at most, and their rows."""
+        if code := await self._drop(group, version, queues):
+            return code
+        return await self._forget(group, version, [queue_id for queue_id, _ in queues])
+
+    async def _drop(self, group: str, version: int, queues: list[Initialised]) -> Code:
         pace, changes = Pace(), self._drops(version, queues)
         while some := list(islice(changes, SET_MAX)):
             await pace.step()
             if code := await self._land(group, some):
                 return code
-        return await self._forget(group, version, [queue_id for queue_id, _ in queues])
+        return Code.NONE
 
     def _drops(self, version: int, queues: list[Initialised]) -> Iterator[tuple[str, ShareChange]]:
         for queue_id, partitions in queues:

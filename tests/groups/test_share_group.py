@@ -486,15 +486,34 @@ async def test_a_deletion_that_was_broken_off_is_ended_by_who_comes_next() -> No
     assert not stage.rows(RowKind.GROUP)
 
 
-async def test_share_partitions_that_could_not_be_noted_go_with_the_group() -> None:
-    stage = Stage("q")
+@pytest.mark.parametrize("takeovers", range(3))
+async def test_share_partitions_that_no_row_tells_of_go_with_the_group(takeovers: int) -> None:
+    """FAULT: they stayed, and a later group of that id began where they were left."""
+    stage = Stage("q", "r")
     end = without(stage, Kind.SHARE_QUEUES)
     await stage.beat(JOIN)
     end()
     assert stage.rows(RowKind.SHARE_PARTITION)
+    for number in range(takeovers):
+        stage.take_over()
+        if number:  # it wants another queue by then
+            await stage.beat(replace(JOIN, member_epoch=2, topics=("r",)))
     await stage.beat(LEAVE)
     assert await stage.coordinator.delete("g") == Code.NONE
     assert not stage.rows(RowKind.SHARE_PARTITION)
+
+
+async def test_a_deletion_looks_at_all_queues_only_where_it_must() -> None:
+    stage = Stage("q", "r")
+    await stage.beat(JOIN)
+    await stage.beat(LEAVE)
+    before = len(stage.logged(Kind.SHARE_SET))
+    assert await stage.coordinator.delete("g") == Code.NONE
+    await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 0, 5)])
+    assert await stage.coordinator.delete("g") == Code.NONE
+    sets = [SetShares.decode(envelope).changes for envelope in stage.logged(Kind.SHARE_SET)]
+    drops = [one.key[0] for some in sets[before:] for one in some if one.action == ShareAction.DROP]
+    assert drops == [stage.queue("q").queue_id] * 2
 
 
 async def test_an_initialisation_that_comes_late_changes_nothing() -> None:
