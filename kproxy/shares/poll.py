@@ -95,6 +95,7 @@ class SharePoll:
         """The partitions' parts of the answer."""
         session, source = self._session, self._source
         deadline = anyio.current_time() + self._limits.max_wait_s
+        session.look_at_full()
         try:
             while True:
                 await source.answer_memory.wait_for_room()
@@ -191,6 +192,8 @@ class SharePoll:
         dirty.pop(followed, None)
         if readable is None:
             share.waiters[followed] = None
+            if not share.window.has_room(settings.record_locks_max):
+                self._session.full.add(followed)
             return
         _within(readable, seen.bytes_left if seen.found else max(1, seen.bytes_left))
         if self._acquire(followed, share, readable, seen) and share.has_more:

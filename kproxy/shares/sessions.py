@@ -48,6 +48,7 @@ class ShareSession:
         self.partitions: dict[Ident, Followed] = {}
         self.dirty: dict[Followed, None] = {}
         self.told: set[Followed] = set()  # of those the ones that only this session was told of
+        self.full: set[Followed] = set()  # that had no room: their group may have more by now
         self.ended = False
         self.releases = True  # what its member holds, once it has ended
         self._event: anyio.Event | None = None
@@ -56,6 +57,11 @@ class ShareSession:
         """A poll begins to wait: an event that is set when there may be something."""
         self._event = anyio.Event()
         return self._event
+
+    def look_at_full(self) -> None:
+        """Settings may have changed since: they are looked at once in each poll."""
+        self.dirty.update(dict.fromkeys(self.full))
+        self.full.clear()
 
     def stop_waiting(self) -> None:
         self._event = None
@@ -148,6 +154,7 @@ class ShareSessions:
             self._partitions -= 1
             session.dirty.pop(followed, None)
             session.told.discard(followed)
+            session.full.discard(followed)
             self.locate(followed, None)
 
     def locate(self, followed: Followed, share: SharePartition | None) -> None:

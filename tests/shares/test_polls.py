@@ -238,14 +238,30 @@ async def test_a_session_gives_back_what_its_member_holds_unless_it_was_opened_a
         tasks.cancel_scope.cancel()
 
 
-async def test_a_full_window_takes_acknowledgements_and_gives_nothing_new() -> None:
-    client = await a_queue(300)
+async def lock(client: Client, records: int) -> None:
+    """So many records, at most, in a window."""
     await client.call(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1,
         {"resources": [{"resource_type": 32, "resource_name": GROUP, "configs": [
-            {"name": "share.partition.max.record.locks", "config_operation": 0, "value": "100"}
+            {"name": "share.partition.max.record.locks", "config_operation": 0,
+             "value": str(records)}
         ]}], "validate_only": False},
     )  # fmt: skip
+
+
+async def test_a_larger_window_is_used_by_who_found_no_room() -> None:
+    client = await a_queue(300)
+    await lock(client, 100)
+    one = Member(client, "one")
+    assert await one.given(records=100) == [(0, 99, 1)]
+    assert await one.given() == []
+    await lock(client, 200)
+    assert await one.given(records=50) == [(100, 149, 1)]
+
+
+async def test_a_full_window_takes_acknowledgements_and_gives_nothing_new() -> None:
+    client = await a_queue(300)
+    await lock(client, 100)
     one, other = Member(client, "one"), Member(client, "other")
     assert await one.given(records=100) == [(0, 99, 1)]
     assert await other.given() == []
