@@ -243,12 +243,14 @@ public class Shares {
             var said = new ArrayList<AcknowledgeType>();
             for (var one : records) {
                 int number = random.nextInt(100);
+                if (Integer.parseInt(one.value()) % 100 == 0) number = 80;  // poison
                 said.add(number < 75 ? AcknowledgeType.ACCEPT : number < 92 ? AcknowledgeType.RELEASE : AcknowledgeType.REJECT);
                 var record = key(one.topic(), one.partition(), one.offset());
                 waiting.add(record);
                 note("says", record, said.get(said.size() - 1));
             }
             writeNotes();
+            if (!records.isEmpty()) Thread.sleep(random.nextInt(200));
             for (int i = 0; i < records.size(); i++) member.acknowledge(records.get(i), said.get(i));
             member.commitSync();
             for (long until = System.currentTimeMillis() + 5000; !waiting.isEmpty() && System.currentTimeMillis() < until;)

@@ -181,11 +181,11 @@ class Work:
         return self.log.read_text(errors="replace")[-6000:]
 
 
-def compiled(directory: Path) -> Path:
-    """A directory with the classes of the Java program: it is started often."""
+def compiled(directory: Path, program: Path = JAVA_PROGRAM) -> Path:
+    """A directory with the classes of a Java program: it is started often."""
     need(KAFKA_LIBS.exists(), "Kafka's libraries: make kafka-libs")
     subprocess.run(
-        [need_program("javac"), "-cp", f"{KAFKA_LIBS}/*", "-d", str(directory), str(JAVA_PROGRAM)],
+        [need_program("javac"), "-cp", f"{KAFKA_LIBS}/*", "-d", str(directory), str(program)],
         check=True, timeout=120,
     )  # fmt: skip
     return directory

@@ -1,6 +1,7 @@
 """Share groups of Kafka's Java client: `Shares.java` says what each step gives.
 
-A real Kafka says the same, but for the offset: that is where the last acknowledgement but one left it.
+A real Kafka says the same, but for the offset: that is where the last acknowledgement but one left
+it.
 """
 
 from pathlib import Path

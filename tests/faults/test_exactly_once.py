@@ -8,7 +8,6 @@ records must find each record once, in its queue's order, and nothing of an abor
 import random
 import signal
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,12 +18,10 @@ from confluent_kafka import Producer
 
 from tests.clients.exactly_once import Work, compiled, problems
 from tests.clients.transactions import UNCOMMITTED, settle, write
-from tests.harness import Served, eventually, free_port
-from tests.real_kafka import Kafka
-from tests.workers import Workers
+from tests.faults.servers import Servers, disturbed
 
 FLAGS = ("--group-initial-rebalance-delay-ms", "200")
-QUEUES, WORKERS, SHARDS = 4, 3, 8
+QUEUES = 4
 SESSION_S = 6
 SETTLED_S = 60
 
@@ -44,96 +41,11 @@ SHORT = Size(3_000, 20, 50, 5, 0.5, 120)
 LONG = Size(100_000, 100, 100, 40, 1.0, 1200)
 
 
-class Servers(ABC):
-    """What clients are connected to, and how it is disturbed."""
-
-    address: str
-
-    @abstractmethod
-    def kill(self, rng: random.Random) -> None:
-        """kill -9, and start again."""
-
-    @abstractmethod
-    def stop_one(self) -> None:
-        """Stop a process until others do its work, and wake it."""
-
-    def wait_ready(self) -> None:
-        """Until all of it works."""
-        return
-
-
-class Embedded(Servers):
-    """One process, which is killed or stands still."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._port = directory, free_port()
-        self._server = self._start()
-        self.address = f"127.0.0.1:{self._port}"
-
-    def _start(self) -> Served:
-        return Served(self._directory, *FLAGS, port=self._port).wait_ready()
-
-    def kill(self, rng: random.Random) -> None:
-        self._server.kill()
-        time.sleep(rng.random())
-        self._server = self._start()
-
-    def stop_one(self) -> None:
-        self._server.process.send_signal(signal.SIGSTOP)
-        time.sleep(2)
-        self._server.process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        code = self._server.stop()
-        assert code == 0, "".join(self._server.raw[-50:])
-        assert not self._server.faults(), self._server.faults()
-
-
-class OnKafka(Servers):
-    """Several workers."""
-
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
-        self.address = workers.address
-
-    def kill(self, rng: random.Random) -> None:
-        index = rng.randrange(WORKERS)
-        self._workers.workers[index].kill()
-        time.sleep(rng.random())
-        self._workers.again(index)
-
-    def stop_one(self) -> None:
-        self.wait_ready()
-        stopped, *others = self._workers.workers
-        its_own = stopped.served_shards()
-        stopped.process.send_signal(signal.SIGSTOP)
-        try:
-            eventually(
-                lambda: its_own <= set().union(*(one.served_shards() for one in others)),
-                SESSION_S + 10,
-            )
-        finally:
-            stopped.process.send_signal(signal.SIGCONT)
-
-    def wait_ready(self) -> None:
-        for worker in self._workers.workers:
-            worker.wait_ready(60)
-        self._workers.wait_served(60)
-
-
 @pytest.fixture(params=["embedded", "kafka"])
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    if request.param == "embedded":
-        server = Embedded(tmp_path / "data")
-        try:
-            yield server
-        finally:
-            server.close()
-    else:
-        kafka: Kafka = request.getfixturevalue("kafka")
-        workers = Workers(kafka, tmp_path, *FLAGS, count=WORKERS, shards=SHARDS)
-        with workers.running():
-            yield OnKafka(workers)
+    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
+    with disturbed(tmp_path, kafka, *FLAGS) as running:
+        yield running
 
 
 def disturb(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:

@@ -1,0 +1,169 @@
+"""Queues with numbered records, and the members of a share group that work on them and die."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Message, Producer, TopicPartition
+
+from tests.clients.share_notes import History, Letter, Record, read
+from tests.clients.transactions import UNCOMMITTED, WAIT_S, create, messages
+from tests.faults.servers import Servers
+from tests.harness import KAFKA_LIBS, ROOT, SHORT_LIVED_JAVA, need_program
+
+JAVA_PROGRAM = ROOT / "tests" / "clients" / "Shares.java"
+_DESCRIBE_OFFSETS = 90
+_BATCH = 10  # records of a partition that are written at once
+
+
+class Work:
+    """What a group has to do, who does it, and what they wrote down."""
+
+    def __init__(
+        self, servers: Servers, group: str, directory: Path, queues: int, partitions: int
+    ) -> None:
+        self._servers, self.group = servers, group
+        self.queues = [f"{group}-{number}" for number in range(queues)]
+        self.partitions = partitions
+        self.dead_letters = f"dlq.{group}"
+        self.directory = directory
+        self.written: dict[Record, str] = {}
+        self.killed = self.ended = 0
+        self._log = directory / "members.log"
+        self._members: dict[str, subprocess.Popen[bytes]] = {}
+        self._clients: dict[str, str] = {}
+        self._born: dict[str, float] = {}
+        self._incarnations = 0
+        self._seen: dict[Path, int] = {}
+        self._lines = 0
+        create(servers.address, *self.queues, self.dead_letters, partitions=partitions)
+
+    # -- records
+
+    def fill(self, records: int) -> None:
+        """Write so many more, in small batches."""
+        producer = Producer(
+            {"bootstrap.servers": self._servers.address, "enable.idempotence": True, "linger.ms": 5,
+             "batch.num.messages": _BATCH, "log_level": 0, "retry.backoff.ms": 20,
+             "reconnect.backoff.max.ms": 200}
+        )  # fmt: skip
+
+        def delivered(error: Any, message: Message) -> None:
+            assert error is None, error
+            record = message.topic() or "", message.partition() or 0, message.offset() or 0
+            self.written[record] = (message.value() or b"").decode()
+
+        first = len(self.written)
+        for number in range(first, first + records):
+            batch = number // _BATCH
+            queue, partition = batch % len(self.queues), batch // len(self.queues)
+            producer.produce(
+                self.queues[queue], b"%d" % number, partition=partition % self.partitions,
+                on_delivery=delivered,
+            )  # fmt: skip
+        assert producer.flush(2 * WAIT_S) == 0
+        assert len(self.written) == first + records
+
+    def lag(self) -> int:
+        """Records that the group is not done with, as its coordinator says; negative: unknown."""
+        try:
+            with self._servers.wire(self.group) as wire:
+                asked = {"groups": [{"group_id": self.group, "topics": None}]}
+                (answer,) = wire.call(_DESCRIBE_OFFSETS, 1, asked).groups
+        except (OSError, KeyError):  # while a shard has no owner
+            return -1
+        parts = [part for topic in answer.topics for part in topic.partitions]
+        if answer.error_code or len(parts) < len(self.queues) * self.partitions:
+            return -1
+        lags = [-1 if part.error_code else part.lag for part in parts]
+        return -1 if min(lags) < 0 else sum(lags)
+
+    def letters(self) -> list[Letter]:
+        """Dead letters that are there."""
+        parts = [TopicPartition(self.dead_letters, index, 0) for index in range(self.partitions)]
+        found = []
+        for (_, partition), some in messages(self._servers.address, parts, UNCOMMITTED).items():
+            for one in some:
+                said = {name: bytes(value or b"").decode() for name, value in one.headers() or ()}
+                about = {name.removeprefix("__dlq.errors."): value for name, value in said.items()}
+                assert about["group"] == self.group
+                record = about["topic"], int(about["partition"]), int(about["offset"])
+                assert record[1] == partition
+                found.append(
+                    Letter(record, about["kproxy.dlq.cause"], int(about["delivery.count"]),
+                           (one.value() or b"").decode())
+                )  # fmt: skip
+        return found
+
+    # -- members
+
+    def start(self, client: str, count: int) -> None:
+        for _ in range(count):
+            slot = f"{client}-{len(self._members)}"
+            self._clients[slot] = client
+            self._begin(slot)
+
+    def _begin(self, slot: str) -> None:
+        self._incarnations += 1
+        if self._clients[slot] == "java":
+            command = [
+                need_program("java"), "-Xmx64m", *SHORT_LIVED_JAVA,
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+                "-cp", f"{KAFKA_LIBS}/*:{self.directory}", "Shares", "work",
+            ]  # fmt: skip
+        else:
+            command = [sys.executable, "-m", "tests.clients.share_work"]
+        notes = self.directory / f"{self._incarnations}-{slot}.notes"
+        command += [
+            self._servers.address, self.group, str(notes), str(self._incarnations), *self.queues,
+        ]  # fmt: skip
+        with self._log.open("ab") as out:
+            self._members[slot] = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+        self._born[slot] = time.monotonic()
+
+    @property
+    def slots(self) -> list[str]:
+        return list(self._members)
+
+    def kill(self, *slots: str) -> None:
+        for slot in slots:
+            self._members[slot].kill()
+        self.killed += len(slots)
+
+    def pause(self, slot: str, seconds: float) -> None:
+        self._members[slot].send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self._members[slot].send_signal(signal.SIGCONT)
+
+    def revive(self) -> None:
+        """Start again who has ended, by itself or not, but none twice in a second."""
+        for slot, process in self._members.items():
+            if process.poll() is not None and time.monotonic() > self._born[slot] + 1:
+                self.ended += 1
+                self._begin(slot)
+
+    def close(self) -> None:
+        for process in self._members.values():
+            process.kill()
+            process.wait(30)
+
+    # -- notes
+
+    def notes(self) -> int:
+        """Lines that were written so far."""
+        for path in self.directory.glob("*.notes"):
+            with path.open("rb") as file:
+                file.seek(self._seen.get(path, 0))
+                more = file.read()
+            self._seen[path] = self._seen.get(path, 0) + len(more)
+            self._lines += more.count(b"\n")
+        return self._lines
+
+    def history(self) -> History:
+        return read(self.directory)
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]

@@ -1,0 +1,154 @@
+"""A work queue while members and servers die: each record ends once, and what was answered stays.
+
+Ten members of a share group accept, release and reject records at random, and write down all that
+happens to them. Every few hundred records one of them is killed, or stopped until its records have
+gone to others, and so are the servers; once all of them die at the same moment. Afterwards their
+notes and the dead letters are held against each other, record by record
+(`tests/clients/share_notes.py`).
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.clients.exactly_once import compiled
+from tests.clients.share_notes import REFUSED, History, problems
+from tests.clients.shares import FLAGS as AT_ONCE
+from tests.clients.shares import configure, drain, member, produce
+from tests.clients.test_dead_letters import enable
+from tests.faults.servers import Servers, disturbed
+from tests.faults.sharing import JAVA_PROGRAM, Work
+from tests.harness import eventually
+
+FLAGS = (
+    *AT_ONCE, "--group-share-session-timeout-ms", "3000",
+    "--group-share-min-session-timeout-ms", "1000",
+    "--group-share-heartbeat-interval-ms", "500",
+    "--group-share-min-heartbeat-interval-ms", "100",
+)  # fmt: skip
+QUEUES, PARTITIONS = 3, 2
+LOCK_S = 1.5
+LIMIT = 6  # deliveries of a record
+MARK = b"the end"
+SETTLED_S = 60
+
+
+class Size(NamedTuple):
+    """How much there is to do, and under how many disturbances."""
+
+    records: int
+    disturbances: int
+    limit_s: float
+
+
+SHORT = Size(3_000, 7, 300)
+LONG = Size(100_000, 56, 3600)
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
+    with disturbed(tmp_path, kafka, *FLAGS) as running:
+        yield running
+
+
+def disturbances(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:
+    """One of each, in an order of their own."""
+
+    def kill_member() -> None:
+        work.kill(rng.choice(work.slots))
+
+    def stop_member() -> None:
+        """It goes on with records that others have by then."""
+        work.pause(rng.choice(work.slots), 2 * LOCK_S)
+
+    def kill_server() -> None:
+        servers.kill(rng)
+
+    def kill_all() -> None:
+        """Members that come after it hold nothing of what was before it."""
+        work.kill(*work.slots)
+        servers.kill(rng)
+
+    every = [
+        kill_member, stop_member, kill_server, servers.stop_one, kill_all, stop_member, kill_server,
+    ]  # fmt: skip
+    rng.shuffle(every)
+    return every
+
+
+def wait(work: Work, done: Callable[[], bool], until: float) -> None:
+    while not done():
+        work.revive()
+        assert time.monotonic() < until, (work.lag(), work.last_words())
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
+def test_each_record_ends_once(servers: Servers, tmp_path: Path, size: Size) -> None:
+    rng = random.Random(23)
+    directory = tmp_path / "notes"
+    directory.mkdir()
+    compiled(directory, JAVA_PROGRAM)
+    group = "work"
+    work = Work(servers, group, directory, QUEUES, PARTITIONS)
+    enable(servers.address, work.dead_letters)
+    configure(
+        servers.address, group, share_record_lock_duration_ms=int(LOCK_S * 1000),
+        share_delivery_count_limit=LIMIT, errors_deadletterqueue_topic_name=work.dead_letters,
+        errors_deadletterqueue_copy_record_enable="true",
+    )  # fmt: skip
+    until = time.monotonic() + size.limit_s
+    with ThreadPoolExecutor(1) as pool, closing(work):
+        work.start("librdkafka", 8)
+        work.start("java", 2)
+        left: list[Callable[[], None]] = []
+        each = size.records // size.disturbances
+        for _ in range(size.disturbances):
+            servers.wait_ready()
+            busy = work.notes() + each // 2
+            filled = pool.submit(work.fill, each)
+            wait(work, lambda busy=busy: work.notes() >= busy, until)  # type: ignore[misc]
+            left = left or disturbances(work, servers, rng)
+            left.pop()()
+            filled.result()
+        servers.wait_ready()
+        wait(work, lambda: work.lag() == 0, until)
+    history = work.history()
+
+    def found() -> list[str]:
+        return problems(history, work.written, LIMIT, work.letters())
+
+    with suppress(AssertionError):  # dead letters are sent after their records are done with
+        eventually(lambda: not found(), SETTLED_S)
+    assert found() == [], work.last_words()
+    check_it_was_disturbed(history, work)
+    assert given_after_all(servers.address, work) == []
+    assert found() == []
+    assert work.lag() == 0
+
+
+def check_it_was_disturbed(history: History, work: Work) -> None:
+    """Things went wrong while it worked: else nothing was shown."""
+    every = [one for some in history.deliveries.values() for one in some]
+    assert any(one.error == REFUSED for one in every)
+    assert any(one.said and not one.is_done for one in every)
+    assert {one.count for one in every} == set(range(1, LIMIT + 1))
+    assert {letter.cause for letter in work.letters()} == {"rejected", "delivery limit"}
+    assert work.killed
+
+
+def given_after_all(address: str, work: Work) -> list[tuple[str, bytes]]:
+    """What a new member is given: nothing but what is written now."""
+    for queue in work.queues:
+        produce(address, queue, [MARK] * work.partitions, work.partitions)
+    marks = len(work.queues) * work.partitions
+    with closing(member(address, work.group, *work.queues)) as consumer:
+        found = drain(consumer, lambda some: sum(m.value() == MARK for m in some) >= marks)
+    return [(m.topic() or "", m.value() or b"") for m in found if m.value() != MARK]
