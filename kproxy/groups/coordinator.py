@@ -267,15 +267,23 @@ class Coordinator:
         if not code and group.idle:
             self.forget(group)
         elif code == Code.NOT_COORDINATOR or (code and assigned):
-            # The rows are the truth: read them again when somebody asks.
-            _log.warning("group_read_again", group=group.id, reason=code.name)
-            self.groups.pop(group.id, None)
-            group.end(code)
+            self._read_again(group, code)
         return code
+
+    def _read_again(self, group: Group, code: Code) -> None:
+        """The rows are the truth: read them again when somebody asks."""
+        _log.warning("group_read_again", group=group.id, reason=code.name)
+        self.groups.pop(group.id, None)
+        group.end(code)
 
     async def stamp(self, group: Group) -> Code:
         """Give a group a new version, for a caller that has its lock."""
-        return await self._log_some(group)
+        if not self.has(group):
+            return Code.NOT_COORDINATOR
+        code = await self._log_some(group)
+        if code:
+            self._read_again(group, code)
+        return code
 
     async def _log_some(self, group: Group) -> Code:
         """Log a part of what changed.

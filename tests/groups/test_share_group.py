@@ -435,6 +435,19 @@ async def test_partitions_before_one_that_is_reset_are_made_too() -> None:
     assert [stage.share("q", index).start for index in range(4)] == [0, 6, 0, 7]
 
 
+async def test_what_the_group_could_not_log_is_not_begun() -> None:
+    stage = Stage("q")
+    end = without(stage, Kind.GROUP)
+    with pytest.raises(KafkaError) as refused:
+        await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 0, 5)])
+    assert refused.value.code == Code.COORDINATOR_NOT_AVAILABLE
+    assert await stage.beat(JOIN) == Code.COORDINATOR_NOT_AVAILABLE
+    assert not stage.logged(Kind.SHARE_SET)
+    assert not stage.coordinator.groups
+    end()
+    assert await stage.beat(JOIN) == (2, "q0")
+
+
 async def test_a_group_forgets_queues() -> None:
     stage = Stage("q", "r", "s")
     await stage.beat(replace(JOIN, topics=("q", "r")))
