@@ -14,17 +14,18 @@ import anyio
 
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.loop.pace import Pace, slices
+from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.window import Pending
 from kproxy.virtual import share_rows
 from kproxy.virtual.share_commands import OWED, Cause, ChangeShares, Run, ShareRuns
+from kproxy.virtual.share_rows import CHUNK
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
-_LOGGED_MAX = 500  # partitions in one SHARE
+_COST_MAX = 500  # of one SHARE, which is applied in one turn of the loop: some milliseconds
 _TICK_S = 0.1  # what runs out within it is logged together
 _AGAIN_S = 1.0  # after the log took nothing
 
@@ -123,7 +124,7 @@ class SharePartitions:
             by_shard.setdefault(change.share.shard, []).append(change)
         tickets = []
         for shard, all_of_shard in by_shard.items():
-            for some in slices(all_of_shard, _LOGGED_MAX):
+            for some in _portions(all_of_shard):
                 ticket = self._append(shard, group, some)
                 tickets.append((ticket, some))
         return tickets
@@ -215,6 +216,23 @@ class SharePartitions:
         for group, changes in by_group.items():
             self.log(group, changes)
         by_group.clear()
+
+
+def _portions(changes: list[Change]) -> Iterator[list[Change]]:
+    """What goes into one SHARE each: a partition costs about as much as 256 of its records, or a
+    few runs."""
+    some: list[Change] = []
+    cost = 0
+    for change in changes:
+        records = sum([run.records for run in change.runs])
+        one = 1 + records // CHUNK + len(change.runs) // 4
+        if some and cost + one > _COST_MAX:
+            yield some
+            some, cost = [], 0
+        some.append(change)
+        cost += one
+    if some:
+        yield some
 
 
 def _owing(runs: list[Run], owed: int) -> list[Run]:

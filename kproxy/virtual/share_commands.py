@@ -20,7 +20,7 @@ from typing import NamedTuple
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.forms import later_form
 from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_rows import NOWHERE, Position
+from kproxy.virtual.share_rows import CHUNK, NOWHERE, Position
 from kproxy.virtual.traits import DiskUse, of_kind
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -144,11 +144,20 @@ class ShareRuns(NamedTuple):
     runs: Sequence[Run]
 
 
+def _weight_of_states(envelope: Envelope) -> int:
+    return _weight(envelope) + envelope.number // 2
+
+
 @of_kind(
-    Kind.SHARE, DiskUse.MODEST, _weight, publishes=(*_SHARE_ROWS, RowKind.DEAD_LETTER)
+    Kind.SHARE, DiskUse.MODEST, _weight_of_states,
+    publishes=(*_SHARE_ROWS, RowKind.DEAD_LETTER),
 )  # fmt: skip
 class ChangeShares(NamedTuple):
-    """States of records, as their shard's owner decided; void from anybody else."""
+    """States of records, as their shard's owner decided; void from anybody else.
+
+    The envelope's number says what is not seen by its length: about how many rows of states its
+    runs go over.
+    """
 
     group: str
     partitions: Sequence[ShareRuns]
@@ -163,7 +172,9 @@ class ChangeShares(NamedTuple):
                 _RUN.pack(first - base, records, byte, cause)
                 for first, records, byte, cause in runs
             ]
-        return Envelope(Kind.SHARE, time_ms=self.time_ms, body=b"".join(parts))
+        records = sum([run.records for one in self.partitions for run in one.runs])
+        body = b"".join(parts)
+        return Envelope(Kind.SHARE, number=records // CHUNK, time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "ChangeShares":

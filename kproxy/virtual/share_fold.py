@@ -228,12 +228,17 @@ def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
     known = share_rows.share_in(state.get, key, group)
     if partition is None or known is None or known.since_ms >= 0:
         return -1, -1
-    done = known.done
-    start = max(known.start, partition.log_start)
-    if start > known.start:
-        skipped = share_rows.states(state.get, key, group, known.start, min(start, known.end))
-        done -= skipped.translate(TERMINAL).count(1)
+    start, done = max(known.start, partition.log_start), known.done
+    if start >= known.end:
+        done = 0
+    elif start > known.start and done:
+        done -= _done_between(state, key, group, known.start, start)
     return start, max(0, partition.next_offset - start - done)
+
+
+def _done_between(state: State, key: PartitionKey, group: str, start: int, end: int) -> int:
+    found = share_rows.states(state.get, key, group, start, end)
+    return found.translate(TERMINAL).count(1)
 
 
 class _Window:

@@ -82,6 +82,7 @@ class Worker:
         self.more_to_send = anyio.Event()
         self.outgoing: list[Envelope] = []
         self.stalled_until = 0.0
+        self.claiming = False
         self.calls: set[anyio.CancelScope] = set()
         self.alive = True
         self.scope = anyio.CancelScope()
@@ -144,7 +145,9 @@ class Worker:
                 self.world.land(envelope)
                 if dice < 0.04:
                     self.give_up(envelope)
-                elif dice < 0.08:  # once more, some time; not behind a claim that follows it
+                elif (
+                    dice < 0.08 and envelope.kind != Kind.CLAIM
+                ):  # once more, some time; not behind a claim that follows it
                     most = next(
                         (at for at, one in enumerate(self.outgoing) if one.kind == Kind.CLAIM),
                         len(self.outgoing),
@@ -154,9 +157,20 @@ class Worker:
             await self.more_to_send.wait()
 
     def claim(self) -> None:
-        """As a worker does: not while it serves, as far as it knows."""
-        if not self.shard.serving and not any(one.kind == Kind.CLAIM for one in self.outgoing):
-            self.send(Claim().envelope())
+        """As a worker does: not while it serves, as far as it knows, and one after the other."""
+        if self.shard.serving or self.claiming:
+            return
+        ticket = Ticket([Claim().envelope()])
+        self.claiming = True
+
+        def done() -> None:
+            self.claiming = False
+            outcome = ticket.outcomes()[0]
+            if not outcome.code:
+                self.shard.serving, self.shard.claim_offset = True, outcome.number
+
+        ticket.add_done_callback(done)
+        self.send(ticket.envelopes[0], ticket)
 
     def give_up(self, envelope: Envelope) -> None:
         ticket = self.tickets.pop(envelope.counter, None)
@@ -174,13 +188,10 @@ class Worker:
 
     def take(self, envelope: Envelope) -> None:
         """The log's next envelope."""
-        shard, offset = self.shard, len(self.shard.log)
         mine = envelope.writer == self.number
-        if envelope.kind == Kind.CLAIM:
-            shard.serving = mine
-            if mine:
-                shard.claim_offset = offset
-        outcome = shard.apply(envelope)
+        if envelope.kind == Kind.CLAIM and not mine:
+            self.shard.serving = False
+        outcome = self.shard.apply(envelope)
         ticket = self.tickets.pop(envelope.counter, None) if mine else None
         if ticket is not None:
             ticket.set_outcomes([outcome])

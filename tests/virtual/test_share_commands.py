@@ -116,6 +116,7 @@ MANY = [(QueueId(bytes([1]) * 16), index) for index in range(SET_MAX)]
     [
         (accepted((0, 1)), 1, 10),
         (accepted((0, 500)), 1, 20),
+        (accepted((0, 4000)), 8, 20),  # FAULT: it weighed as one record does
         (accepted(*((2 * at, 1) for at in range(2000))), 200, 2000),
         (ChangeShares(
             "g", [ShareRuns(key, 1, [Run(0, 1, 10)]) for key in MANY], 1
