@@ -1,4 +1,4 @@
-"""Transactions of franz-go and sarama (Go), and of kafkajs (Node.js).
+"""Transactions of franz-go and sarama (Go), and of kafkajs (Node.js); share groups of franz-go.
 
 Each program, with its client alone: commits three transactions over three queues and aborts two
 between them; copies the records of a queue in transactions with its group's offsets, the first of
@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.shares import FLAGS as SHARE_FLAGS
+from tests.clients.shares import configure, produce, rest
 from tests.clients.transactions import UNCOMMITTED, committed_offsets, create, values
 from tests.harness import need, need_program
 from tests.workers import Site
 
 pytestmark = pytest.mark.long
 
-FLAGS = ("--group-initial-rebalance-delay-ms", "200")
+FLAGS = ("--group-initial-rebalance-delay-ms", "200", *SHARE_FLAGS)
 GO, NODE = Path(__file__).with_name("go"), Path(__file__).with_name("node")
 BUILD_S, RUN_S = 600, 120
 QUEUES, TRANSACTIONS, EACH, RECORDS, BATCH = 3, 5, 10, 200, 40  # as in the programs
@@ -52,7 +54,7 @@ def version(text: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with both Go programs."""
+    """A directory with the Go programs."""
     least = re.search(r"^go (\S+)$", (GO / "go.mod").read_text(), re.MULTILINE)
     assert least
     need_version("go", "version", least[1])
@@ -106,6 +108,21 @@ def exactly_once(site: Site, queue: str, fenced_error: str, *command: str, direc
 
 def test_franz_go(site: Site, queue: str, go: Path) -> None:
     exactly_once(site, queue, "PRODUCER_FENCED", str(go / "franz"), directory=go)
+
+
+def test_franz_go_in_a_share_group(site: Site, queue: str, go: Path) -> None:
+    """What is done there, is in go/shares/main.go."""
+    create(site.address, queue, partitions=3)
+    configure(site.address, queue)
+    produce(site.address, queue, [b"%d" % number for number in range(150)], partitions=3)
+    seen = json.loads(run(str(go / "shares"), site.address, queue, queue, "150", directory=go))
+    assert seen["refused"] == []
+    assert seen["most"] <= 5
+    assert seen["both"]
+    assert seen["counts"] == {
+        str(number): [1, 2] if number % 10 == 1 else [1] for number in range(150)
+    }
+    assert rest(site.address, queue, queue) == []
 
 
 def test_sarama(site: Site, queue: str, go: Path) -> None:
