@@ -43,6 +43,7 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
             )
             results = await acknowledging.take(said, request.budget)
         found: list[Found] = []
+        poll = None
         if body.share_session_epoch == FINAL_EPOCH:
             worker.share_sessions.end(session)
         elif not renews and body.max_records > 0 and body.max_bytes > 0:
@@ -52,7 +53,8 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
                 worker, worker.shares, worker.share_sessions, session, limits, request.budget, pins
             )
             found = await poll.run(request.next_request)
-        return _answer(worker, request, group, found, results, pins)
+        settings = worker.shares.settings(group) if poll is None else poll.settings
+        return _answer(worker, request, settings.lock_duration_ms, found, results, pins)
     except BaseException:
         pins.release()
         raise
@@ -146,7 +148,7 @@ async def _resolve(worker: Worker, request: Request, session: ShareSession) -> N
 
 
 def _answer(
-    worker: Worker, request: Request, group: str, found: list[Found],
+    worker: Worker, request: Request, lock_ms: int, found: list[Found],
     results: dict[Ident, Acknowledged], pins: Pins,
 ) -> StreamedResponse:  # fmt: skip
     leaders = Leaders(worker)
@@ -154,7 +156,6 @@ def _answer(
     by_topic: dict[bytes, list[Ident]] = {}
     for ident in dict.fromkeys([*by_ident, *results]):
         by_topic.setdefault(ident[0], []).append(ident)
-    lock_ms = worker.shares.settings(group).lock_duration_ms
     pieces: list[bytes | Stored] = []
     texts = [encoded.share_head(Code.NONE, None, lock_ms, len(by_topic))]
     for topic_id, idents in by_topic.items():

@@ -15,6 +15,7 @@ from kproxy.fetching.poll import NextRequest
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.memory_budget import MemoryBudget
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
@@ -89,7 +90,7 @@ class SharePoll:
         self._limits = limits
         self._pace = pace
         self._pins = pins
-        self._settings = shares.settings(session.group)
+        self.settings: GroupSettings  # of the last round
 
     async def run(self, next_request: NextRequest) -> list[Found]:
         """The partitions' parts of the answer."""
@@ -100,12 +101,13 @@ class SharePoll:
             while True:
                 await source.answer_memory.wait_for_room()
                 changed = session.expect_change()
-                left = deadline - anyio.current_time()
-                if left > 0 and self._limits.min_bytes > 1 and await self._too_little():
-                    next_request.wake(changed)
-                    await source.long_poll(changed, left)
-                    if not next_request.arrived:
-                        continue
+                if self._limits.min_bytes > 1:
+                    left = deadline - anyio.current_time()
+                    if left > 0 and await self._too_little():
+                        next_request.wake(changed)
+                        await source.long_poll(changed, left)
+                        if not next_request.arrived:
+                            continue
                 seen = await self._round()
                 if seen.found:
                     return await self._given(seen)
@@ -128,7 +130,7 @@ class SharePoll:
         """Whether less is available than the client waits for; nothing is acquired."""
         if self._source.stopping or self._session.ended:
             return False
-        size, settings = 0, self._settings
+        size, settings = 0, self._shares.settings(self._session.group)
         for followed in list(self._session.dirty):
             with suppress(KafkaError, Searching):
                 share = self._locate(followed)
@@ -157,7 +159,7 @@ class SharePoll:
     async def _round(self) -> _Round:
         seen = _Round(bytes_left=self._limits.max_bytes, records_left=self._limits.max_records)
         self._pace.begin()
-        self._settings = self._shares.settings(self._session.group)
+        self.settings = self._shares.settings(self._session.group)
         dirty = self._session.dirty
         for followed in list(dirty):
             if seen.records_left <= 0 or (seen.found and seen.bytes_left <= 0):
@@ -180,7 +182,7 @@ class SharePoll:
         except KafkaError as error:
             seen.found.append(Found(followed.ident, error.code, error.message))
             return
-        settings = self._settings
+        settings = self.settings
         try:
             readable = share.readable(
                 settings.read_committed, settings.record_locks_max, seen.records_left
@@ -220,7 +222,7 @@ class SharePoll:
         self, followed: Followed, share: SharePartition, readable: Readable, seen: _Round
     ) -> bool:
         """Whether anything became of what is readable."""
-        settings, asked = self._settings, self._limits
+        settings, asked = self.settings, self._limits
         limits = Limits(
             settings.delivery_count_limit, settings.record_locks_max, seen.records_left,
             asked.exact, asked.batch_size,

@@ -21,7 +21,7 @@ from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.window import Pending
 from kproxy.virtual import share_rows
 from kproxy.virtual.share_commands import OWED, Cause, ChangeShares, Run, ShareRuns
-from kproxy.virtual.share_rows import CHUNK
+from kproxy.virtual.share_rows import CHUNK, TERMINAL
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -137,7 +137,9 @@ class SharePartitions:
         ]
         command = ChangeShares(group, partitions, self._now_ms())
         ticket = shard.append([command.envelope()])
-        backoff = tuple(ms / 1000 for ms in self.settings(group).retry_backoff_ms)
+        backoff: tuple[float, ...] = ()
+        if not all(TERMINAL[run.byte] for one in changes for run in one.runs):
+            backoff = tuple(ms / 1000 for ms in self.settings(group).retry_backoff_ms)
 
         def done() -> None:
             now = self.now()
