@@ -33,6 +33,8 @@ _TO_PENDING = bytes(byte & _KEEP | _PENDING for byte in range(256))
 _TO_ACQUIRED = bytes(byte & _KEEP | _ACQUIRED for byte in range(256))
 _TO_DELAYED = bytes(byte & _KEEP | _DELAYED for byte in range(256))
 
+_GAP_MAX = 1 << 18  # archived at once beyond the end: some milliseconds of the fold
+
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 """Types of acknowledgement."""
 
@@ -132,7 +134,8 @@ class Window:
             if taken.full:
                 break
             first = max(first, self.start)
-            self._archive_gap(expected, first, taken)
+            if not self._archive_gap(expected, first, taken):
+                break
             expected = last + 1
             if not self._take_batch(first, last, taken):
                 break
@@ -143,13 +146,21 @@ class Window:
         self._move_start()
         return Acquired(taken.ranges, taken.runs, taken.redelivered, Pending(taken.archived, []))
 
-    def _archive_gap(self, first: int, end: int, taken: Taking) -> None:
+    def _archive_gap(self, first: int, end: int, taken: Taking) -> bool:
+        """Whether all of it is archived: a hole may be of a billion offsets."""
         if first >= end:
-            return
-        self._grow(end)
-        for at, upto, byte in list(self._runs_in(first, end)):
+            return True
+        most = self.end
+        if self.has_room(taken.limits.window_max):
+            most = max(first, self.end) + _GAP_MAX
+        if first >= most:
+            return False
+        upto = min(end, most)
+        self._grow(upto)
+        for at, behind, byte in list(self._runs_in(first, upto)):
             if _IS_AVAILABLE[byte]:
-                self._archive(at, upto, byte >> COUNT_SHIFT, Cause.NONE, taken)
+                self._archive(at, behind, byte >> COUNT_SHIFT, Cause.NONE, taken)
+        return upto == end
 
     def _archive(self, first: int, end: int, deliveries: int, cause: Cause, taken: Taking) -> None:
         """Once the log has it: the start does not move over what may come back."""

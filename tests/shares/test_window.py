@@ -3,7 +3,7 @@
 from math import inf
 
 from kproxy.shares.taking import Limits, Range
-from kproxy.shares.window import RELEASE, Acquired, Window
+from kproxy.shares.window import ACCEPT, RELEASE, Acquired, Window
 from kproxy.virtual.share_commands import Cause, Run
 from kproxy.virtual.share_rows import RecordState, state_byte
 
@@ -78,3 +78,32 @@ def test_what_was_taken_from_a_member_meanwhile_is_not_given_back() -> None:
     window.check("n", 0, 0)
     said = window.acknowledge(0, 0, [RELEASE], 9, 0.0)
     assert [run.byte for run in said.runs] == [state_byte(RecordState.AVAILABLE, 3)]
+
+
+def test_a_hole_of_a_billion_is_archived_piece_by_piece() -> None:
+    """FAULT: memory for each of its offsets, several times, and one command for all of them."""
+    far = 1 << 30
+    window = Window(5, bytearray())
+    taken = acquire(window, (far, far))
+    assert not taken.ranges
+    assert taken.runs == [Run(5, 1 << 18, ARCHIVED_0)]
+    again = acquire(window, (far, far))
+    assert (again.runs, again.ranges) == ([], [])  # first the log is to have that
+    window.settle(taken.archived, (), 0.0)
+    assert window.start == 5 + (1 << 18)
+    assert acquire(window, (far, far)).runs == [Run(5 + (1 << 18), 1 << 18, ARCHIVED_0)]
+
+
+def test_a_hole_behind_a_full_window_waits() -> None:
+    """FAULT: while one record was held the window grew by all that was aborted behind it."""
+    window = Window(0, bytearray())
+    assert acquire(window, (0, 99)).ranges == [Range(0, 99, 1)]
+    taken = acquire(window, (5000, 5000), member="n")
+    assert (taken.runs, taken.ranges, window.end) == ([], [], 100)
+    window.settle(window.acknowledge(0, 49, [ACCEPT], 2, 0.0), (), 0.0)
+    taken = acquire(window, (5000, 5000), member="n")
+    assert taken.runs == [Run(100, 4900, ARCHIVED_0)]
+    assert taken.ranges == []  # it is full again, until the log has that
+    window.settle(taken.archived, (), 0.0)
+    window.settle(window.acknowledge(50, 99, [ACCEPT], 2, 0.0), (), 0.0)
+    assert acquire(window, (5000, 5000), member="n").ranges == [Range(5000, 5000, 1)]

@@ -18,6 +18,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.share_commands import Cause
+from kproxy.virtual.share_fold import stands
 from kproxy.virtual.share_rows import COUNT_SHIFT, STATE_BITS, RecordState
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard
@@ -192,10 +193,11 @@ class Truth:
             row, partition = self.row((key, group)), self.shard.state.partition(key)
             assert row is not None
             assert partition is not None
-            end = partition.next_offset
-            if row.since_ms < 0 and max(row.start, partition.log_start) < end:
+            _, lag = stands(self.shard.state, key, group)
+            if lag:
+                end = partition.next_offset
                 states = share_rows.states(self.shard.state.get, key, group, row.start, end)
-                found.append(f"{group} {row}, ends at {end}: {states.hex()}")
+                found.append(f"{group} {row}, {lag} before {end}: {states.hex()}")
         return found
 
     def all_ended(self) -> None:
