@@ -6,13 +6,16 @@ from math import inf
 
 
 class Lease:
-    """That a member holds some records until a time."""
+    """That a member holds some records until a time. `number`: which acquisition gave them."""
 
-    __slots__ = ("deadline", "first", "last", "member")
+    __slots__ = ("deadline", "first", "last", "member", "number")
 
-    def __init__(self, first: int, last: int, member: str, deadline: float) -> None:
+    def __init__(self, first: int, last: int, member: str, deadline: float, number: int) -> None:
         self.first, self.last = first, last
-        self.member, self.deadline = member, deadline
+        self.member, self.deadline, self.number = member, deadline, number
+
+    def part(self, first: int, last: int) -> "Lease":
+        return Lease(first, last, self.member, self.deadline, self.number)
 
 
 def _first(lease: Lease) -> int:
@@ -50,19 +53,17 @@ class Leases:
             if lease.last >= first:
                 yield lease
 
-    def add(self, first: int, last: int, member: str, deadline: float) -> None:
-        at = bisect_right(self._all, first, key=_first)
-        self._all.insert(at, Lease(first, last, member, deadline))
+    def add(self, lease: Lease) -> None:
+        at = bisect_right(self._all, lease.first, key=_first)
+        self._all.insert(at, lease)
 
     def cut(self, first: int, last: int) -> list[Lease]:
         """Take these records out of the leases that have them; the parts that were taken."""
         taken = []
         for lease in list(self.among(first, last)):
-            taken.append(
-                Lease(max(first, lease.first), min(last, lease.last), lease.member, lease.deadline)
-            )
+            taken.append(lease.part(max(first, lease.first), min(last, lease.last)))
             if lease.first < first and lease.last > last:
-                self.add(last + 1, lease.last, lease.member, lease.deadline)
+                self.add(lease.part(last + 1, lease.last))
                 lease.last = first - 1
             elif lease.first < first:
                 lease.last = first - 1

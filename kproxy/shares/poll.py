@@ -13,6 +13,7 @@ import anyio
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.poll import NextRequest
 from kproxy.fetching.streamed_response import Pins, Stored
+from kproxy.log.base import Ticket
 from kproxy.loop.pace import Pace
 from kproxy.memory_budget import MemoryBudget
 from kproxy.metadata.group_settings import GroupSettings
@@ -69,8 +70,11 @@ class _Round:
     """What one round over the partitions has found."""
 
     found: list[Found] = field(default_factory=list)
-    redelivered: list[tuple[int, Change]] = field(default_factory=list)  # by place in `found`
-    archived: list[Change] = field(default_factory=list)
+    news: bool = False  # an error that the client does not know of
+    unlogged: list[Change] = field(default_factory=list)
+    tickets: list[tuple[Ticket, list[Change]]] = field(default_factory=list)
+    places: dict[int, tuple[int, Followed]] = field(default_factory=dict)
+    """Of what was delivered before, by the change that says so: where in `found` it is."""
     bytes_left: int = 0
     records_left: int = 0
     again: bool = False
@@ -91,40 +95,54 @@ class SharePoll:
         self._pace = pace
         self._pins = pins
         self.settings: GroupSettings  # of the last round
+        self._changed = anyio.Event()
+        self._errors: list[Found] = []
 
     async def run(self, next_request: NextRequest) -> list[Found]:
         """The partitions' parts of the answer."""
         session, source = self._session, self._source
         deadline = anyio.current_time() + self._limits.max_wait_s
-        session.look_at_full()
+        session.look_again()
         try:
             while True:
                 await source.answer_memory.wait_for_room()
-                changed = session.expect_change()
+                changed = self._expect_change()
                 if self._limits.min_bytes > 1:
                     left = deadline - anyio.current_time()
                     if left > 0 and await self._too_little():
                         next_request.wake(changed)
-                        await source.long_poll(changed, left)
+                        session.gathering += 1
+                        try:
+                            await source.long_poll(changed, left)
+                        finally:
+                            session.gathering -= 1
                         if not next_request.arrived:
                             continue
                 seen = await self._round()
-                if seen.found:
-                    return await self._given(seen)
+                if seen.found or seen.news:
+                    return [*await self._given(seen), *self._errors]
                 if seen.again:
                     await self._pace.rest()
                     continue
                 left = deadline - anyio.current_time()
                 if source.stopping or next_request.arrived or session.ended or left <= 0:
-                    return []
+                    return self._errors
                 if session.dirty:
                     await self._pace.rest()
                 else:
                     next_request.wake(changed)
                     await source.long_poll(changed, left)
         finally:
-            session.stop_waiting()
+            session.waiting.discard(self._changed)
             self._pass_on()
+
+    def _expect_change(self) -> anyio.Event:
+        """An event that is set when there may be something."""
+        waiting = self._session.waiting
+        waiting.discard(self._changed)
+        self._changed = anyio.Event()
+        waiting.add(self._changed)
+        return self._changed
 
     async def _too_little(self) -> bool:
         """Whether less is available than the client waits for; nothing is acquired."""
@@ -161,28 +179,43 @@ class SharePoll:
         self._pace.begin()
         self.settings = self._shares.settings(self._session.group)
         dirty = self._session.dirty
-        for followed in list(dirty):
-            if seen.records_left <= 0 or (seen.found and seen.bytes_left <= 0):
-                break
-            if followed in dirty:
-                self._look(followed, seen)
-            if len(seen.found) == _FOUND_MAX or (self._limits.exact and seen.found):
-                break
-            if self._pace.due:
-                self._pins.hold(one.stored for one in seen.found if one.stored is not None)
-                await self._pace.rest()
-        self._shares.log(self._session.group, seen.archived)
-        self._pins.hold(one.stored for one in seen.found if one.stored is not None)
+        try:
+            for followed in list(dirty):
+                if seen.records_left <= 0 or (seen.found and seen.bytes_left <= 0):
+                    break
+                if self._session.ended:
+                    break
+                if followed in dirty:
+                    self._look(followed, seen)
+                if len(seen.found) == _FOUND_MAX or (self._limits.exact and seen.found):
+                    break
+                if self._pace.due:
+                    self._log(seen)
+                    await self._pace.rest()
+        finally:
+            self._log(seen)
         return seen
 
+    def _log(self, seen: _Round) -> None:
+        """What became of records is on its way before anybody else has a turn."""
+        self._pins.hold(one.stored for one in seen.found if one.stored is not None)
+        changes, seen.unlogged = seen.unlogged, []
+        seen.tickets += self._shares.log(self._session.group, changes)
+
     def _look(self, followed: Followed, seen: _Round) -> None:
-        self._session.told.discard(followed)
+        session, settings = self._session, self.settings
+        session.told.discard(followed)
         try:
             share = self._locate(followed)
         except KafkaError as error:
-            seen.found.append(Found(followed.ident, error.code, error.message))
+            session.dirty.pop(followed, None)
+            session.again.add(followed)  # in the next poll: this one goes on with the others
+            if len(self._errors) < _FOUND_MAX:
+                self._errors.append(Found(followed.ident, error.code, error.message))
+            seen.news = seen.news or followed.error != error.code
+            followed.error = error.code
             return
-        settings = self.settings
+        followed.error = Code.NONE
         try:
             readable = share.readable(
                 settings.read_committed, settings.record_locks_max, seen.records_left
@@ -190,12 +223,12 @@ class SharePoll:
         except Searching:
             seen.again = True
             return
-        dirty = self._session.dirty
+        dirty = session.dirty
         dirty.pop(followed, None)
         if readable is None:
             share.waiters[followed] = None
             if not share.window.has_room(settings.record_locks_max):
-                self._session.full.add(followed)
+                session.again.add(followed)  # the group may have more room by then
             return
         _within(readable, seen.bytes_left if seen.found else max(1, seen.bytes_left))
         if self._acquire(followed, share, readable, seen) and share.has_more:
@@ -228,12 +261,13 @@ class SharePoll:
             asked.exact, asked.batch_size,
         )  # fmt: skip
         deadline = self._shares.now() + settings.lock_duration_ms / 1000
-        taken = share.acquire(self._session.member, readable, limits, deadline)
+        number = self._shares.next_number()
+        taken = share.acquire(self._session.member, readable, limits, deadline, number)
         change = Change(share, taken.runs, taken.archived if taken.archived.runs else None)
+        if taken.runs:
+            seen.unlogged.append(change)
         if not taken.ranges:
-            seen.again = bool(taken.runs)
-            if taken.runs:
-                seen.archived.append(change)
+            seen.again = seen.again or bool(taken.runs)
             return bool(taken.runs)
         self._shares.held_until(share, deadline)
         batches = overlapping(readable, taken.ranges)
@@ -241,27 +275,24 @@ class SharePoll:
         seen.bytes_left -= size
         seen.records_left -= sum([last - first + 1 for first, last, _ in taken.ranges])
         if taken.redelivered:
-            seen.redelivered.append((len(seen.found), change))
-        elif taken.runs:
-            seen.archived.append(change)
+            seen.places[id(change)] = len(seen.found), followed
         stored = Stored(batches, share.shard.segments)
         seen.found.append(Found(followed.ident, ranges=taken.ranges, stored=stored, size=size))
         return True
 
     async def _given(self, seen: _Round) -> list[Found]:
         """What was found, once the log has what it must have before that is given."""
-        if not seen.redelivered:
-            return seen.found
-        places = {id(change): place for place, change in seen.redelivered}
-        changes = [change for _, change in seen.redelivered]
-        for ticket, some in self._shares.log(self._session.group, changes):
+        for ticket, some in seen.tickets if seen.places else ():
             with suppress(KafkaError):  # each partition has its code
                 await ticket.wait()
             for change, code in zip(some, codes_of(ticket, len(some)), strict=True):
-                if code:
-                    place = places[id(change)]
+                if code and id(change) in seen.places:
+                    place, followed = seen.places[id(change)]
                     change.share.window.give_back(seen.found[place].ranges)
                     seen.found[place] = Found(seen.found[place].ident, code)
+                    change.share.waiters.pop(followed, None)
+                    self._session.dirty[followed] = None
+                    change.share.wake_next()
         return seen.found
 
 

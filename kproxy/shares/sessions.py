@@ -24,12 +24,12 @@ Ident = tuple[bytes, int]
 class Followed:
     """A partition that a session reads. `share`: None while it is not located."""
 
-    __slots__ = ("ident", "session", "share", "told")
+    __slots__ = ("error", "ident", "session", "share")
 
     def __init__(self, session: "ShareSession", ident: Ident) -> None:
         self.session, self.ident = session, ident
         self.share: SharePartition | None = None
-        self.told = Code.NONE  # the error that the client knows of
+        self.error = Code.NONE  # that the client was told of
 
     def woken(self) -> bool:
         return self.session.woken(self)
@@ -48,39 +48,34 @@ class ShareSession:
         self.partitions: dict[Ident, Followed] = {}
         self.dirty: dict[Followed, None] = {}
         self.told: set[Followed] = set()  # of those the ones that only this session was told of
-        self.full: set[Followed] = set()  # that had no room: their group may have more by now
+        self.again: set[Followed] = set()  # those that each poll looks at once
+        self.waiting: set[anyio.Event] = set()  # polls: mostly one
+        self.gathering = 0  # of them those that wait for more than there may be
         self.ended = False
         self.releases = True  # what its member holds, once it has ended
-        self._event: anyio.Event | None = None
+        self.ended_at = 0  # what was acquired later is not this session's
 
-    def expect_change(self) -> anyio.Event:
-        """A poll begins to wait: an event that is set when there may be something."""
-        self._event = anyio.Event()
-        return self._event
+    def look_again(self) -> None:
+        """A poll begins. Of some it is not told when they change: settings of their group, say."""
+        self.dirty.update(dict.fromkeys(self.again))
+        self.again.clear()
 
-    def look_at_full(self) -> None:
-        """Settings may have changed since: they are looked at once in each poll."""
-        self.dirty.update(dict.fromkeys(self.full))
-        self.full.clear()
-
-    def stop_waiting(self) -> None:
-        self._event = None
-
-    def finish(self) -> None:
-        """A poll that waits ends."""
-        self.ended = True
-        if self._event is not None:
-            self._event.set()
+    def finish(self, number: int) -> None:
+        """Polls that wait end."""
+        self.ended, self.ended_at = True, number
+        for event in self.waiting:
+            event.set()
 
     def woken(self, followed: Followed) -> bool:
         """Whether a poll waits that looks at it now."""
         if self.ended:
             return False
         self.dirty[followed] = None
-        if self._event is None:
-            return False
+        for event in self.waiting:
+            event.set()
+        if len(self.waiting) <= self.gathering:
+            return False  # one that waits for more than this may leave it to others
         self.told.add(followed)
-        self._event.set()
         return True
 
     def follow(self, ident: Ident) -> None:
@@ -143,7 +138,11 @@ class ShareSessions:
         return session
 
     def follow(self, session: ShareSession, ident: Ident) -> None:
+        """Raises KafkaError: there is no room for more, or the session has ended meanwhile."""
+        if session.ended:
+            raise KafkaError(Code.SHARE_SESSION_NOT_FOUND)
         if ident not in session.partitions:
+            self.check_room(1)
             session.follow(ident)
             self._partitions += 1
 
@@ -154,13 +153,13 @@ class ShareSessions:
             self._partitions -= 1
             session.dirty.pop(followed, None)
             session.told.discard(followed)
-            session.full.discard(followed)
+            session.again.discard(followed)
             self.locate(followed, None)
 
     def locate(self, followed: Followed, share: SharePartition | None) -> None:
         """Note which share partition an ident means now; None: there is none."""
         before = followed.share
-        if before is share:
+        if before is share or (share is not None and followed.session.ended):
             return
         followed.share = share
         if share is not None:
@@ -186,7 +185,7 @@ class ShareSessions:
         """Nothing is given to it any more; `run` gives back what its member holds."""
         if session.ended:
             return
-        session.finish()
+        session.finish(self._shares.next_number())
         if self._sessions.get((session.group, session.member)) is session:
             del self._sessions[session.group, session.member]
         self._leave_connection(session)
@@ -223,7 +222,7 @@ class ShareSessions:
             share = followed.share
             if share is not None:
                 if session.releases and share.is_current:
-                    pending = share.window.release(session.member, limit)
+                    pending = share.window.release(session.member, limit, session.ended_at)
                     if pending.runs:
                         changes.append(Change(share, pending.runs, pending))
                 self.locate(followed, None)

@@ -170,8 +170,10 @@ class SharePartition:
             for producer_id, first, marker in aborted
         )
 
-    def acquire(self, member: str, readable: Readable, limits: Limits, deadline: float) -> Acquired:
-        return self.window.acquire(member, readable.spans, readable.end, limits, deadline)
+    def acquire(
+        self, member: str, readable: Readable, limits: Limits, deadline: float, number: int
+    ) -> Acquired:
+        return self.window.acquire(member, readable.spans, readable.end, limits, deadline, number)
 
     @property
     def has_more(self) -> bool:

@@ -53,7 +53,7 @@ class SharePartitions:
         self._now_ms = now_ms
         self._shares: dict[tuple[str, PartitionKey], SharePartition] = {}
         self._timers: list[tuple[float, int, SharePartition]] = []
-        self._numbers = count()
+        self._numbers = count(1)
         self._sooner = anyio.Event()
 
     def __len__(self) -> int:
@@ -61,6 +61,10 @@ class SharePartitions:
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._shares.values())
+
+    def next_number(self) -> int:
+        """Of what is acquired, and of sessions' ends: which came first."""
+        return next(self._numbers)
 
     def now(self) -> float:
         """Seconds of the loop's clock, by which locks run out."""

@@ -121,7 +121,7 @@ class Window:
 
     def acquire(
         self, member: str, batches: Iterable[tuple[int, int]], end: int, limits: Limits,
-        deadline: float,
+        deadline: float, number: int = 0,
     ) -> Acquired:  # fmt: skip
         """Give a member what is available of some batches (first and last offset, ascending).
 
@@ -142,7 +142,7 @@ class Window:
         else:
             self._archive_gap(expected, end, taken)
         for found in taken.ranges:
-            self._leases.add(found.first, found.last, member, deadline)
+            self._leases.add(Lease(found.first, found.last, member, deadline, number))
         self._move_start()
         return Acquired(taken.ranges, taken.runs, taken.redelivered, Pending(taken.archived, []))
 
@@ -283,7 +283,8 @@ class Window:
             return
         if kind == RENEW:
             for part in self._leases.cut(first, last):
-                self._leases.add(part.first, part.last, part.member, deadline)
+                part.deadline = deadline
+                self._leases.add(part)
             return
         pending.held.extend(self._leases.cut(first, last))
         self._decide(first, last, kind, deliveries_max, pending)
@@ -341,7 +342,7 @@ class Window:
             first = max(lease.first, self.start)
             if first <= lease.last:
                 self._translate(first, lease.last + 1, _TO_ACQUIRED)
-                self._leases.add(first, lease.last, lease.member, lease.deadline)
+                self._leases.add(lease.part(first, lease.last))
 
     # -- giving back
 
@@ -363,9 +364,9 @@ class Window:
         late = self._leases.take(lambda lease: lease.deadline <= now)
         return self._release(late, deliveries_max)
 
-    def release(self, member: str, deliveries_max: int) -> Pending:
-        """Take from a member all that it holds."""
-        mine = self._leases.take(lambda lease: lease.member == member)
+    def release(self, member: str, deliveries_max: int, before: float = inf) -> Pending:
+        """Take from a member all that it got by acquisitions with a number below `before`."""
+        mine = self._leases.take(lambda lease: lease.member == member and lease.number < before)
         return self._release(mine, deliveries_max)
 
     def _release(self, leases: list[Lease], deliveries_max: int) -> Pending:
