@@ -26,8 +26,8 @@ async def handle(worker: Worker, request: Request) -> bytes:
         topic_id = topic_id_of(topic)
         for part in topic.partitions:
             said.append(((topic_id, part.partition_index), said_of(part)))
-        if request.budget.due:
-            await request.budget.rest()
+            if request.budget.due:
+                await request.budget.rest()
     renews = bool(getattr(body, "is_renew_ack", False))
     acknowledging = Acknowledging(shares, worker.partition, group, member, renews=renews)
     try:
@@ -36,10 +36,10 @@ async def handle(worker: Worker, request: Request) -> bytes:
         if body.share_session_epoch == FINAL_EPOCH:
             worker.share_sessions.end(session)
     lock_ms = shares.settings(group).lock_duration_ms
-    return _answer(worker, request, lock_ms, results)
+    return await _answer(worker, request, lock_ms, results)
 
 
-def _answer(
+async def _answer(
     worker: Worker, request: Request, lock_ms: int, results: dict[Ident, Acknowledged]
 ) -> bytes:
     leaders = Leaders(worker)
@@ -48,8 +48,11 @@ def _answer(
         leader = leaders.of(ident, code)
         part = encoded.acknowledged_partition(ident[1], code, message, leader)
         by_topic.setdefault(ident[0], []).append(part)
+        await request.budget.step(len(part))
     parts = [encoded.acknowledge_head(request.version, Code.NONE, None, lock_ms, len(by_topic))]
     for topic_id, some in by_topic.items():
         parts += [encoded.share_topic_head(topic_id, len(some)), *some, encoded.TAIL]
+        if request.budget.due:
+            await request.budget.rest()
     parts.append(encoded.endpoints(leaders.nodes))
     return b"".join(parts)

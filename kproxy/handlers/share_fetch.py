@@ -54,7 +54,7 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
             )
             found = await poll.run(request.next_request)
         settings = worker.shares.settings(group) if poll is None else poll.settings
-        return _answer(worker, request, settings.lock_duration_ms, found, results, pins)
+        return await _answer(worker, request, settings.lock_duration_ms, found, results, pins)
     except BaseException:
         pins.release()
         raise
@@ -79,8 +79,8 @@ async def _session(
             wanted.append(ident)
             if part.acknowledgement_batches:
                 said.append((ident, said_of(part)))
-        if request.budget.due:
-            await request.budget.rest()
+            if request.budget.due:
+                await request.budget.rest()
     if epoch == FIRST_EPOCH:
         if said:
             raise KafkaError(Code.INVALID_REQUEST)
@@ -98,8 +98,8 @@ async def _session(
         topic_id = topic_id_of(topic)
         for index in topic.partitions:
             sessions.forget(session, (topic_id, index))
-        if request.budget.due:
-            await request.budget.rest()
+            if request.budget.due:
+                await request.budget.rest()
     return session, said
 
 
@@ -147,7 +147,7 @@ async def _resolve(worker: Worker, request: Request, session: ShareSession) -> N
 # -- the answer
 
 
-def _answer(
+async def _answer(
     worker: Worker, request: Request, lock_ms: int, found: list[Found],
     results: dict[Ident, Acknowledged], pins: Pins,
 ) -> StreamedResponse:  # fmt: skip
@@ -173,6 +173,8 @@ def _answer(
                 pieces += b"".join(texts), part.stored
                 texts = []
             texts.append(encoded.share_partition_tail(part.ranges))
+            if request.budget.due:
+                await request.budget.rest()
         texts.append(encoded.TAIL)
     texts.append(encoded.endpoints(leaders.nodes))
     pieces.append(b"".join(texts))

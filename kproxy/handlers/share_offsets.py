@@ -79,6 +79,7 @@ async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str
             parts.append(part)
             await request.budget.step(_PART_BYTES)
         topics.append({"topic_name": name, "topic_id": _id_of(queue), "partitions": parts})
+        await request.budget.step(_PART_BYTES)
     await look(worker, asked.group_id, slots)
     return topics
 
@@ -148,6 +149,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
                 await request.budget.step(_PART_BYTES)
             label = {"topic_name": topic.topic_name, "topic_id": _id_of(queue)}
             topics.append(label | {"partitions": parts})
+            await request.budget.step(_PART_BYTES)
         await share_offsets.reset(coordinator, body.group_id, starts)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "responses": ()}
@@ -164,8 +166,11 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             raise KafkaError(Code.INVALID_GROUP_ID, _INVALID_GROUP)
         coordinator = coordinator_of(worker, body.group_id)
         await worker.routes.wait_for_catalogue(topic.topic_name for topic in body.topics)
-        named = [(topic.topic_name, worker.catalogue.find(topic.topic_name))
-                 for topic in body.topics]  # fmt: skip
+        named = []
+        for topic in body.topics:
+            named.append((topic.topic_name, worker.catalogue.find(topic.topic_name)))
+            if request.budget.due:
+                await request.budget.rest()
         queues = [queue for _, queue in named if queue is not None]
         dropped = await share_offsets.forget(coordinator, body.group_id, queues)
     except KafkaError as error:

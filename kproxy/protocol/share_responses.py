@@ -15,6 +15,8 @@ _CODE = struct.Struct(">h")
 _PARTITION = struct.Struct(">ih")
 _ACQUIRED = struct.Struct(">qqhB")
 _LEADER = b"\0\0\0\0\0\0\0\0\0"  # id 0, epoch 0, no tags: nobody else leads
+_SOUND = b"\0\0\0"  # code 0, no message
+_SOUND_FETCHED = _SOUND + _SOUND + _LEADER
 
 TAIL = b"\0"
 """What follows a partition, a topic's partitions and what an endpoint has: no tags."""
@@ -25,7 +27,10 @@ LOCK_IN_ACKNOWLEDGE = 2
 def share_head(code: int, message: str | None, lock_ms: int, topics: int) -> bytes:
     """A ShareFetch response up to its first topic."""
     return b"".join(
-        (_HEAD.pack(0, code), nullable_string(message, True), _I32.pack(lock_ms), uvarint(topics + 1))
+        (
+            _HEAD.pack(0, code), nullable_string(message, True), _I32.pack(lock_ms),
+            uvarint(topics + 1),
+        )
     )  # fmt: skip
 
 
@@ -47,6 +52,8 @@ def share_partition_head(
     acknowledge_message: str | None, leader: tuple[int, int] | None, records_bytes: int,
 ) -> bytes:  # fmt: skip
     """A partition of a ShareFetch response up to its records."""
+    if not (code or acknowledge_code or leader) and message is acknowledge_message is None:
+        return _I32.pack(index) + _SOUND_FETCHED + uvarint(records_bytes + 1)
     return b"".join(
         (
             _PARTITION.pack(index, code), nullable_string(message, True),

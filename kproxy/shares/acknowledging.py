@@ -20,6 +20,10 @@ Said = tuple[int, int, Sequence[int]]
 """First and last offset, and one type for all of them or one for each."""
 
 
+BATCHES_MAX = 5000
+"""Acknowledgements of one partition in a request: as many as a window may have records."""
+
+
 class Acknowledged(NamedTuple):
     """What became of what was said of a partition."""
 
@@ -33,6 +37,10 @@ _NOWHERE = -(1 << 63) - 1  # before any offset that a client can name
 
 def check_form(said: Sequence[Said], *, renews: bool) -> None:
     """Refuse what is wrong whatever the partition holds. Raises KafkaError (INVALID_REQUEST)."""
+    if len(said) > BATCHES_MAX:
+        raise KafkaError(
+            Code.INVALID_REQUEST, f"A partition takes {BATCHES_MAX} acknowledgements at once."
+        )
     last_type = RENEW if renews else RENEW - 1
     before = _NOWHERE
     for first, last, types in said:

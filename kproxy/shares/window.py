@@ -58,6 +58,10 @@ class Acquired(NamedTuple):
     archived: Pending
 
 
+WINDOW_MAX = 5000
+"""Records in a window, whatever a batch holds: what is done with all of them takes that long."""
+
+
 class InvalidState(Exception):
     """Somebody acknowledges what it does not hold. The message says so as Kafka does."""
 
@@ -199,7 +203,7 @@ class Window:
             return False
         if not self.has_room(limits.window_max):
             return False
-        end = last + 1
+        end = min(last + 1, self.start + max(WINDOW_MAX, limits.window_max))
         if limits.exact:
             end = min(end, fresh + taken.left, self.start + limits.window_max)
         self._grow(end)
