@@ -159,8 +159,9 @@ class Pins:
             wanted.setdefault(segments, set()).update([batch[1] for batch in batches])
         for segments, numbers in wanted.items():
             held = self._held.setdefault(segments, set())
-            self._stack.enter_context(segments.pinned(numbers - held))
-            held |= numbers
+            if not numbers <= held:
+                self._stack.enter_context(segments.pinned(numbers - held))
+                held |= numbers
 
     def release(self) -> None:
         self._stack.close()
