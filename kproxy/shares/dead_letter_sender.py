@@ -81,6 +81,8 @@ class Sender:
         self._heard = True  # of rows that are new
         self._held = 0
         self._streams: dict[StreamKey, _Stream] = {}
+        self._aims: set[StreamKey] = set()
+        """Of which an AIM_FORWARD may be under way that nobody waits for any more."""
         self._blocked: dict[str, Obstacle] = {}
         self._sent = anyio.Event()
 
@@ -153,6 +155,7 @@ class Sender:
         if stream.runs:
             self._pass_over(share_rows.owed_key(*stream.runs[0].place))
         self._held -= len(stream.runs)
+        self._doubt = max(self._doubt, stream.in_doubt)
         del self._streams[stream.source, stream.group]
         self._shared.counters.dead_letters_blocked += 1
         self._shared.warn(
@@ -247,10 +250,8 @@ class Sender:
         return Target(found, stream.source[1] % found.partitions)
 
     def _pinned(self, stream: _Stream) -> Target | None:
-        data = self._shard.state.get(share_rows.target_key(stream.source, stream.group))
-        if data is None:
-            return None
-        return self._shared.targets.pinned(share_rows.decode_target(data))
+        aimed = share_rows.aimed_in(self._shard.state.get, stream.source, stream.group)
+        return None if aimed is None else self._shared.targets.pinned(aimed.target)
 
     async def _drop(self, stream: _Stream) -> bool:
         """Forget what can go nowhere; whether the log took that."""
@@ -264,7 +265,7 @@ class Sender:
 
     async def _send(self, stream: _Stream, target: Target) -> bool:
         """Send some; whether it is known that the target has them."""
-        if not await self._aim(stream, target):
+        if not (await self._aim(stream, target) and self._serves):
             return False
         runs = (run for run in stream.runs)
         if stream.runs[0].place <= stream.in_doubt:  # what comes behind may go elsewhere
@@ -278,6 +279,8 @@ class Sender:
             self._shared.warn("dead_letters_not_read", group=stream.group, reason=str(error))
             return False
         last = made.last
+        if not self._serves:
+            return False
         if made.batch:
             stream.in_doubt = max(stream.in_doubt, last[:2])
             outcome = await self._forward(stream, target, made)
@@ -290,11 +293,17 @@ class Sender:
         return await self._settle(stream, _advance(stream, last))
 
     async def _aim(self, stream: _Stream, target: Target) -> bool:
-        key = share_rows.target_key(stream.source, stream.group)
-        if self._shard.state.get(key) == share_rows.encode_target(target.key):
+        """Say where they go, where that is not known; again where another may still come."""
+        key = stream.source, stream.group
+        aimed = share_rows.aimed_in(self._shard.state.get, *key)
+        if aimed is not None and aimed.target == target.key and key not in self._aims:
             return True
-        aim = AimForward(stream.source, stream.group, target.key)
-        return not (await _outcome(self._shard.append([aim.envelope()]))).code
+        aim = AimForward(*key, target.key, -1 if aimed is None else aimed.log_offset)
+        self._aims.add(key)
+        if (await _outcome(self._shard.append([aim.envelope()]))).code:
+            return False
+        self._aims.discard(key)
+        return True
 
     async def _made(self, planned: Plan, stream: _Stream, target: Target) -> Made:
         shared, shard = self._shared, self._shard

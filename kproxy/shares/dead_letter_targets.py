@@ -27,7 +27,7 @@ _SAY_AGAIN_S = 60.0
 _READERS = 2
 ENABLE = "errors.deadletterqueue.group.enable"
 _CREATED = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
-UNSET_S = 10.0
+UNSET_S, _SEEN_S = 10.0, 3.0
 """What is owed is dropped once its group has had no dead-letter queue for so long."""
 
 
@@ -66,13 +66,17 @@ class Targets:
         self._prefix = config.errors_deadletterqueue_topic_name_prefix
         self._creates = config.errors_deadletterqueue_auto_create_topics_enable
         self._monotonic = monotonic
-        self._unset: dict[str, float] = {}  # groups, since when
+        self._unset: dict[str, tuple[float, float]] = {}  # groups: since when, and last seen so
 
     def find(self, group: str) -> Queue | Obstacle:
         """A group's dead-letter queue. It is made where that is wanted: look again soon."""
         name = self.settings(group).dead_letter_queue
         if not name:
-            self._unset.setdefault(group, self._monotonic())
+            now = self._monotonic()
+            since, seen = self._unset.get(group, (now, now))
+            if now - seen > _SEEN_S:  # nobody has looked: it may have been set meanwhile
+                since = now
+            self._unset[group] = since, now
             return Obstacle.UNSET
         self._unset.pop(group, None)
         if not name.startswith(self._prefix):
@@ -87,7 +91,8 @@ class Targets:
 
     def is_given_up(self, group: str) -> bool:
         """Whether a group has had none for so long that what it is owed is dropped."""
-        return self._monotonic() - self._unset.get(group, math.inf) >= UNSET_S
+        since, seen = self._unset.get(group, (math.inf, math.inf))
+        return seen - since >= UNSET_S
 
     def pinned(self, key: PartitionKey) -> Target | None:
         """The target that was aimed at before, if it still takes dead letters."""

@@ -309,16 +309,18 @@ class AimForward(NamedTuple):
     """In the source's shard: where a stream goes from now on.
 
     It is logged before the first FORWARD there. So who has to send again what may have been taken
-    sends it to where it was sent before, whatever is set by then.
+    sends it to where it was sent before, whatever is set by then. `after`: the log offset of the
+    one that it comes in the place of, -1 for none; void where that is not the last one.
     """
 
     source: PartitionKey
     group: str
     target: PartitionKey
+    after: int = -1
 
     def envelope(self) -> Envelope:
-        body = _PARTITION.pack(*self.target) + self.group.encode()
-        return Envelope(Kind.AIM_FORWARD, *self.source, body=bytes([_FORM]) + body)
+        body = bytes([_FORM]) + _PARTITION.pack(*self.target) + self.group.encode()
+        return Envelope(Kind.AIM_FORWARD, *self.source, number=self.after, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "AimForward":
@@ -329,7 +331,7 @@ class AimForward(NamedTuple):
         queue_id, index = _PARTITION.unpack_from(body, 1)
         group = body[1 + _PARTITION.size :].decode()
         source = envelope.queue_id, envelope.partition
-        return AimForward(source, group, (QueueId(queue_id), index))
+        return AimForward(source, group, (QueueId(queue_id), index), envelope.number)
 
 
 @of_kind(Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, publishes=(RowKind.DEAD_LETTER,))

@@ -197,10 +197,14 @@ class ShareFold:
         """The owner alone says so: who was it before must not change what it has aimed at."""
         if not self._is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
-        asked = AimForward.decode(envelope)
-        if self._state.partition(asked.source) is not None:
-            key = share_rows.target_key(asked.source, asked.group)
-            self._state.put(key, share_rows.encode_target(asked.target))
+        source, group, target, after = AimForward.decode(envelope)
+        if self._state.partition(source) is None:
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        known = share_rows.aimed_in(self._state.get, source, group)
+        if after != (-1 if known is None else known.log_offset):  # one that was late
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        aimed = share_rows.Aimed(target, log_offset)
+        self._state.put(share_rows.target_key(source, group), aimed.encode())
         return Outcome(Code.NONE)
 
     def _void(self, log_offset: int, outcome: Outcome) -> Outcome:

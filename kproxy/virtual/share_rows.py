@@ -24,6 +24,7 @@ _CHUNK = struct.Struct(">Q")
 _OWED = struct.Struct(">B16sIqIBB")
 _PLACE = struct.Struct(">QI")
 _POSITION = struct.Struct(">BQIq")
+_AIMED = struct.Struct(">B16sIQ")
 _STREAM = struct.Struct(">B16sI")
 _COUNT = struct.Struct(">I")
 
@@ -204,16 +205,30 @@ def target_key(source: PartitionKey, group: str) -> bytes:
     return RowKind.FORWARD_TARGET + _PARTITION.pack(*source) + group.encode()
 
 
-def encode_target(target: PartitionKey) -> bytes:
-    return bytes([_FORM]) + _PARTITION.pack(*target)
+class Aimed(NamedTuple):
+    """The target of a share partition's dead letters, and the log offset that it stands at."""
+
+    target: PartitionKey
+    log_offset: int
+
+    def encode(self) -> bytes:
+        return _AIMED.pack(_FORM, *self.target, self.log_offset)
 
 
-def decode_target(data: bytes) -> PartitionKey:
+def decode_aimed(data: bytes) -> Aimed:
     """Raises ValueError for a form of a later kproxy."""
-    if data[0] != _FORM:
-        raise later_form("a row of kind W", data[0])
-    queue_id, index = _PARTITION.unpack_from(data, 1)
-    return QueueId(queue_id), index
+    form, queue_id, index, log_offset = _AIMED.unpack(data)
+    if form != _FORM:
+        raise later_form("a row of kind W", form)
+    return Aimed((QueueId(queue_id), index), log_offset)
+
+
+def aimed_in(
+    get: Callable[[bytes], bytes | None], source: PartitionKey, group: str
+) -> Aimed | None:
+    """Where they go, by what gets rows."""
+    data = get(target_key(source, group))
+    return None if data is None else decode_aimed(data)
 
 
 def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
 """What dead letters say, where they go, what they wait for, and what becomes of them then."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -8,6 +8,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol.batch import check, read_header
@@ -18,7 +19,9 @@ from kproxy.shares import dead_letter_sender, dead_letters
 from kproxy.shares.dead_letter_targets import ENABLE
 from kproxy.virtual import share_rows
 from kproxy.virtual.commands import (
+    AimForward,
     ChangeShares,
+    Claim,
     CreateQueue,
     DeleteQueue,
     Forward,
@@ -536,10 +539,54 @@ def test_rows_of_targets_go_with_their_sources(stage: Stage) -> None:
     stage.lose((0, 1))
     stage.play()
     key = share_rows.target_key(SOURCE, "g")
-    assert share_rows.decode_target(stage.shard.kv.rows[key]) == (id_of(DLQ), 0)
+    assert share_rows.decode_aimed(stage.shard.kv.rows[key]).target == (id_of(DLQ), 0)
     ranges = list(share_rows.queue_ranges(SOURCE[0]))
     assert sum(start <= key < end for start, end in ranges) == 1
     assert list(islice(stage.shard.kv.scan(*RowKind.FORWARDED.range()), 2))
+
+
+def test_where_they_go_is_said_by_the_owner_and_not_by_one_that_comes_late(stage: Stage) -> None:
+    shard, key = stage.shard, share_rows.target_key(SOURCE, "g")
+
+    def aim(partition: int, after: int, writer: int = 7) -> Code:
+        asked = AimForward(SOURCE, "g", (id_of(DLQ), partition), after).envelope()
+        asked.writer = writer
+        return Code(shard.apply(asked).code)
+
+    claim = Claim().envelope()
+    claim.writer = 7
+    shard.apply(claim)
+    assert aim(0, -1, writer=8) == Code.NOT_LEADER_OR_FOLLOWER
+    assert aim(0, -1) == Code.NONE
+    first = len(shard.log) - 1
+    assert aim(1, -1) == Code.NOT_LEADER_OR_FOLLOWER  # it was sent before
+    assert share_rows.decode_aimed(shard.kv.rows[key]) == ((id_of(DLQ), 0), first)
+    assert aim(1, first) == Code.NONE
+    assert aim(1, first) == Code.NOT_LEADER_OR_FOLLOWER
+    assert share_rows.decode_aimed(shard.kv.rows[key]) == ((id_of(DLQ), 1), first + 2)
+
+
+def test_one_that_nobody_waits_for_any_more_is_overtaken(stage: Stage) -> None:
+    """It may still land: what is sent elsewhere meanwhile goes once that is settled."""
+    stage.put(batch(b"0"))
+    stage.lose((0, 1))
+    stage.create("dlq.b", **ENABLED)
+    append, late = stage.shard.append, []
+
+    def lossy(envelopes: Sequence[Envelope]) -> Ticket:
+        if envelopes[0].kind == Kind.AIM_FORWARD and not late:
+            late.extend(envelopes)
+            stage.settings["g"] = Stage.setting("dlq.b")
+            ticket = Ticket(list(envelopes))
+            ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
+            return ticket
+        found: Ticket = append(envelopes)
+        return found
+
+    stage.shard.append = lossy
+    stage.play()
+    assert stage.shard.apply(late[0]).code  # it has no effect any more
+    assert (stage.offsets(), stage.offsets("dlq.b")) == ([], [0])
 
 
 async def test_many_hold_nobody_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,19 @@
 """Dead letters of a shard whose owner changes at any moment, and what is true of them.
 
 Two shards: in shard 0 records are archived, and dead-letter queues have partitions in both. Owners
-of shard 0 are those of `shares`: late, killed, deposed without knowing it. What they send to shard
-1 comes at once, late, twice, or never, and whoever sent it hears of it or not. Dead-letter queues
+of shard 0 are late, killed, and deposed without knowing it. What they append there comes in order,
+once or twice or not at all; what they send to shard 1 comes at once, late, twice, or never, and
+whoever sent it hears of it or not. Dead-letter queues
 grow, and groups are given others. The sender is the real one (`kproxy.shares.dead_letters`).
 """
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kproxy.config import Config
 from kproxy.counters import Counters
@@ -46,7 +48,6 @@ from kproxy.virtual.share_rows import RecordState, state_byte
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.simulation import virtual_time
-from tests.simulation.shares import SimShard, Worker, World
 from tests.wire import keyed
 
 SHARDS = 2
@@ -54,6 +55,7 @@ GROUPS = ("g", "h")
 SOURCE, TARGETS = "source", ("dlq.a", "dlq.b")
 _CAUSES = (Cause.REJECTED, Cause.DELIVERY_LIMIT)
 _UNKNOWN = Outcome(Code.REQUEST_TIMED_OUT)
+_SOON_S = (0.0, 0.0, 0.001, 0.005, 0.02, 0.1)
 _LATE_S = (0.0, 0.0, 0.01, 0.1, 1.0, 5.0, 25.0)
 
 
@@ -146,22 +148,35 @@ def dead_letters(shards: Any, routes: Any, world: Any, **config: Any) -> DeadLet
     )  # fmt: skip
 
 
-class Life(Worker):
-    """One life of an owner of shard 0."""
+class SimShard(MemoryShard):
+    """An owner's copy of shard 0; what it appends goes to the world's log."""
+
+    def __init__(self, life: "Life") -> None:
+        super().__init__(0, SHARDS, shared=True)
+        self._life = life
+        self.serving, self.claim_offset = False, -1
+
+    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        ticket = Ticket(list(envelopes))
+        (envelope,) = envelopes
+        self._life.send(envelope, ticket)
+        return ticket
+
+
+class Life:
+    """One life of an owner of shard 0. It is the way to all logs, for its dead letters."""
 
     shards = SHARDS
 
     def __init__(self, world: "DeadWorld", number: int) -> None:
-        self.world, self.number = world, number  # type: ignore[assignment]
-        self.rng = world.rng
+        self.world, self.number, self.rng = world, number, world.rng
         self.shard = SimShard(self)
         self.counter = 0
         self.tickets: dict[int, Ticket] = {}
         self.more_to_send = anyio.Event()
         self.outgoing: list[Envelope] = []
         self.stalled_until = 0.0
-        self.calls: set[anyio.CancelScope] = set()
-        self.alive = True
+        self.claiming = False
         self.scope = anyio.CancelScope()
         shard: Any = self.shard
         self.dead = dead_letters(
@@ -176,15 +191,80 @@ class Life(Worker):
                 for work in (self.dead.run, self.follow_log, self.sending):
                     tasks.start_soon(work)
 
+    async def nap(self) -> None:
+        """A little, or as long as it stands still."""
+        left = self.stalled_until - anyio.current_time()
+        await anyio.sleep(left if left > 0 else self.rng.choice(_SOON_S))
+
+    def send(self, envelope: Envelope, ticket: Ticket | None = None) -> None:
+        self.counter += 1
+        envelope.writer, envelope.counter = self.number, self.counter
+        if ticket is not None:
+            self.tickets[self.counter] = ticket
+        self.outgoing.append(envelope)
+        self.more_to_send.set()
+
+    def claim(self) -> None:
+        """Only who is not the owner, as far as it knows, and has not claimed."""
+        if not self.shard.serving and not self.claiming:
+            self.claiming = True
+            self.send(Claim().envelope())
+
+    async def sending(self) -> None:
+        """In order, as an idempotent producer has it; what is given up may have arrived."""
+        while True:
+            while self.outgoing:
+                await self.nap()
+                envelope = self.outgoing.pop(0)
+                dice = self.rng.random() if self.world.trouble else 1.0
+                if dice >= 0.02:
+                    self.world.land(envelope)
+                if dice < 0.04:
+                    self.give_up(envelope)
+                elif dice < 0.08 and envelope.kind != Kind.CLAIM:  # once more, some time
+                    self.outgoing.insert(self.rng.randrange(len(self.outgoing) + 1), envelope)
+            self.more_to_send = anyio.Event()
+            await self.more_to_send.wait()
+
+    def give_up(self, envelope: Envelope) -> None:
+        if envelope.kind == Kind.CLAIM:
+            self.claiming = False
+        ticket = self.tickets.pop(envelope.counter, None)
+        if ticket is not None:
+            ticket.set_outcomes([_UNKNOWN])
+
+    async def follow_log(self) -> None:
+        while True:
+            await self.nap()
+            if len(self.shard.log) == len(self.world.log):
+                await self.world.landed.wait()
+            for _ in range(self.rng.choice((1, 1, 2, 10))):
+                if len(self.shard.log) < len(self.world.log):
+                    self.take(self.world.log[len(self.shard.log)])
+
+    def take(self, envelope: Envelope) -> None:
+        """The log's next envelope."""
+        shard, offset = self.shard, len(self.shard.log)
+        mine = envelope.writer == self.number
+        if envelope.kind == Kind.CLAIM:
+            shard.serving = mine
+            if mine:
+                self.claiming = False
+                shard.claim_offset = offset
+        outcome = shard.apply(envelope)
+        ticket = self.tickets.pop(envelope.counter, None) if mine else None
+        if ticket is not None:
+            ticket.set_outcomes([outcome])
+
     def ask(self, index: int, envelope: Envelope) -> Ticket:
         if index == 0:
             if self.shard.serving:
                 return self.shard.append([envelope])
-            return self.world.arrive(self.world.land, envelope)  # type: ignore[attr-defined,no-any-return]
-        return self.world.arrive(self.world.elsewhere.apply, envelope)  # type: ignore[attr-defined,no-any-return]
+            return self.world.arrive(self.world.land, envelope)
+        return self.world.arrive(self.world.elsewhere.apply, envelope)
 
 
-class DeadWorld(World):
+class DeadWorld:
     """The logs of both shards, the owners of one, and what they owe."""
 
     def __init__(self, seed: int, **config: Any) -> None:
@@ -196,7 +276,8 @@ class DeadWorld(World):
         self.here = MemoryShard(0, SHARDS, shared=True)  # what the log comes to
         self.elsewhere = MemoryShard(1, SHARDS, shared=True)
         self.queues = Queues()
-        self.workers: list[Worker] = []
+        self.workers: list[Life] = []
+        self.tasks: TaskGroup
         self.lives = self.version = 0
         self.settings = {
             group: GroupSettings(
@@ -230,12 +311,16 @@ class DeadWorld(World):
         keys = [(id_of(SOURCE), index) for index in range(4)]
         return [key for key in keys if self.here.state.partition(key) is not None]
 
-    def start_worker(self) -> Worker:
+    def start_worker(self) -> Life:
         self.lives += 1
         worker = Life(self, self.lives)
         self.workers.append(worker)
         self.tasks.start_soon(worker.run)
         return worker
+
+    def owners(self) -> list[Life]:
+        """Who thinks that it is."""
+        return [worker for worker in self.workers if worker.shard.serving]
 
     # -- logs
 
@@ -278,6 +363,30 @@ class DeadWorld(World):
 
     # -- what happens
 
+    async def claims(self) -> None:
+        """Takeovers, crashes and standstills."""
+        while self.trouble:
+            await anyio.sleep(self.rng.choice((0.5, 2.0, 6.0)))
+            worker = self.rng.choice(self.workers)
+            dice = self.rng.random()
+            if dice < 0.3:
+                worker.scope.cancel()
+                self.workers.remove(worker)
+                worker = self.start_worker()
+            elif dice < 0.6:
+                worker.stalled_until = anyio.current_time() + self.rng.choice((0.3, 1.5, 5.0))
+                worker = self.rng.choice(self.workers)
+            worker.claim()
+
+    async def settle(self) -> None:
+        """From now on nothing goes wrong: one owner stays."""
+        self.trouble = False
+        await anyio.sleep(12)
+        self.rng.choice(self.workers).claim()
+        await anyio.sleep(3)
+        if not self.owners():
+            self.workers[0].claim()
+
     async def produce(self) -> None:
         while self.trouble:
             await anyio.sleep(self.rng.random())
@@ -295,7 +404,7 @@ class DeadWorld(World):
         """Owners say what becomes of records; also those that are none any more."""
         while self.trouble:
             await anyio.sleep(self.rng.random() * 0.5)
-            owners: list[Any] = self.owners()
+            owners = self.owners()
             if not owners:
                 continue
             owner, group = self.rng.choice(owners), self.rng.choice(GROUPS)
@@ -313,7 +422,8 @@ class DeadWorld(World):
                     runs.append(Run(first, count, byte, self.rng.choice(_CAUSES) | OWED))
                     first += count + self.rng.randrange(3)
                 asked.append(ShareRuns(key, 1, runs))
-            if asked and owner.dead.owes(owner.shard, group):
+            shard: Any = owner.shard
+            if asked and owner.dead.owes(shard, group):
                 owner.send(ChangeShares(group, asked, 9).envelope())
 
     async def change(self) -> None:
@@ -326,6 +436,9 @@ class DeadWorld(World):
                 self.spread(name, min(5, queue.partitions + 1), **{ENABLE: "true"})
             else:
                 group = self.rng.choice(GROUPS)
+                if self.rng.random() < 0.4:  # not for so long that what is owed is dropped
+                    self.settings[group] = GroupSettings()
+                    await anyio.sleep(self.rng.choice((1.0, 3.0)))
                 self.settings[group] = GroupSettings(
                     dead_letter_queue=self.rng.choice(TARGETS),
                     dead_letter_copies_record=self.rng.random() < 0.7,
@@ -336,7 +449,7 @@ class DeadWorld(World):
         async with anyio.create_task_group() as self.tasks:
             for _ in range(2):
                 self.start_worker()
-            self.workers[0].send(Claim().envelope())
+            self.workers[0].claim()
             for work in (self.claims, self.produce, self.archive, self.change):
                 self.tasks.start_soon(work)
             await anyio.sleep(seconds)

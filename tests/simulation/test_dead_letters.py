@@ -12,7 +12,7 @@ from kproxy.shares.dead_letter_batches import plan
 from kproxy.shares.dead_letter_sender import Sender, _advance, _outcome, _Stream
 from kproxy.shares.dead_letter_targets import Target
 from kproxy.virtual import share_rows
-from kproxy.virtual.commands import AimForward, Forward, SettleForward
+from kproxy.virtual.commands import Forward, SettleForward
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
@@ -137,17 +137,18 @@ def _sent_to_what_is_set_now(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "_pinned", lambda self, stream: None)
 
 
-def _anybody_aims(patch: pytest.MonkeyPatch) -> None:
-    def aim(self: Any, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
-        asked = AimForward.decode(envelope)
-        key = share_rows.target_key(asked.source, asked.group)
-        self._state.put(key, share_rows.encode_target(asked.target))
-        return Outcome()
+def _doubts_are_forgotten_where_they_wait(patch: pytest.MonkeyPatch) -> None:
+    block = Sender._block
 
-    patch.setattr(ShareFold, "aim", aim)
+    def forgetful(self: Sender, stream: _Stream, why: Any) -> None:
+        doubt = self._doubt
+        block(self, stream, why)
+        self._doubt = doubt
+
+    patch.setattr(Sender, "_block", forgetful)
 
 
-def _what_is_in_doubt_is_mixed_with_what_is_not(patch: pytest.MonkeyPatch) -> None:
+def _a_new_owner_has_no_doubts(patch: pytest.MonkeyPatch) -> None:
     init = _Stream.__init__
 
     def nothing(self: _Stream, key: Any, doubt: Any) -> None:
@@ -162,7 +163,8 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "settled before it landed": _settled_before_it_landed,
     "two under way at once": _two_under_way,
     "sent to what is set now": _sent_to_what_is_set_now,
-    "a new owner has no doubts": _what_is_in_doubt_is_mixed_with_what_is_not,
+    "a new owner has no doubts": _a_new_owner_has_no_doubts,
+    "doubts are forgotten where they wait": _doubts_are_forgotten_where_they_wait,
 }
 
 

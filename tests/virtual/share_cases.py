@@ -83,7 +83,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      BATCH + b"g\1\1" + _OTHER
      + (7).to_bytes(8, "big") + b"\0\0\0\1" + (5).to_bytes(8, "big")
      + (8).to_bytes(8, "big") + b"\0\0\0\2" + (6).to_bytes(8, "big") + b"\0\1"),
-    (AimForward(SOURCE, "g", KEY), None, Kind.AIM_FORWARD, (2, 0, 0), b"\1" + _Q + b"g"),
+    (AimForward(SOURCE, "g", KEY, 7), None, Kind.AIM_FORWARD, (2, 7, 0), b"\1" + _Q + b"g"),
     (SettleForward([(7, 1), (8, 2)]), None, Kind.SETTLE_FORWARD, (0, 0, 0),
      b"\1\0\0\0\0\0\2" + (7).to_bytes(8, "big") + b"\0\0\0\1" + (8).to_bytes(8, "big")
      + b"\0\0\0\2"),

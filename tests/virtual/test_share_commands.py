@@ -70,7 +70,7 @@ ALL = st.one_of(
         Forward, KEYS, st.integers(0, 255), KEYS, GROUP, PLACES, PLACES, st.binary(max_size=99),
         SIGNED,
     ),
-    st.builds(AimForward, KEYS, GROUP, KEYS),
+    st.builds(AimForward, KEYS, GROUP, KEYS, SIGNED),
     st.builds(SettleForward, st.lists(st.tuples(BIG, COUNTS), max_size=5)),
 )  # fmt: skip
 

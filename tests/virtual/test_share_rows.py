@@ -13,6 +13,7 @@ from kproxy.virtual.share_rows import (
     NOWHERE,
     STATE_BITS,
     TERMINAL,
+    Aimed,
     Owed,
     Position,
     RecordState,
@@ -42,7 +43,8 @@ VALUES: list[tuple[bytes, str, Callable[[bytes], object], object]] = [
      share_rows.decode_owed, Owed(KEY, 5, 3, 2, 1, "g")),
     (Position(9, 2, -1).encode(), "01 0000000000000009 00000002 ffffffffffffffff",
      share_rows.decode_position, Position(9, 2, -1)),
-    (share_rows.encode_target(KEY), "01" + KEY_HEX, share_rows.decode_target, KEY),
+    (Aimed(KEY, 9).encode(), "01" + KEY_HEX + "0000000000000009", share_rows.decode_aimed,
+     Aimed(KEY, 9)),
 ]  # fmt: skip
 KEYS: list[tuple[bytes, RowKind, str]] = [
     (share_rows.share_key(KEY, "g"), RowKind.SHARE_PARTITION, KEY_HEX + "67"),
