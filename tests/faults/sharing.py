@@ -64,7 +64,7 @@ class Work:
                 self.queues[queue], b"%d" % number, partition=partition % self.partitions,
                 on_delivery=delivered,
             )  # fmt: skip
-        assert producer.flush(2 * WAIT_S) == 0
+        assert producer.flush(4 * WAIT_S) == 0
         assert len(self.written) == first + records
 
     def lag(self) -> int:
