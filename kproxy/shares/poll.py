@@ -102,14 +102,14 @@ class SharePoll:
         """The partitions' parts of the answer."""
         session, source = self._session, self._source
         deadline = anyio.current_time() + self._limits.max_wait_s
-        session.look_again()
+        session.look_again(self._shares.settings(session.group))
         try:
             while True:
                 await source.answer_memory.wait_for_room()
                 changed = self._expect_change()
                 if self._limits.min_bytes > 1:
                     left = deadline - anyio.current_time()
-                    if left > 0 and await self._too_little():
+                    if left > 0 and await self._too_little() and not source.stopping:
                         next_request.wake(changed)
                         session.gathering += 1
                         try:
@@ -227,8 +227,6 @@ class SharePoll:
         dirty.pop(followed, None)
         if readable is None:
             share.waiters[followed] = None
-            if not share.window.has_room(settings.record_locks_max):
-                session.again.add(followed)  # the group may have more room by then
             return
         _within(readable, seen.bytes_left if seen.found else max(1, seen.bytes_left))
         if self._acquire(followed, share, readable, seen) and share.has_more:

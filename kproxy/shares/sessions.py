@@ -10,6 +10,7 @@ import anyio
 
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Change, SharePartitions
 
@@ -48,15 +49,19 @@ class ShareSession:
         self.partitions: dict[Ident, Followed] = {}
         self.dirty: dict[Followed, None] = {}
         self.told: set[Followed] = set()  # of those the ones that only this session was told of
-        self.again: set[Followed] = set()  # those that each poll looks at once
+        self.again: set[Followed] = set()  # those that had an error: each poll looks at them once
+        self._settings: GroupSettings | None = None  # as the last poll found them
         self.waiting: set[anyio.Event] = set()  # polls: mostly one
         self.gathering = 0  # of them those that wait for more than there may be
         self.ended = False
         self.releases = True  # what its member holds, once it has ended
         self.ended_at = 0  # what was acquired later is not this session's
 
-    def look_again(self) -> None:
-        """A poll begins. Of some it is not told when they change: settings of their group, say."""
+    def look_again(self, settings: GroupSettings) -> None:
+        """A poll begins. Where its group's settings have changed, there may be more in any."""
+        if settings is not self._settings:
+            self._settings = settings
+            self.dirty.update(dict.fromkeys(self.partitions.values()))
         self.dirty.update(dict.fromkeys(self.again))
         self.again.clear()
 

@@ -7,14 +7,18 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
+from kproxy.fetching.streamed_response import Pins
+from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.shares import poll
 from kproxy.shares.sessions import FINAL_EPOCH
 from kproxy.virtual import share_rows
 from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
 from kproxy.virtual.types import PartitionKey
+from kproxy.worker.worker import NextRequestSignal
 from tests.handlers.test_handlers import Client
+from tests.handlers.transactional import Transactional
 from tests.wire import batches
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -238,15 +242,19 @@ async def test_a_session_gives_back_what_its_member_holds_unless_it_was_opened_a
         tasks.cancel_scope.cancel()
 
 
-async def lock(client: Client, records: int) -> None:
-    """So many records, at most, in a window."""
-    await client.call(
+async def set_group(client: Client, name: str, value: str) -> None:
+    answer = await client.call(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1,
         {"resources": [{"resource_type": 32, "resource_name": GROUP, "configs": [
-            {"name": "share.partition.max.record.locks", "config_operation": 0,
-             "value": str(records)}
+            {"name": name, "config_operation": 0, "value": value}
         ]}], "validate_only": False},
     )  # fmt: skip
+    assert answer.responses[0].error_code == 0
+
+
+async def lock(client: Client, records: int) -> None:
+    """So many records, at most, in a window."""
+    await set_group(client, "share.partition.max.record.locks", str(records))
 
 
 async def test_a_larger_window_is_used_by_who_found_no_room() -> None:
@@ -339,3 +347,155 @@ async def test_batches_that_hold_what_is_given_are_sent_and_no_others() -> None:
     answer = await one.fetch()
     part = answer.responses[0].partitions[0]
     assert [base for base, _ in batches(part.records)] == [1, 4]
+
+
+async def test_who_waits_behind_a_transaction_is_given_it_where_its_group_reads_all() -> None:
+    client = await a_queue()
+    await set_group(client, "share.isolation.level", "read_committed")
+    Transactional(client.worker.any_shard(), initialise(client), "t", 2).write(b"a")
+    one = Member(client, "one")
+    assert await one.given() == []
+    await set_group(client, "share.isolation.level", "read_uncommitted")
+    assert await one.given() == [(0, 0, 1)]
+
+
+async def test_an_error_of_one_partition_starves_no_other() -> None:
+    client = await a_queue(1)
+    await client.metadata("bad")
+    for mode in (0, 1):
+        one = Member(client, f"m{mode}", "bad", "q")
+        answer = await one.fetch(share_acquire_mode=mode)
+        codes = [part.error_code for topic in answer.responses for part in topic.partitions]
+        assert sorted(codes) == [Code.UNKNOWN_SERVER_ERROR, 0]
+        (given,) = (
+            record
+            for topic in answer.responses
+            for part in topic.partitions
+            for record in part.acquired_records
+        )
+        assert given.first_offset == 0
+        values = {"q": [(0, 0, (RELEASE,))]}
+        answer = await client.call(
+            ApiKey.SHARE_ACKNOWLEDGE, 2, one._values(values) | {"is_renew_ack": False}
+        )
+        assert answer.responses[0].partitions[0].error_code == 0
+
+
+async def test_a_redelivery_that_the_log_refuses_is_given_later() -> None:
+    client = await a_queue(1)
+    one = Member(client, "one")
+    await one.given()
+    assert await one.says((0, 0, (RELEASE,))) == 0
+    shard: Any = client.worker.any_shard()
+    append = shard.append
+
+    def refuse(envelopes: Any) -> Ticket:
+        ticket = Ticket(list(envelopes))
+        ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR))
+        return ticket
+
+    shard.append = refuse
+    answer = await one.fetch()
+    assert answer.responses[0].partitions[0].error_code == Code.KAFKA_STORAGE_ERROR
+    shard.append = append
+    assert await one.given() == [(0, 0, 2)]
+
+
+async def test_who_waits_for_more_leaves_it_to_others_meanwhile() -> None:
+    client = await a_queue()
+    hog, one = Member(client, "hog"), Member(client, "one")
+    found: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: hog.fetch(60_000, min_bytes=1 << 20))
+        await anyio.sleep(0.01)
+
+        async def wait() -> None:
+            found.extend(await one.given(60_000))
+            client.worker.stop()
+
+        tasks.start_soon(wait)
+        await anyio.sleep(0.01)
+        await client.produce("q", b"v")
+    assert found == [(0, 0, 1)]
+
+
+async def test_a_session_goes_on_while_its_earlier_poll_waits() -> None:
+    client = await a_queue()
+    one = Member(client, "one")
+    await one.fetch()
+    found: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.fetch, 50)
+        await anyio.sleep(0.01)
+
+        async def wait() -> None:
+            found.extend(await one.given(60_000))
+
+        tasks.start_soon(wait)
+        await anyio.sleep(0.2)  # the first is over
+        await client.produce("q", b"v")
+    assert found == [(0, 0, 1)]
+
+
+async def test_what_a_new_session_is_given_is_not_taken_by_the_end_of_the_old() -> None:
+    client = await a_queue(1)
+    one = Member(client, "one")
+    await one.given()
+    sessions = client.worker.share_sessions
+    sessions.disconnected(next(iter(sessions._by_connection)))  # and nobody has let go of it yet
+    await client.produce("q", b"new")
+    again = Member(client, "one")
+    assert await again.given() == [(1, 1, 1)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sessions.run)
+        await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert await again.says((1, 1, (ACCEPT,))) == 0
+    assert await again.given() == [(0, 0, 2)]
+
+
+async def test_a_session_that_has_ended_follows_nothing_more() -> None:
+    client = await a_queue()
+    sessions = client.worker.share_sessions
+    session = sessions.open(GROUP, "one", 1, 1)
+    sessions.end(session)
+    with pytest.raises(KafkaError) as refused:
+        sessions.follow(session, (bytes(16), 0))
+    assert refused.value.code == Code.SHARE_SESSION_NOT_FOUND
+    assert sessions._partitions == 0
+
+
+async def test_a_poll_that_breaks_off_has_logged_what_it_archived() -> None:
+    client = await a_queue(3)
+    one = Member(client, "one")
+    await one.given()
+    for _ in range(2):
+        assert await one.says((0, 2, (RELEASE,))) == 0
+        await one.given()
+    assert await one.says((0, 2, (RELEASE,))) == 0
+    await set_group(client, "share.delivery.count.limit", "2")
+    session = client.worker.share_sessions.use(GROUP, "one", one.epoch, 1)
+
+    class Broken(Exception):
+        pass
+
+    class Breaks:
+        def begin(self) -> None:
+            pass
+
+        @property
+        def due(self) -> bool:
+            raise Broken
+
+    limits = poll.ShareLimits(
+        min_bytes=1, max_bytes=1 << 20, max_records=9, batch_size=9, exact=False, max_wait_s=0
+    )
+    worker: Any = client.worker
+    pace: Any = Breaks()
+    broken = poll.SharePoll(
+        worker, worker.shares, worker.share_sessions, session, limits, pace, Pins()
+    )
+    with pytest.raises(Broken):
+        await broken.run(NextRequestSignal())
+    assert row(client)[:3] == (3, 3, 0)
+    assert next(iter(worker.shares)).window.start == 3
