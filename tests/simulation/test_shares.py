@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.shares_members import simulated
-from tests.simulation.shares_mistakes import MISTAKES
+from tests.simulation.shares_mistakes import MISTAKES, RARE
 
 SEEDS, SEEDS_LONG = 20, 1000
 LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
@@ -41,7 +41,10 @@ def test_a_seed_is_the_same_each_time() -> None:
     assert one.shard.kv.rows == other.shard.kv.rows
 
 
-@pytest.mark.parametrize(("mistake", "seeds"), MISTAKES)
+@pytest.mark.parametrize(
+    ("mistake", "seeds"),
+    [*MISTAKES, *(pytest.param(*one, marks=pytest.mark.long) for one in RARE)],
+)
 def test_mistakes_are_seen(mistake: Any, seeds: range) -> None:
     for seed in seeds:
         with pytest.MonkeyPatch.context() as patch:
