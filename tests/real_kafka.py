@@ -40,6 +40,12 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
 group.consumer.assignment.interval.ms=0
 group.consumer.assignor.offload.enable=false
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.share.assignment.interval.ms=0
+group.share.assignor.offload.enable=false
+group.share.min.record.lock.duration.ms=1000
 """
         )
         self._base = [

@@ -11,6 +11,8 @@ from tests.workers import Workers
 FLAGS = (
     "--group-initial-rebalance-delay-ms", "0", "--group-consumer-assignment-interval-ms", "0",
     "--transaction-abort-timed-out-transaction-cleanup-interval-ms", "500",
+    "--group-share-assignment-interval-ms", "0",
+    "--group-share-min-record-lock-duration-ms", "1000",
 )  # fmt: skip
 
 
