@@ -4,7 +4,9 @@ Rules and codes follow Kafka's `ConfigHelper`. A setting's synonyms are where it
 what the topic says, then what the broker says for all topics.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
@@ -18,11 +20,13 @@ from kproxy.metadata.setting import (
     CLIENT_METRICS,
     GROUP,
     LIST,
+    STRING,
     TOPIC,
     Setting,
     parts,
 )
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.shares.standing import Standing, standing
 from kproxy.virtual.group_config_rows import decode_group_configs
 from kproxy.virtual.rows import Queue
 from kproxy.worker.worker import Request, Worker
@@ -30,6 +34,11 @@ from kproxy.worker.worker import Request, Worker
 _RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are encoded
 _SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT, _SOURCE_GROUP = 1, 4, 5, 8
 _ABSENT = "there is no such topic"
+STATE = "kproxy.state."
+"""Before the name of a queue: what a share group does there, as far as this worker serves it.
+
+No setting, but what `kproxy describe` asks each worker: who does not ask for it is not told."""
+_PARTITIONS_MAX = 1000  # of a queue, of which that is told
 _Synonym = tuple[str, str, int]  # name, value, source
 
 
@@ -48,7 +57,11 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
             wanted = resource.configuration_keys
             names = set(wanted) if wanted else None
             entries = _entries(worker, body, resource)
-            result["configs"] = [e for e in entries if names is None or e["name"] in names]
+            found = [e for e in entries if names is None or e["name"] in names]
+            if names is not None and resource.resource_type == GROUP:
+                asked = [name for name in names if name.startswith(STATE)]
+                found += [_state(worker, body, resource.resource_name, name) for name in asked]
+            result["configs"] = found
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
@@ -110,6 +123,23 @@ def _of_group(worker: Worker, body: Any, group: str) -> Iterator[dict[str, Any]]
         _, value, source = synonyms[0]
         documentation = setting.documentation
         yield _entry(body, setting.name, setting.kind, value, source, synonyms, documentation)
+
+
+def _state(worker: Worker, body: Any, group: str, name: str) -> dict[str, Any]:
+    """JSON: what waits for a dead-letter queue, and each partition that is served here."""
+    queue = worker.catalogue.find(name.removeprefix(STATE))
+    told: dict[str, Standing] = {}
+    waiting: dict[int, int] = {}
+    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+        with suppress(KafkaError):  # another worker serves it
+            _, key, shard = worker.partition(name.removeprefix(STATE), index)
+            stands = standing(worker.shares, shard, key, group)
+            if stands is not None:
+                told[str(index)] = stands
+            waiting[shard.shard] = worker.dead_letters.waiting(shard, group)
+    value = json.dumps({"dead_letters_waiting": sum(waiting.values()), "partitions": told})
+    documentation = "What a share group does in a queue."
+    return _entry(body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True)
 
 
 def _of_server(body: Any, told: Told) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 librdkafka's admin client has neither pages of queues (KIP-966) nor log directories.
 """
 
+import json
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -233,6 +234,26 @@ class Client:
                         if part.start_offset >= 0
                     }
         return found
+
+    def share_states(
+        self, group: str, queue: str, nodes: Iterable[int]
+    ) -> tuple[int, dict[int, dict[str, Any]]]:
+        """(records that wait for a dead-letter queue, what a share group does by partition)."""
+        owed = 0
+        found: dict[int, dict[str, Any]] = {}
+        resource = {
+            "resource_type": 32, "resource_name": group,
+            "configuration_keys": (f"kproxy.state.{queue}",),
+        }  # fmt: skip
+        values = {
+            "resources": [resource], "include_synonyms": False, "include_documentation": False,
+        }  # fmt: skip
+        for node in nodes:
+            for config in self.call(32, 4, values, node).results[0].configs:
+                told = json.loads(config.value)
+                owed += told["dead_letters_waiting"]
+                found |= {int(index): stands for index, stands in told["partitions"].items()}
+        return owed, found
 
 
 def chunks(items: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -191,13 +192,22 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
     if found.share_groups:
         click.echo()
         table(
-            ["SHARE GROUP", "PARTITION", "START", "LAG"],
-            [
-                (g["group"], p["partition"], p["start"], p["lag"])
-                for g in found.share_groups
-                for p in g["partitions"]
-            ],
-        )
+            ["SHARE GROUP", "PARTITION", "START", "LAG", "IN FLIGHT", "DELIVERED", "ARCHIVED",
+             "OLDEST", "DEAD LETTERS WAITING"],
+            [_share_line(g, p) for g in found.share_groups for p in g["partitions"]],
+        )  # fmt: skip
+
+
+def _share_line(group: dict[str, Any], line: dict[str, Any]) -> tuple[Any, ...]:
+    """`DELIVERED`: how often, and how many records of those that are not done."""
+    oldest = line.get("oldest_ms", -1)
+    times = " ".join(f"{count}x:{records}" for count, records in line.get("deliveries", {}).items())
+    return (
+        group["group"], line["partition"], line["start"], line["lag"], line.get("in_flight", "-"),
+        times or "-", line.get("archived", "-"),
+        "-" if oldest < 0 else datetime.fromtimestamp(oldest / 1000, UTC).isoformat("T", "seconds"),
+        group["dead_letters_waiting"],
+    )  # fmt: skip
 
 
 @click.command(name="delete")

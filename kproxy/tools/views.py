@@ -138,7 +138,8 @@ class PartitionLine:
 class GroupDescription:
     """All about one queue. `groups`: name, committed offsets by partition, lag.
 
-    `share_groups`: name, and of each partition where it starts and how far it is behind.
+    `share_groups`: name, how many records wait for the dead-letter queue, and of each partition
+    where it starts, how far it is behind, and what `shares.standing` says of it.
     """
 
     name: str
@@ -175,7 +176,7 @@ def describe(client: Client, name: str) -> GroupDescription:
         partitions=lines,
         settings=_settings(client, name),
         groups=_groups_of(client, listed, name, len(lines), ends),
-        share_groups=_share_groups_of(client, listed, name, len(lines)),
+        share_groups=_share_groups_of(client, listed, name, leaders),
     )
 
 
@@ -200,15 +201,17 @@ def _groups_of(
 
 
 def _share_groups_of(
-    client: Client, listed: list[Any], name: str, partitions: int
+    client: Client, listed: list[Any], name: str, leaders: dict[tuple[str, int], int]
 ) -> list[dict[str, Any]]:
     names = [group.group_id for group in listed if group.group_type == _SHARE]
+    nodes = {node for node in leaders.values() if node >= 0}
     found = []
-    for group, shares in sorted(client.shared(names, name, partitions).items()):
+    for group, shares in sorted(client.shared(names, name, len(leaders)).items()):
         if shares:
+            owed, stands = client.share_states(group, name, nodes)
             lines = [
-                {"partition": index, "start": start, "lag": lag}
+                {"partition": index, "start": start, "lag": lag} | stands.get(index, {})
                 for (_, index), (start, lag) in sorted(shares.items())
             ]
-            found.append({"group": group, "partitions": lines})
+            found.append({"group": group, "dead_letters_waiting": owed, "partitions": lines})
     return found

@@ -13,6 +13,7 @@ from kproxy.tools.client import Client
 from kproxy.tools.views import GroupDescription, describe, groups
 from tests.handlers import test_handlers
 from tests.handlers.test_share_groups import altered, beat
+from tests.shares.test_polls import REJECT, Member
 
 
 class Direct(Client):
@@ -52,16 +53,28 @@ def test_share_groups_are_listed_with_what_is_left_for_them(client: Client) -> N
 def test_a_queue_is_described_with_its_share_groups(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def read() -> None:
+        member = Member(client.served, "a")  # type: ignore[attr-defined]
+        assert await member.given() == [(2, 4, 1)]
+        assert await member.says((3, 3, (REJECT,))) == 0
+
+    asyncio.run(read())
     found = describe(client, "q")
     assert isinstance(found, GroupDescription)
     assert (found.groups, found.share_groups) == (
         [],
-        [{"group": "g", "partitions": [
-            {"partition": 0, "start": 2, "lag": 3}, {"partition": 1, "start": 0, "lag": 0},
+        [{"group": "g", "dead_letters_waiting": 0, "partitions": [
+            {"partition": 0, "start": 2, "lag": 2} | found.share_groups[0]["partitions"][0],
+            {"partition": 1, "start": 0, "lag": 0, "in_flight": 0, "deliveries": {},
+             "acknowledged": 0, "archived": 0, "oldest_ms": -1},
         ]}],
     )  # fmt: skip
+    (line, _) = found.share_groups[0]["partitions"]
+    assert (line["in_flight"], line["deliveries"]) == (2, {"1": 2})
+    assert (line["acknowledged"], line["archived"]) == (0, 1)
+    assert line["oldest_ms"] > 0
     monkeypatch.setattr(commands, "asked", lambda address, ask: found)
     done = CliRunner().invoke(cli.cli, ["describe", "q"])
-    assert [line.split() for line in done.stdout.splitlines()[-3:]] == [
-        ["SHARE", "GROUP", "PARTITION", "START", "LAG"], ["g", "0", "2", "3"], ["g", "1", "0", "0"],
+    assert [line.split()[:7] for line in done.stdout.splitlines()[-2:]] == [
+        ["g", "0", "2", "2", "2", "1x:2", "1"], ["g", "1", "0", "0", "0", "-", "0"],
     ]  # fmt: skip

@@ -1,0 +1,53 @@
+"""How a share partition stands, for people: what is held, how often records were delivered."""
+
+from collections import Counter
+from typing import TypedDict
+
+from kproxy.shard.shard import Shard
+from kproxy.shares.share_partitions import SharePartitions
+from kproxy.virtual import share_rows
+from kproxy.virtual.share_rows import COUNT_SHIFT, STATE_BITS, TERMINAL, RecordState
+from kproxy.virtual.types import PartitionKey
+
+
+class Standing(TypedDict):
+    """Numbers of records of a share partition, and a time in ms since the epoch."""
+
+    in_flight: int
+    deliveries: dict[str, int]
+    """Of those in the window that are not done: how many were delivered so often."""
+    acknowledged: int
+    """Behind the start, out of turn."""
+    archived: int
+    """Likewise."""
+    oldest_ms: int
+    """The time of the first record that is not done; -1: there is none."""
+
+
+def standing(
+    shares: SharePartitions, shard: Shard, key: PartitionKey, group: str
+) -> Standing | None:
+    """None: there is no such share partition."""
+    state = shard.state
+    row, partition = share_rows.share_in(state.get, key, group), state.partition(key)
+    if row is None or partition is None or row.since_ms >= 0:
+        return None
+    known = shares.known(key, group)
+    states = share_rows.states(state.get, key, group, row.start, row.end)
+    if known is not None:
+        deliveries = known.window.counts()
+        in_flight = known.window.held
+    else:
+        counted = Counter(byte >> COUNT_SHIFT for byte in states if not TERMINAL[byte])
+        deliveries, in_flight = dict(counted), 0
+    done = Counter(byte & STATE_BITS for byte in states)
+    start = max(row.start, partition.log_start)
+    first = next(state.stored_spans(key, start, partition.next_offset), None)
+    oldest = None if first is None else state.batch_at(key, first[1])
+    return Standing(
+        in_flight=in_flight,
+        deliveries={str(count): deliveries[count] for count in sorted(deliveries)},
+        acknowledged=done[RecordState.ACKNOWLEDGED],
+        archived=done[RecordState.ARCHIVED],
+        oldest_ms=-1 if oldest is None else oldest.max_time_ms,
+    )
