@@ -46,8 +46,8 @@ def test_sessions(kafka: Kafka, server: Served) -> None:
             {"member_id": "x" * 36}, {"member_id": "not a uuid"},
         ):  # fmt: skip
             one.nothing(part, epoch=0, **changes)
-        one.nothing(part, epoch=-1, acks={part: [(2, 3, ACCEPT)]})
-        one.nothing(epoch=-1)
+        one.nothing(part, epoch=-1, acks={part: [(2, 2, ACCEPT), (3, 3, RELEASE)]})
+        one.nothing(epoch=-1)  # 4 to 6 it keeps: they are of no partition of that session
         one.fetch(part)
         one.close()
         one.fetch(part)
