@@ -103,7 +103,7 @@ def problems(
         mine = [
             *_of_deliveries(deliveries, value, limit), *_after_answers(deliveries, limit),
             *_of_letters(deliveries, dead.get(record, []), value, limit),
-            *_of_ends(deliveries, bool(dead.get(record))),
+            *_of_ends(deliveries, dead.get(record, []), limit),
         ]  # fmt: skip
         said += [f"{record}: {one}" for one in mine]
     return said
@@ -162,11 +162,15 @@ def _of_letters(
             yield f"given up after {letter.count}"
 
 
-def _of_ends(deliveries: list[Delivery], dead: bool) -> Iterator[str]:
+def _of_ends(deliveries: list[Delivery], letters: list[Letter], limit: int) -> Iterator[str]:
     """Each record ends once: it was accepted, or is a dead letter."""
+    dead = bool(letters)
     last = max(deliveries, key=lambda one: (one.count, one.at), default=None)
-    if last is not None and last.is_done and last.said == "accept" and dead:
-        yield "accepted, and a dead letter"
+    if last is not None and last.is_done and last.said == "accept":
+        for letter in letters:
+            # Its time ran out at the last delivery, before it said so: that it is done is true.
+            if (letter.cause, letter.count, last.count) != ("delivery limit", limit, limit):
+                yield "accepted, and a dead letter"
     if last is not None and last.is_done and last.said == "reject" and not dead:
         yield "rejected, and no dead letter"
     if not dead and not any(one.said == "accept" and one.may_be_done for one in deliveries):

@@ -70,6 +70,8 @@ def test_what_may_happen() -> None:
     assert late.failed("a").problems() == []
     late = notes().given("a", 1).given("b", 2).says("b", "reject").done("b").says("a", "accept")
     assert late.done("a").problems((REJECTED, 2)) == []
+    late = notes().given("a", 3).says("a", "accept").done("a")
+    assert late.problems((POISON, 3)) == []
     # It was stopped before it could note what it had been given.
     assert notes().all("b", 2, "accept").given("a", 1).problems() == []
     # All who had it died, some before they could note it.
@@ -89,6 +91,7 @@ def test_what_may_happen() -> None:
         (notes().all("a", 1, "accept"), ((REJECTED, 1),), [
             "a dead letter though nobody rejected it at 1", "accepted, and a dead letter",
         ]),
+        (notes().all("a", 2, "accept"), ((POISON, 3),), ["accepted, and a dead letter"]),
         (notes().all("a", 1, "reject"), (), [
             "rejected, and no dead letter", "lost: neither accepted nor a dead letter",
         ]),
