@@ -15,6 +15,8 @@ async def handle(worker: Worker, request: Request) -> bytes:
         group, member = check_member(request)
         if body.share_session_epoch == FIRST_EPOCH:
             raise KafkaError(Code.INVALID_SHARE_SESSION_EPOCH)
+        if request.next_request.gone:
+            raise KafkaError(Code.SHARE_SESSION_NOT_FOUND)  # nobody hears it
         session = worker.share_sessions.use(
             group, member, body.share_session_epoch, request.next_request.connection
         )

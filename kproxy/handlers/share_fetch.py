@@ -81,6 +81,8 @@ async def _session(
                 said.append((ident, said_of(part)))
             if request.budget.due:
                 await request.budget.rest()
+    if request.next_request.gone:
+        raise KafkaError(Code.SHARE_SESSION_NOT_FOUND)  # nobody hears it
     if epoch == FIRST_EPOCH:
         if said:
             raise KafkaError(Code.INVALID_REQUEST)

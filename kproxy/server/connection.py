@@ -109,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._scope.cancel()
         self._pipeline.lost()
+        self._next_request.gone = True
         self._worker.share_sessions.disconnected(self._next_request.connection)
         if self._admitted:
             self._limiter.unregister(self)

@@ -4,7 +4,8 @@ It is made from the rows when somebody asks for it, and forgotten once nobody fo
 rows say all there is to say.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
 from math import inf
 from typing import Protocol
 
@@ -54,6 +55,30 @@ class Readable:
         del self.batches[count:], self.spans[count:]
 
 
+class AbortedStretch:
+    """What was aborted of a stretch of a partition: of each producer (first offset, marker's)."""
+
+    __slots__ = ("_by_producer", "end", "least", "most", "start")
+
+    def __init__(self, start: int, search: AbortedSearch) -> None:
+        self.start, self.end = start, search.end
+        self._by_producer: dict[int, list[tuple[int, int]]] = {}
+        for (producer_id, first), marker in zip(search.found, search.markers, strict=True):
+            self._by_producer.setdefault(producer_id, []).append((first, marker))
+        self.least = min((first for _, first in search.found), default=search.end)
+        self.most = max(search.markers, default=start)
+
+    def has(self, producer_id: int, offset: int) -> bool:
+        """Whether a batch of this producer was aborted: its transactions follow one another."""
+        mine = self._by_producer.get(producer_id, ())
+        at = bisect_right(mine, offset, key=_first_offset) - 1
+        return at >= 0 and offset < mine[at][1]
+
+
+def _first_offset(one: tuple[int, int]) -> int:
+    return one[0]
+
+
 class SharePartition:
     """One queue partition for one group, in a shard that this worker serves.
 
@@ -61,14 +86,15 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_claim", "_search", "due", "epoch", "followers", "group", "key", "shard", "waiters",
-        "window",
+        "_aborted", "_claim", "_search", "due", "epoch", "followers", "group", "key", "shard",
+        "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
         self.shard, self.key, self.group = shard, key, group
         self._claim = shard.claim_offset
         self._search: AbortedSearch | None = None  # that the next look goes on with
+        self._aborted: AbortedStretch | None = None
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
         self.window = Window(row.start, states)
@@ -110,23 +136,21 @@ class SharePartition:
         at = window.next_available()
         if at >= end or (at >= window.end and not window.has_room(window_max)):
             return None
-        aborted: Sequence[tuple[int, int, int]] = ()
+        aborted: AbortedStretch | None = None
         if read_committed and row.any_aborted:
-            end = min(end, at + _COMMITTED_MAX)
-            aborted = self._aborted(at, end)
+            aborted = self._aborted_from(at, end)
+            end = min(end, aborted.end)
         batches: list[StoredBatch] = []
         spans: list[tuple[int, int]] = []
         records = 0
-        for batch, last in self._batches(at, end):
-            if aborted and self._is_aborted(batch, aborted):
-                at = last + 1
-                continue
-            batches.append(batch)
-            first = max(batch[0], window.start)
-            spans.append((first, last))
-            records += last - max(first, at) + 1
+        for looked_at, (batch, last) in enumerate(self._batches(at, end), 1):
+            if aborted is None or not self._is_aborted(batch, aborted):
+                batches.append(batch)
+                first = max(batch[0], window.start)
+                spans.append((first, last))
+                records += last - max(first, at) + 1
             at = last + 1
-            if records >= records_max or len(batches) == _LOOKED_AT_MAX:
+            if records >= records_max or looked_at == _LOOKED_AT_MAX:
                 end = at
                 break
         return Readable(batches, spans, end)
@@ -145,30 +169,34 @@ class SharePartition:
                 yield batch, last
                 at = last + 1
 
-    def _aborted(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """(producer id, first offset, marker's offset) of aborted transactions of a stretch."""
+    def _aborted_from(self, start: int, end: int) -> AbortedStretch:
+        """What was aborted of a stretch from `start` on. Raises Searching.
+
+        Nothing of it changes any more, so it is looked for once.
+        """
+        known = self._aborted
+        if known is not None and known.start <= start < known.end:
+            return known
         search = self._search
-        if search is None or search.end != end or not search.is_of(self.key, start):
-            search = AbortedSearch(self.key, start, end)
-        if search.look(self.shard.state) < end:
+        if search is None or not search.is_of(self.key, start) or search.end > end:
+            search = AbortedSearch(self.key, start, min(end, start + _COMMITTED_MAX))
+        if search.look(self.shard.state) < search.end:
             self._search = search
             raise Searching
         self._search = None
-        return [(*one, marker) for one, marker in zip(search.found, search.markers, strict=True)]
+        found = self._aborted = AbortedStretch(start, search)
+        return found
 
-    def _is_aborted(self, batch: StoredBatch, aborted: Sequence[tuple[int, int, int]]) -> bool:
+    def _is_aborted(self, batch: StoredBatch, aborted: AbortedStretch) -> bool:
         base, segment, position, _ = batch
-        if not any(first <= base < marker for _, first, marker in aborted):
+        if not aborted.least <= base < aborted.most:
             return False
         head = bytearray(HEADER_BYTES)
         self.shard.segments.read_into(memoryview(head), segment, position, wait=True)
         header = read_header(bytes(head))
         if not header.is_transactional or header.is_control:
             return False
-        return any(
-            producer_id == header.producer_id and first <= base < marker
-            for producer_id, first, marker in aborted
-        )
+        return aborted.has(header.producer_id, base)
 
     def acquire(
         self, member: str, readable: Readable, limits: Limits, deadline: float, number: int

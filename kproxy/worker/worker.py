@@ -53,11 +53,12 @@ class NextRequestSignal:
     Each connection has one. `connection`: later connections have higher numbers.
     """
 
-    __slots__ = ("_wake", "arrived", "connection")
+    __slots__ = ("_wake", "arrived", "connection", "gone")
 
     def __init__(self) -> None:
         self.connection = next(_serials)
         self.arrived = False
+        self.gone = False  # so is the connection: nothing is to be kept for it
         self._wake: anyio.Event | None = None
 
     def arrive(self) -> None:

@@ -11,6 +11,9 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import Pins
 from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.codec import encode_request
+from kproxy.server.dispatch import accept
+from kproxy.server.dispatch import answer as respond
 from kproxy.shares import poll
 from kproxy.shares.sessions import FINAL_EPOCH
 from kproxy.virtual import share_rows
@@ -499,3 +502,32 @@ async def test_a_poll_that_breaks_off_has_logged_what_it_archived() -> None:
         await broken.run(NextRequestSignal())
     assert row(client)[:3] == (3, 3, 0)
     assert next(iter(worker.shares)).window.start == 3
+
+
+async def test_no_session_is_opened_for_a_connection_that_is_gone() -> None:
+    client = await a_queue()
+    one, signal = Member(client, "one"), NextRequestSignal()
+    values = one._values({}) | {
+        "max_wait": 0, "min_bytes": 1, "max_bytes": 1, "max_records": 1, "batch_size": 1,
+        "share_acquire_mode": 0, "is_renew_ack": False, "forgotten_topics_data": (),
+    }  # fmt: skip
+    frame = encode_request(ApiKey.SHARE_FETCH, 2, 1, values)[4:]
+    signal.gone = True
+    await respond(client.worker, accept(client.worker, frame, "", signal))
+    assert len(client.worker.share_sessions) == 0
+    signal.gone = False
+    await respond(client.worker, accept(client.worker, frame, "", signal))
+    assert len(client.worker.share_sessions) == 1
+
+
+async def test_what_many_producers_aborted_is_passed_over_in_steps() -> None:
+    client = await a_queue()
+    await set_group(client, "share.isolation.level", "read_committed")
+    shard, key = client.worker.any_shard(), initialise(client)
+    open_ones = [Transactional(shard, key, f"t{number}", 2) for number in range(600)]
+    for producer in open_ones:
+        producer.write(b"a")
+    for producer in open_ones:
+        producer.abort()
+    given = await Member(client, "one").given(60_000)
+    assert given[0][0] == 600  # the first marker
