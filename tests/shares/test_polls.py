@@ -528,6 +528,6 @@ async def test_what_many_producers_aborted_is_passed_over_in_steps() -> None:
     for producer in open_ones:
         producer.write(b"a")
     for producer in open_ones:
-        producer.abort()
+        producer.end(commit=False)
     given = await Member(client, "one").given(60_000)
     assert given[0][0] == 600  # the first marker
