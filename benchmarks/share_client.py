@@ -20,7 +20,8 @@ from tests.wire import Wire, batch, produce_values
 
 VERSION = 2
 _GROUP = 32  # the type of a group's configs
-_MAX_WAIT_MS, _MIN_BYTES, _MAX_BYTES = 500, 1, 50 << 20  # Java's defaults
+_MAX_WAIT_MS, _MIN_BYTES = 500, 1  # Java's defaults
+_BYTES_OF_ONE = 2048  # asked for, of each record that is
 _UNLOADED = {14, 15, 16}  # errors of a coordinator that is not there yet
 _CLIENT_ID = b"benchmark"
 _WITHIN_S = 60
@@ -134,7 +135,7 @@ class Member:
         """Ask for records, and accept what it holds."""
         records = self._records
         limits = _LIMITS.pack(
-            self._session, wait_ms, _MIN_BYTES, _MAX_BYTES, records, records, 0, 0
+            self._session, wait_ms, _MIN_BYTES, records * _BYTES_OF_ONE, records, records, 0, 0
         )
         named = held or not self._session
         self._send(ApiKey.SHARE_FETCH, limits + (self._topic(held) if named else b"\1") + b"\1\0")
