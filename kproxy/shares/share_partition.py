@@ -16,7 +16,6 @@ from kproxy.shares.taking import Limits
 from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.virtual import share_rows
 from kproxy.virtual.rows import StoredBatch
-from kproxy.virtual.share_commands import Run, ShareRuns
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -236,10 +235,6 @@ class SharePartition:
                 return
 
     # -- the log
-
-    def runs_of(self, runs: list[Run]) -> ShareRuns:
-        runs.sort()
-        return ShareRuns(self.key, self.epoch, runs)
 
     def settle(self, pending: Pending, backoff: tuple[float, ...], now: float) -> None:
         self.window.settle(pending, backoff, now)

@@ -29,7 +29,6 @@ _ACQUIRED, _PENDING, _DELAYED = int(RecordState.ACQUIRED), 5, 6
 _KEEP = 0xFF ^ STATE_BITS
 _IS_AVAILABLE = bytes(not byte & STATE_BITS for byte in range(256))
 _IS_ACQUIRED = bytes(byte & STATE_BITS == _ACQUIRED for byte in range(256))
-_TO_PENDING = bytes(byte & _KEEP | _PENDING for byte in range(256))
 _TO_ACQUIRED = bytes(byte & _KEEP | _ACQUIRED for byte in range(256))
 _TO_DELAYED = bytes(byte & _KEEP | _DELAYED for byte in range(256))
 

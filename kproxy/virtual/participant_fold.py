@@ -181,19 +181,7 @@ class ParticipantFold:
             return False
         state.put(transaction_rows.open_first_key(key, opened.first_offset), None)
         offset = row.next_offset
-        if offset == row.log_start:
-            state.file(rows.retention_due_key(0, *key))  # it has records again
-        row.next_offset = offset + 1
-        row.size += place.length
-        if header.max_timestamp > row.max_time_ms:
-            row.max_time_ms, row.max_time_offset = header.max_timestamp, offset
-        state.put(
-            rows.batch_key(*key, offset),
-            rows.encode_batch(
-                *place, 0, log_offset, row.size, header.max_timestamp, row.max_time_ms, False
-            ),
-        )
-        state.count_live(place)
+        state.add_batch(key, row, header, place, log_offset, 0)
         if opened.first_offset == row.first_open:
             row.first_open = self._first_open(key, opened.first_offset, firsts)
         if not marker.commit:
@@ -201,7 +189,6 @@ class ParticipantFold:
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
             state.put(transaction_rows.aborted_key(key, offset), aborted.encode())
         producers.fence(state, key, row, producer_id, header.producer_epoch)
-        state.put_partition(key, row)
         return True
 
     def forget_marker(self, key: PartitionKey, offset: int) -> None:

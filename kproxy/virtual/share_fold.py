@@ -101,7 +101,7 @@ class ShareFold:
         The outcome's code is NOT_LEADER_OR_FOLLOWER, and nothing changes, where it was not the
         owner who said so.
         """
-        if not self._is_owners(envelope):
+        if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         group, partitions, _ = ChangeShares.decode(envelope)
         owed: list[Owed] = []
@@ -109,10 +109,6 @@ class ShareFold:
         for number, one in enumerate(owed):
             self._state.file(share_rows.owed_key(log_offset, number), one.encode())
         return Outcome(Code.NONE, log_offset, codes=codes)
-
-    def _is_owners(self, envelope: Envelope) -> bool:
-        data = self._state.get(rows.TERM_KEY)
-        return data is None or rows.decode_term(data).writer == envelope.writer
 
     def _change(self, group: str, asked: ShareRuns, owed: list[Owed]) -> Code:
         state, key = self._state, asked.key
@@ -172,30 +168,14 @@ class ShareFold:
             return self._void(log_offset, Outcome(Code.NONE, -1, numbers=tuple(taken)))
         state.put(taken_key, asked.last.encode())
         header = read_header(asked.batch)
-        length = len(asked.batch)
-        place = LogLocation(location.segment, location.position, length)
+        place = LogLocation(location.segment, location.position, len(asked.batch))
         base_offset = row.next_offset
-        if base_offset == row.log_start:
-            state.file(rows.retention_due_key(asked.look_ms, *key))  # it has records again
-        last_offset = base_offset + header.last_offset_delta
-        row.next_offset = last_offset + 1
-        row.size += length
-        if header.max_timestamp > row.max_time_ms:
-            row.max_time_ms, row.max_time_offset = header.max_timestamp, last_offset
-        state.put(
-            rows.batch_key(*key, last_offset),
-            rows.encode_batch(
-                *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
-                row.max_time_ms, False,
-            ),
-        )  # fmt: skip
-        state.put_partition(key, row)
-        state.count_live(place)
+        state.add_batch(key, row, header, place, log_offset, asked.look_ms)
         return Outcome(Code.NONE, base_offset)
 
     def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """The owner alone says so: who was it before must not change what it has aimed at."""
-        if not self._is_owners(envelope):
+        if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         source, group, target, after = AimForward.decode(envelope)
         if self._state.partition(source) is None:

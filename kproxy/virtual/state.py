@@ -8,8 +8,9 @@ from heapq import merge
 from itertools import islice
 from typing import Protocol, TypeVar
 
+from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual import rows, transaction_rows
-from kproxy.virtual.envelope import COPY_BYTES
+from kproxy.virtual.envelope import COPY_BYTES, Envelope
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import Batch, Committed, Compaction, Partition, Queue, StoredBatch
@@ -148,6 +149,31 @@ class State:
                 cached.pop(key, None)
                 dirty.pop(key, None)
 
+    def add_batch(
+        self, key: PartitionKey, row: Partition, header: BatchHeader, place: LogLocation,
+        log_offset: int, look_ms: int,
+    ) -> None:  # fmt: skip
+        """A batch that kproxy made takes the next offsets. (APPEND, the hot path, does so inline.)
+
+        `look_ms`: when to look at the partition's retention, where it was empty.
+        """
+        if row.next_offset == row.log_start:
+            self.file(rows.retention_due_key(look_ms, *key))  # it has records again
+        last_offset = row.next_offset + header.last_offset_delta
+        row.next_offset = last_offset + 1
+        row.size += place.length
+        if header.max_timestamp > row.max_time_ms:
+            row.max_time_ms, row.max_time_offset = header.max_timestamp, last_offset
+        self.put(
+            rows.batch_key(*key, last_offset),
+            rows.encode_batch(
+                *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
+                row.max_time_ms, False,
+            ),
+        )  # fmt: skip
+        self.put_partition(key, row)
+        self.count_live(place)
+
     def drop_partition(self, key: PartitionKey) -> None:
         self._dirty_partitions.pop(key, None)
         self._partitions.pop(key, None)
@@ -199,6 +225,14 @@ class State:
     def committed(self, group: str, key: PartitionKey) -> Committed | None:
         data = self.get(rows.offset_key(group, *key))
         return None if data is None else rows.decode_committed(data)
+
+    def is_owners(self, envelope: Envelope) -> bool:
+        """Whether who sent a command that only the shard's owner sends still is that.
+
+        It may have stood still for long, and gone on with what lay in its sockets.
+        """
+        data = self.get(rows.TERM_KEY)
+        return data is None or rows.decode_term(data).writer == envelope.writer
 
     @property
     def pending_offsets(self) -> int:

@@ -6,7 +6,7 @@ transaction on only appends what the rows say, so two of them do no harm.
 """
 
 from kproxy.errors import Code
-from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
@@ -67,19 +67,11 @@ class TransactionFold:
         """Unique for ever: no two commands share shard and log offset."""
         return log_offset * self._shards + self._shard
 
-    def _is_deposed(self, envelope: Envelope) -> bool:
-        """Whether who sent a command that only a coordinator sends is none any more.
-
-        It may have stood still for long, and gone on with what lay in its sockets.
-        """
-        data = self._state.get(rows.TERM_KEY)
-        return data is not None and rows.decode_term(data).writer != envelope.writer
-
     # -- who may write
 
     def init(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """The epoch is in the outcome. CONCURRENT_TRANSACTIONS: what was open is being aborted."""
-        if self._is_deposed(envelope):
+        if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_COORDINATOR)
         name, timeout_ms, expected_id, expected_epoch, time_ms = InitProducer.decode(envelope)
         row = self._row(name)
@@ -130,7 +122,7 @@ class TransactionFold:
     def enlist(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """The outcome's number is the transaction's."""
         asked = Enlist.decode(envelope)
-        if asked.version in (1, SETS_CLOCK) and self._is_deposed(envelope):
+        if asked.version in (1, SETS_CLOCK) and not self._state.is_owners(envelope):
             return Outcome(Code.NOT_COORDINATOR)
         row = self._row(asked.transactional_id)
         if row is None or row.producer_id != asked.producer_id:
@@ -204,7 +196,7 @@ class TransactionFold:
         asked = End.decode(envelope)
         if asked.cause == EndCause.OPERATOR:
             return self._end_by_number(log_offset, asked)
-        if self._is_deposed(envelope):
+        if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_COORDINATOR)
         row = self._row(asked.transactional_id)
         if asked.cause == EndCause.TIMEOUT:
