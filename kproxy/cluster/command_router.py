@@ -27,11 +27,18 @@ from kproxy.loop.pulse import pulse
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
-from kproxy.virtual.commands import TRAITS, AssignPartitions, CreateQueue, QueueReady
+from kproxy.virtual.commands import (
+    TRAITS,
+    AssignPartitions,
+    CreateQueue,
+    DefineRoute,
+    QueueReady,
+)
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.route_fold import ROUTE_SETTINGS
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.transaction_commands import ASKS_ONLY, SETS_CLOCK, Enlist
 from kproxy.virtual.types import QueueId
@@ -46,6 +53,13 @@ _UNANSWERED_MAX = 500  # of those folded while catching up
 
 AnswerCallback = Callable[[Outcome], None]
 _Folded = tuple[int, Envelope, Outcome]
+
+
+def _told_of(envelope: Envelope, outcome: Outcome) -> QueueId:
+    """The queue of which other shards are to be told."""
+    if envelope.kind == Kind.ROUTE and outcome.queue is not None:
+        return outcome.queue.queue_id
+    return envelope.queue_id
 
 
 def _is_answered(envelope: Envelope) -> bool:
@@ -106,8 +120,10 @@ class CommandRouter:
         some: not for a queue of one.
         """
         if envelope.kind == Kind.CREATE:
+            if ROUTE_SETTINGS in envelope.body:
+                return True
             return CreateQueue.decode(envelope).partitions > 1
-        return envelope.kind in (Kind.GROW, Kind.DELETE)
+        return envelope.kind in (Kind.GROW, Kind.DELETE, Kind.CONFIGURE)
 
     def _wait_for(self, ticket: Ticket) -> Ticket:
         self._waiting[ticket.envelopes[0].counter] = (ticket, anyio.current_time() + _WAIT_S)
@@ -211,18 +227,20 @@ class CommandRouter:
         answer = self._answer_to(envelope)
         deleted = envelope.kind == Kind.DELETE and not outcome.code
         then = partial(answer, outcome) if deleted and answer is not None else None
-        if not outcome.code and outcome.queue is not None:
+        if not outcome.code and outcome.queue is not None and envelope.kind != Kind.ROUTE:
             gone = Tombstone(log_offset, envelope.queue_id) if deleted else None
             self.announcer.announce(shard, outcome.queue.name, then, gone)
+        for queue in outcome.made:
+            self.announcer.announce(shard, queue.name)
         if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
             self._group_announcer.announce(shard, ConfigureGroup.decode(envelope).group)
         assigning = self._has_pending_assignment(shard, log_offset, envelope, outcome)
         if assigning:
-            self._drive(shard, envelope.queue_id)
+            self._drive(shard, _told_of(envelope, outcome))
         if answer is None or then is not None:
             return
         if assigning and not deleted:
-            self._answer_when_ready(shard, envelope.queue_id, log_offset, answer)
+            self._answer_when_ready(shard, _told_of(envelope, outcome), log_offset, answer)
         else:
             answer(outcome)
 
@@ -237,9 +255,13 @@ class CommandRouter:
         self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
     ) -> bool:
         """Whether this command has left something to tell other shards."""
-        if outcome.code or (outcome.queue is not None and outcome.queue.wanted == 1):
+        queue = outcome.queue
+        if outcome.code:
             return False
-        work = shard.state.get(rows.pending_assignment_key(envelope.queue_id))
+        if envelope.kind == Kind.CREATE and queue is not None and queue.wanted == 1:
+            if ROUTE_SETTINGS not in envelope.body:
+                return False
+        work = shard.state.get(rows.pending_assignment_key(_told_of(envelope, outcome)))
         return work is not None and json.loads(work)["as_of"] == log_offset
 
     def _publish(self, envelope: Envelope, outcome: Outcome) -> None:
@@ -289,7 +311,7 @@ class CommandRouter:
         if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
             self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
         elif self._has_pending_assignment(shard, log_offset, envelope, outcome):
-            self._answer_when_ready(shard, envelope.queue_id, log_offset, answer)
+            self._answer_when_ready(shard, _told_of(envelope, outcome), log_offset, answer)
         else:
             queue = shard.state.queue_by_id(envelope.queue_id) or outcome.queue
             answer(outcome._replace(queue=queue))
@@ -325,10 +347,14 @@ class CommandRouter:
 
     async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool:
         assign = AssignPartitions(
-            queue_id, work["name"], work["partitions"], work["as_of"], self._now_ms()
-        )
+            queue_id, work["name"], work["partitions"], work["as_of"], self._now_ms(),
+            work.get("routes", ()),
+        )  # fmt: skip
         others = self._others(shard, work)
         tickets = [self._ask(index, assign.envelope()) for index in others]
+        for source, (spec, from_start) in work.get("define", {}).items():
+            route = DefineRoute(queue_id, source, spec, from_start, work["as_of"])
+            tickets.append(self._ask(shard_of(source, self._shards), route.envelope()))
         refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}
         if refusals:
             _log.warning("queue_not_spread_yet", queue=work["name"], reasons=sorted(refusals))

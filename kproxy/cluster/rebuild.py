@@ -34,7 +34,8 @@ from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.virtual import snapshot
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.carried import SEVERAL
+from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.rows import COMPARE_KEY
 from kproxy.virtual.snapshot import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
 
@@ -62,7 +63,7 @@ def pieces(records: Records) -> Iterator[Records]:
     for record in records:
         some.append(record)
         envelope = record[1]
-        left -= weight(envelope) if envelope.kind == Kind.MARKER else 1
+        left -= weight(envelope) if envelope.kind in SEVERAL else 1
         if left <= 0:
             yield some
             some, left = [], _RECORDS

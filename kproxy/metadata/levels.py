@@ -9,7 +9,7 @@ level as a feature (KIP-584): `kafka-features.sh` shows and upgrades it.
 from typing import Protocol
 
 OLDEST = 1
-NEWEST = 5
+NEWEST = 6
 CALLS_FROM = 2
 """All workers call the owner of a log that they append to (`upstream.link`)."""
 COMPACTION_FROM = 3
@@ -18,6 +18,8 @@ TRANSACTIONS_FROM = 4
 """Producers may have transactional ids."""
 SHARES_FROM = 5
 """Groups may be share groups, and have settings."""
+ROUTES_FROM = 6
+"""Queues may pass records on to others."""
 FEATURE = "kproxy.level"
 
 

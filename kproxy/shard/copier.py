@@ -2,12 +2,12 @@
 
 A segment may hold a million batches, nearly all of them dead. The copier therefore reads the heads
 of the batches alone, and looks up only the next live batch of each partition; it passes over what
-lies before that batch. Of a MARKER it reads all: its one batch is copied for each partition that
-still needs it. Of a FORWARD the batch is copied, and not what follows it. A thread reads the disk,
-and the work on the loop is cut into slices.
+lies before that batch. Of a MARKER or a SHIP it reads all: its batches are copied for each
+partition that still needs them. Of what carries more than batches nothing else is copied. A thread
+reads the disk, and the work on the loop is cut into slices.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import structlog
@@ -16,15 +16,15 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
-from kproxy.protocol.batch import CONTROL_BATCH_BYTES, read_header
+from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
+from kproxy.virtual.carried import ALONE, SEVERAL, carried
+from kproxy.virtual.commands import ROUTED
 from kproxy.virtual.envelope import COPIED, Body, Envelope, Kind
 from kproxy.virtual.fold import copied_location
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import Batch
-from kproxy.virtual.share_commands import batch_of
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import Marker
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -37,8 +37,7 @@ _LOOK_FRAMES = 16  # between two looks at the clock
 _CURSORS_MAX = 20_000
 _AHEAD_MAX = 64
 _NEVER = 1 << 64
-_COPIES, _APPEND = (int(Kind.COPY), int(Kind.REPLACE)), int(Kind.APPEND)
-_MARKER, _FORWARD = int(Kind.MARKER), int(Kind.FORWARD)
+_COPIES = (Kind.COPY, Kind.REPLACE)
 
 
 class _Cursor:
@@ -94,46 +93,43 @@ class Live:
         else:
             cursor.log_offset = _NEVER
 
-    def copy_of(
-        self, key: PartitionKey, envelope: Envelope, log_offset: int, location: LogLocation
+    def copies(
+        self, log_offset: int, envelope: Envelope, location: LogLocation
+    ) -> Iterator[Envelope | None]:
+        """A COPY of each batch of this envelope that is live there; None for others."""
+        if envelope.kind in _COPIES:
+            key, records = (envelope.queue_id, envelope.partition), envelope.body[COPIED.size :]
+            last = envelope.number + read_header(records).last_offset_delta
+            yield self._copy(key, last, records, copied_location(location))
+            return
+        for key, records, place in carried(self._state, log_offset, envelope, location):
+            if self.may_be(key, log_offset):
+                yield self._copy(key, self._cursors[key].last, records, place)
+            else:
+                yield None
+
+    def _copy(
+        self, key: PartitionKey, last: int, records: Body, location: LogLocation
     ) -> Envelope | None:
         """A COPY of the batch at this place, or None where it is dead or lies elsewhere by now."""
         row = self._state.partition(key)
-        if row is None:
+        batch = None if row is None else self._state.batch_at(key, last)
+        if row is None or batch is None or last < row.log_start:
             return None
-        records = envelope.body
-        if envelope.kind in _COPIES:
-            location, records = copied_location(location), records[COPIED.size :]
-            last = envelope.number + read_header(records).last_offset_delta
-        elif self.may_be(key, log_offset):
-            last = self._cursors[key].last
-            if envelope.kind == _MARKER:
-                records = records[:CONTROL_BATCH_BYTES]
-            elif envelope.kind == _FORWARD:
-                records = batch_of(envelope)
-        else:
-            return None
-        batch = self._state.batch_at(key, last)
-        if batch is None or last < row.log_start or (batch.segment, batch.position) != location[:2]:
+        if (batch.segment, batch.position) != location[:2]:
             return None
         return copy_of(key, last, batch, records, batch.generation)
-
-
-def partitions_of(envelope: Envelope) -> Sequence[PartitionKey]:
-    """The partitions that have the batch of an APPEND, a copy, a FORWARD or a MARKER."""
-    if envelope.kind == _MARKER:
-        return Marker.decode(envelope).partitions
-    return ((envelope.queue_id, envelope.partition),)
 
 
 def copy_of(key: PartitionKey, last: int, batch: Batch, records: Body, generation: int) -> Envelope:
     """What writes a batch again, with these bytes, as this generation of it."""
     head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
     base_offset, body = last - batch.last_delta, head + records
+    said = ROUTED if batch.routed else 0
     if not generation:
-        return Envelope(Kind.COPY, *key, number=base_offset, body=body)
-    generations = batch.generation << 8 | generation
-    return Envelope(Kind.REPLACE, *key, number=base_offset, time_ms=generations, body=body)
+        return Envelope(Kind.COPY, *key, number=base_offset, time_ms=said, body=body)
+    said |= batch.generation << 8 | generation
+    return Envelope(Kind.REPLACE, *key, number=base_offset, time_ms=said, body=body)
 
 
 class Copier:
@@ -167,10 +163,10 @@ class Copier:
                 self._began = self._monotonic()
             elif not number % _LOOK_FRAMES:
                 await self._pause()
-            if kind in (_APPEND, _FORWARD):
+            if kind in ALONE:
                 wanted = self._live.may_be(key, log_offset) and self._is_there(key)
             else:
-                wanted = kind == _MARKER or (kind in _COPIES and self._is_there(key))
+                wanted = kind in SEVERAL or (kind in _COPIES and self._is_there(key))
             if wanted and not await self._take(position):
                 return
         if self._pending:
@@ -191,8 +187,7 @@ class Copier:
             _log.error("damaged_frame_not_copied", segment=self._segment, position=position)
             return True
         log_offset, envelope, location, _ = frame
-        for number, key in enumerate(partitions_of(envelope), 1):
-            copy = self._live.copy_of(key, envelope, log_offset, location)
+        for number, copy in enumerate(self._live.copies(log_offset, envelope, location), 1):
             if copy is not None:
                 self._pending.append(copy)
                 self._pending_bytes += len(copy.body)

@@ -12,7 +12,7 @@ Classes are named tuples: frozen, and three times as fast to make as frozen data
 
 import re
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import orjson  # a tenth of what the standard library's costs for each new queue (measured)
@@ -22,6 +22,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
+from kproxy.virtual.route_commands import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import NOT_COMPACTED, Compaction
 from kproxy.virtual.share_commands import (
@@ -47,17 +48,54 @@ from kproxy.virtual.transaction_commands import (
 from kproxy.virtual.types import QueueId
 
 __all__ = [
-    "TRAITS", "AimForward", "AllocateProducerId", "Append", "AssignPartitions", "Begin",
+    "TRAITS",
+    "AimForward",
+    "AllocateProducerId",
+    "Append",
+    "AssignPartitions",
+    "Begin",
     "ChangeGroup",
-    "ChangeShares", "Claim", "CommitOffsets", "Compact", "Complete", "ConfigureGroup",
-    "ConfigureQueue", "Copy", "CreateQueue", "DeleteGroup", "DeleteOffsets", "DeleteQueue",
-    "DropTombstone", "End", "Enlist", "ExpireOffsets", "ExpireTransaction", "Foreign", "Forward",
-    "GrowQueue", "InitProducer", "LookAtShares", "Marker", "NoteShareQueues", "QueueReady",
-    "Replace", "SetShares", "SettleForward", "TransactionCommit", "Trim",
+    "ChangeShares",
+    "Claim",
+    "CommitOffsets",
+    "Compact",
+    "Complete",
+    "ConfigureGroup",
+    "ConfigureQueue",
+    "Copy",
+    "CreateQueue",
+    "Cut",
+    "DefineRoute",
+    "DeleteGroup",
+    "DeleteOffsets",
+    "DeleteQueue",
+    "DropTombstone",
+    "End",
+    "Enlist",
+    "ExpireOffsets",
+    "ExpireTransaction",
+    "Foreign",
+    "ForgetLanded",
+    "Forward",
+    "GrowQueue",
+    "InitProducer",
+    "LookAtShares",
+    "Marker",
+    "NoteShareQueues",
+    "QueueReady",
+    "Replace",
+    "SetShares",
+    "SettleForward",
+    "Ship",
+    "TransactionCommit",
+    "Trim",
 ]  # fmt: skip
 _ROWS = 2  # partitions made in one unit of weight
 _PARTITIONS = re.compile(rb'"partitions": ?(\d{1,9})')
-_QUEUE_ROWS = (RowKind.QUEUE, RowKind.PARTITION, RowKind.PENDING_ASSIGNMENT)
+_QUEUE_ROWS = (
+    RowKind.QUEUE, RowKind.PARTITION, RowKind.PENDING_ASSIGNMENT, RowKind.ROUTE_DEFINITION,
+    RowKind.ROUTE,
+)  # fmt: skip
 
 
 def _body(**values: Any) -> bytes:
@@ -119,7 +157,7 @@ class Append:
 class Copy:
     """A live batch, written again further on. `envelope.COPIED` is in front of it.
 
-    `number`: its base offset.
+    `number`: its base offset. `time_ms`: as in a REPLACE, without generations.
     """
 
 
@@ -140,9 +178,16 @@ class Replace:
     @staticmethod
     def generations(envelope: Envelope) -> tuple[int, int]:
         """The generation that is replaced, and the new one."""
-        return divmod(envelope.time_ms, 256)
+        return divmod(envelope.time_ms & 0xFFFF, 256)
+
+    @staticmethod
+    def is_routed(envelope: Envelope) -> bool:
+        """Whether the batch came from another queue (`rows.ROUTED`); of a COPY as well."""
+        return bool(envelope.time_ms & ROUTED)
 
 
+ROUTED = 1 << 16
+"""In the time of a COPY or REPLACE."""
 _COMPACTED = struct.Struct(">QQQQqQQ")
 _REMOVED = struct.Struct(">QB")
 
@@ -302,13 +347,15 @@ class DeleteQueue(NamedTuple):
         RowKind.SWEEP_QUEUE,
         RowKind.ASSIGNMENT,
         RowKind.COMPACTION,
+        RowKind.ROUTE,
     ),
     answered_across_workers=True,
 )
 class AssignPartitions(NamedTuple):
     """A home shard tells another shard how many partitions its queue has; 0: it is deleted.
 
-    `as_of`: the log offset in the home shard at which that was decided.
+    `as_of`: the log offset in the home shard at which that was decided. `routes`: all routes from
+    the queue (`route_fold.to_tell`).
     """
 
     queue_id: QueueId
@@ -316,9 +363,11 @@ class AssignPartitions(NamedTuple):
     partitions: int
     as_of: int
     time_ms: int
+    routes: Sequence[Sequence[Any]] = ()
 
     def envelope(self) -> Envelope:
-        body = _body(name=self.name, partitions=self.partitions)
+        routes = {"routes": self.routes} if self.routes else {}
+        body = _body(name=self.name, partitions=self.partitions, **routes)
         return Envelope(
             Kind.ASSIGN_PARTITIONS,
             self.queue_id,
@@ -336,6 +385,7 @@ class AssignPartitions(NamedTuple):
             values["partitions"],
             envelope.number,
             envelope.time_ms,
+            values.get("routes", ()),
         )
 
 

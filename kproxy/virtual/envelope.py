@@ -64,6 +64,10 @@ class Kind(IntEnum):
     FORWARD = 42
     SETTLE_FORWARD = 43
     AIM_FORWARD = 44
+    ROUTE = 45
+    CUT = 46
+    SHIP = 47
+    FORGET_LANDED = 48
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

@@ -46,6 +46,14 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.producer_rows import BatchMetadata
+from kproxy.virtual.route_commands import DefineRoute
+from kproxy.virtual.route_fold import (
+    FROM_START,
+    RouteFold,
+    definitions_between,
+    to_tell,
+    told_of,
+)
 from kproxy.virtual.rows import Batch, Partition, Queue, Term
 from kproxy.virtual.share_fold import ShareFold
 from kproxy.virtual.state import State
@@ -100,6 +108,7 @@ class Fold:
         self._participants = participants = ParticipantFold(state, groups, shared=shared)
         transactions = TransactionFold(state, shard, shards, participants)
         shares = ShareFold(state, groups, shared=shared)
+        self._routes = routes = RouteFold(state, shard, shards, shared=shared)
         self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
             Kind.APPEND: self._append,
             Kind.CREATE: self._create,
@@ -137,6 +146,10 @@ class Fold:
             Kind.FORWARD: shares.forward,
             Kind.SETTLE_FORWARD: shares.settle,
             Kind.AIM_FORWARD: shares.aim,
+            Kind.ROUTE: self._route,
+            Kind.CUT: routes.cut,
+            Kind.SHIP: routes.ship,
+            Kind.FORGET_LANDED: routes.forget_landed,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -285,6 +298,46 @@ class Fold:
         home, shards = shard_of(name, self._shards), self._shards
         return [i for i in partitions if (home + i) % shards == self._shard]
 
+    def _route(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The outcome's queue is the source. POLICY_VIOLATION: it has too many routes."""
+        asked = DefineRoute.decode(envelope)
+        code = self._define(log_offset, asked)
+        return Outcome(code, queue=self.state.queue(asked.source))
+
+    def _define(self, log_offset: int, asked: DefineRoute) -> Code:
+        code = self._routes.define(asked)
+        source = self.state.queue(asked.source)
+        if code == Code.NONE and source is not None:
+            self._tell_routes(log_offset, source)
+        return code or Code.NONE
+
+    def _tell_routes(self, log_offset: int, queue: Queue) -> None:
+        """Have all partitions of a queue know the routes from it."""
+        mine = self._mine(queue.name, range(queue.wanted))
+        routes = self._routes.routes_from(queue.name)
+        self._routes.tell(queue.queue_id, mine, routes, log_offset)
+        if len(mine) < queue.wanted:
+            self._assign_later(log_offset, queue, queue.wanted)
+
+    def _reroute(self, log_offset: int, before: Queue | None, after: Queue | None) -> Code:
+        """A queue's settings may say otherwise where records go; those of a deleted one nowhere."""
+        queue = after or before
+        assert queue is not None
+        elsewhere: dict[str, list[object]] = {}
+        code = Code.NONE
+        from_start = queue.configs.get(FROM_START) == "true"
+        for source, spec in definitions_between(before, after).items():
+            if source == queue.name and after is None:
+                self._routes.forget(source, queue.queue_id)
+            elif source == queue.name or self._shards == 1:
+                asked = DefineRoute(queue.queue_id, source, spec, from_start, log_offset)
+                code = self._define(log_offset, asked) or code
+            else:
+                elsewhere[source] = [spec, from_start]
+        if elsewhere:
+            self._assign_later(log_offset, queue, queue.wanted if after else 0, elsewhere)
+        return code
+
     def _put_queue(self, log_offset: int, queue: Queue) -> Outcome:
         """Note a new or changed queue; other shards that hold parts of it are to be told."""
         if queue.wanted > queue.partitions:
@@ -297,14 +350,28 @@ class Fold:
         if self._shared:
             self.state.put(rows.announce_key(name), log_offset.to_bytes(8, "big"))
 
-    def _assign_later(self, log_offset: int, queue: Queue, partitions: int) -> None:
-        work = {
+    def _assign_later(
+        self, log_offset: int, queue: Queue, partitions: int,
+        define: dict[str, list[object]] | None = None,
+    ) -> None:  # fmt: skip
+        """Leave a note of what other shards are to be told: partitions, and routes.
+
+        `define`: routes of this queue, by the names of their sources.
+        """
+        work: dict[str, object] = {
             "name": queue.name,
             "as_of": log_offset,
             "partitions": partitions,
             "over": queue.wanted,
         }
-        self.state.put(rows.pending_assignment_key(queue.queue_id), json.dumps(work).encode())
+        key = rows.pending_assignment_key(queue.queue_id)
+        if partitions and (routes := self._routes.routes_from(queue.name)):
+            work["routes"] = to_tell(routes)
+        noted = self.state.get(key)
+        untold = {} if noted is None else json.loads(noted).get("define", {})
+        if define or untold:
+            work["define"] = untold | (define or {})
+        self.state.put(key, json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, name, wanted, configs = CreateQueue.decode(envelope)
@@ -322,7 +389,11 @@ class Fold:
             changed_at=LogOffset(log_offset),
             configs=configs,
         )
-        return self._put_queue(log_offset, queue)
+        outcome = self._put_queue(log_offset, queue)
+        if self._routes.any_defined or configs:
+            self._reroute(log_offset, None, queue)
+            self._tell_routes(log_offset, queue)
+        return outcome
 
     def _grow(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, wanted = GrowQueue.decode(envelope)
@@ -344,7 +415,10 @@ class Fold:
             wanted=wanted,
             changed_at=LogOffset(log_offset),
         )
-        return self._put_queue(log_offset, grown)
+        outcome = self._put_queue(log_offset, grown)
+        if self._routes.any_defined:
+            self._tell_routes(log_offset, grown)
+        return outcome
 
     def _configure(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, given, dropped, replace_all = ConfigureQueue.decode(envelope)
@@ -357,7 +431,9 @@ class Fold:
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
         changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
-        return self._put_queue(log_offset, changed)
+        outcome = self._put_queue(log_offset, changed)
+        self._reroute(log_offset, queue, changed)
+        return outcome
 
     def _queue_ready(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, as_of = QueueReady.decode(envelope)
@@ -383,12 +459,13 @@ class Fold:
         self._sweep_later(log_offset, queue.queue_id, -1)
         if len(mine) < queue.wanted:
             self._assign_later(log_offset, queue, 0)
+        self._reroute(log_offset, queue, None)
         return Outcome(Code.NONE, queue=queue)
 
     def _assign_partitions(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        queue_id, name, partitions, as_of, time_ms = AssignPartitions.decode(envelope)
+        queue_id, name, partitions, as_of, time_ms, routes = AssignPartitions.decode(envelope)
         key = rows.assignment_key(queue_id)
         data = self.state.get(key)
         known_as_of, known = (-1, 0) if data is None else rows.decode_assignment(data)
@@ -396,6 +473,8 @@ class Fold:
             return Outcome(Code.NONE)  # told before, or a late one
         if partitions:
             self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
+            mine = self._mine(name, range(partitions))
+            self._routes.tell(queue_id, mine, told_of(routes), as_of)
         else:
             for index in self._mine(name, range(known)):
                 self.state.drop_partition((queue_id, index))

@@ -27,6 +27,7 @@ class Outcome(NamedTuple):
     codes: tuple[Code, ...] = ()  # one for each item of a command that has several
     epoch: int = -1  # of the producer whose id is in `number`
     numbers: tuple[int, ...] = ()  # that were asked for
+    made: tuple[Queue, ...] = ()  # queues that were not there before
 
     @property
     def code_by_name(self) -> Code:

@@ -84,6 +84,9 @@ class RowKind(_Kind):
     DEAD_LETTER = b"L", "published", "index"  # archived records that a dead-letter queue is to have
     FORWARDED = b"M", "published"  # how far a partition has taken what another queue passes on
     FORWARD_TARGET = b"W", "published"  # to which partition a source's dead letters go
+    ROUTE = b"P", "published", "index"  # how far a partition's records were passed on, by definer
+    ROUTE_DEFINITION = b"X", "published"  # a route from a queue, by name, in its home shard
+    LANDED = b"V", "published"  # what a shard has taken of what a partition passes on
 
 
 class CatalogueRow(_Kind):

@@ -31,7 +31,8 @@ _SPILLED = struct.Struct(">H")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
 _ANY_OPEN = 0x4000  # transactions with records: the first offset of the earliest follows
 _ANY_ABORTED = 0x2000
-_PRODUCERS = 0x1FFF
+_ANY_ROUTES = 0x1000
+_PRODUCERS = 0x0FFF
 _FIRST_OPEN = struct.Struct(">q")
 _BATCH = struct.Struct(">QIIiQQqqB")
 _COMPACTION = struct.Struct(">QQQQqQQ")
@@ -302,12 +303,12 @@ class Partition:
 
     `producers`: rows of those used last, oldest use first. `spilled`: how many others have rows.
     `first_open`: the first offset of the earliest open transaction, -1 where none has records.
-    `any_aborted`: whether it may have ABORTED rows.
+    `any_aborted`: whether it may have ABORTED rows. `any_routes`: whether it has ROUTE rows.
     """
 
     __slots__ = (
-        "any_aborted", "first_open", "log_start", "max_time_ms", "max_time_offset", "next_offset",
-        "producers", "size", "spilled",
+        "any_aborted", "any_routes", "first_open", "log_start", "max_time_ms", "max_time_offset",
+        "next_offset", "producers", "size", "spilled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -320,6 +321,7 @@ class Partition:
         self.spilled = 0
         self.first_open = -1
         self.any_aborted = False
+        self.any_routes = False
 
     @property
     def last_stable(self) -> int:
@@ -335,6 +337,8 @@ class Partition:
             count |= _ANY_SPILLED
         if self.any_aborted:
             count |= _ANY_ABORTED
+        if self.any_routes:
+            count |= _ANY_ROUTES
         opened = b""
         if self.first_open >= 0:
             count |= _ANY_OPEN
@@ -371,6 +375,7 @@ def decode_partition(data: bytes) -> Partition:
         (row.first_open,) = _FIRST_OPEN.unpack_from(data, position)
         position += _FIRST_OPEN.size
     row.any_aborted = bool(count & _ANY_ABORTED)
+    row.any_routes = bool(count & _ANY_ROUTES)
     producers = []
     for _ in range(count & _PRODUCERS):
         end = producer_end(data, position)
@@ -402,6 +407,7 @@ class Batch(NamedTuple):
     max_time_ms: int
     max_time_through_ms: int  # over this batch and all before it
     copied: int = 0  # 1: it lies further on than where it was appended; more: and was compacted
+    routed: bool = False  # another queue has passed it on: no route passes it on again
 
     @property
     def generation(self) -> int:
@@ -409,7 +415,8 @@ class Batch(NamedTuple):
         return self.copied - 1 if self.copied else 0
 
     def encode(self) -> bytes:
-        return _BATCH.pack(*self)
+        data = _BATCH.pack(*self[:-1])
+        return data + ROUTED if self.routed else data
 
 
 GENERATION_MAX = 254
@@ -463,12 +470,15 @@ def stored_batch(key: bytes, data: bytes) -> StoredBatch:
 encode_batch = _BATCH.pack
 """A batch's row from the values of `Batch` in their order: without making one on the hot path."""
 
+ROUTED = b"\1"
+"""Behind the row of a batch that another queue has passed on."""
+
 
 def decode_batch(data: bytes) -> Batch:
     """Raises ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind b", data[0])
-    return Batch._make(_BATCH.unpack(data))
+    return Batch._make((*_BATCH.unpack_from(data), len(data) > _BATCH.size))
 
 
 _COMMITTED_FORM_AT = 12  # of the time

@@ -170,7 +170,7 @@ class ShareFold:
         header = read_header(asked.batch)
         place = LogLocation(location.segment, location.position, len(asked.batch))
         base_offset = row.next_offset
-        state.add_batch(key, row, header, place, log_offset, asked.look_ms)
+        state.add_batch(key, row, header, place, log_offset, asked.look_ms, routed=True)
         return Outcome(Code.NONE, base_offset)
 
     def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

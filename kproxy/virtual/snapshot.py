@@ -4,8 +4,8 @@ All of a shard's published rows stand for one log offset, X: together they are t
 is not published is the index of batches: it is read from the log, which still holds every live
 batch. Below X an append is not judged again, for the state that judged it is gone; its place is
 counted on from the partition's `Anchor`, past those that have a `v` row. A MARKER takes an offset
-in each partition that it names, but those whose bits are set in its `v` row. A FORWARD is counted
-as an append is, by the batch that it begins with. From X on the fold goes on as always.
+in each partition that it names, but those whose bits are set in its `v` row. The batches of a
+FORWARD or a SHIP are counted as an append is. From X on the fold goes on as always.
 """
 
 import json
@@ -15,17 +15,16 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
+from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.virtual import group_rows, rows, transaction_rows
+from kproxy.virtual.carried import carried
 from kproxy.virtual.commands import Compact, Replace
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
-from kproxy.virtual.share_commands import batch_of
 from kproxy.virtual.state import Kv, State
-from kproxy.virtual.transaction_commands import Marker
 from kproxy.virtual.types import PartitionKey
 
 AS_OF_KEY = rows.CHECKPOINT_KEY
@@ -39,6 +38,7 @@ _OFFSET_END = (1 << 63) - 1
 _ROWS_AT_ONCE = 1000
 _REMEMBERED_MAX = 10_000
 _COPIES = (Kind.COPY, Kind.REPLACE)
+_CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP)
 
 
 class Anchor(NamedTuple):
@@ -237,47 +237,33 @@ class Reindex:
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """Note where a live batch lies; of anything else nothing is needed."""
-        key = (envelope.queue_id, envelope.partition)
-        if envelope.kind == Kind.APPEND:
-            self._append(key, log_offset, envelope, location)
-        elif envelope.kind in _COPIES:
+        kind = envelope.kind
+        if kind in _COPIES:
             if not self._void(log_offset):
-                self._copy(key, envelope, location)
-        elif envelope.kind == Kind.COMPACT:
+                self._copy((envelope.queue_id, envelope.partition), envelope, location)
+        elif kind == Kind.COMPACT:
+            key = (envelope.queue_id, envelope.partition)
             for last_offset, generation in Compact.decode(envelope).removed:
                 remove_batch(self._state, key, last_offset, generation)
-        elif envelope.kind == Kind.MARKER:
+        elif kind == Kind.MARKER:
             self._marker(log_offset, envelope, location)
-        elif envelope.kind == Kind.FORWARD:
-            self._forward(key, log_offset, envelope, location)
-
-    def _append(
-        self, key: PartitionKey, log_offset: int, envelope: Envelope, location: LogLocation
-    ) -> None:
-        if not self._void(log_offset):
-            self._count_on(key, log_offset, read_header(envelope.body), location)
-
-    def _forward(
-        self, key: PartitionKey, log_offset: int, envelope: Envelope, location: LogLocation
-    ) -> None:
-        if not self._void(log_offset):
-            batch = batch_of(envelope)
-            place = location._replace(length=len(batch))
-            self._count_on(key, log_offset, read_header(batch), place)
+        elif kind in _CARRYING and not self._void(log_offset):
+            routed = kind != Kind.APPEND
+            for key, batch, place in carried(self._state, log_offset, envelope, location):
+                self._count_on(key, log_offset, read_header(batch), place, routed=routed)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """All partitions share the batch that it carries; a `v` row has those that took none."""
-        marker = Marker.decode(envelope)
-        header = read_header(marker.batch)
-        place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
         void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
-        for number, key in enumerate(marker.partitions):
+        found = carried(self._state, log_offset, envelope, location)
+        for number, (key, batch, place) in enumerate(found):
             if void is None or not void[number >> 3] & 1 << (number & 7):
-                self._count_on(key, log_offset, header, place)
+                self._count_on(key, log_offset, read_header(batch), place)
 
     def _count_on(
-        self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation
-    ) -> None:
+        self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation,
+        *, routed: bool = False,
+    ) -> None:  # fmt: skip
         """A batch took the next offsets of its partition."""
         counter_key = rows.counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
@@ -295,7 +281,7 @@ class Reindex:
             through_ms, False,
         )  # fmt: skip
         self._state.count_live(location)
-        self._state.put(rows.batch_key(*key, last_offset), row)
+        self._state.put(rows.batch_key(*key, last_offset), row + rows.ROUTED if routed else row)
         counted = _COUNTER.pack(log_offset + 1, last_offset + 1, size, through_ms, end_offset)
         self._state.put(counter_key, counted)
 
@@ -313,7 +299,7 @@ class Reindex:
         batch = Batch(
             *copied_location(location),
             header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms,
-            copied=generation + 1,
+            copied=generation + 1, routed=Replace.is_routed(envelope),
         )  # fmt: skip
         before = self._state.batch_at(key, last_offset)
         if before is not None:

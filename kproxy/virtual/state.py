@@ -151,11 +151,12 @@ class State:
 
     def add_batch(
         self, key: PartitionKey, row: Partition, header: BatchHeader, place: LogLocation,
-        log_offset: int, look_ms: int,
+        log_offset: int, look_ms: int, *, routed: bool = False,
     ) -> None:  # fmt: skip
         """A batch that kproxy made takes the next offsets. (APPEND, the hot path, does so inline.)
 
-        `look_ms`: when to look at the partition's retention, where it was empty.
+        `look_ms`: when to look at the partition's retention, where it was empty. `routed`: it comes
+        from another queue, and no route passes it on.
         """
         if row.next_offset == row.log_start:
             self.file(rows.retention_due_key(look_ms, *key))  # it has records again
@@ -164,13 +165,11 @@ class State:
         row.size += place.length
         if header.max_timestamp > row.max_time_ms:
             row.max_time_ms, row.max_time_offset = header.max_timestamp, last_offset
-        self.put(
-            rows.batch_key(*key, last_offset),
-            rows.encode_batch(
-                *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
-                row.max_time_ms, False,
-            ),
+        batch = rows.encode_batch(
+            *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
+            row.max_time_ms, False,
         )  # fmt: skip
+        self.put(rows.batch_key(*key, last_offset), batch + rows.ROUTED if routed else batch)
         self.put_partition(key, row)
         self.count_live(place)
 

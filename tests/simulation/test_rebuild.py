@@ -17,7 +17,7 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.levels import Level
 from kproxy.protocol.batch import read_header
 from kproxy.protocol.records import keyed_records, unpacked, with_records
-from kproxy.shard.copier import Live, copy_of, partitions_of
+from kproxy.shard.copier import Live, copy_of
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import group_rows, rows, snapshot, transaction_rows
 from kproxy.virtual import state as state_module
@@ -181,8 +181,7 @@ class Simulation:
             if not carries or log_offset < self.log_start:
                 continue
             place = place_of(log_offset, envelope)
-            for key in partitions_of(envelope):
-                copy = live.copy_of(key, envelope, log_offset, place)
+            for copy in live.copies(log_offset, envelope, place):
                 if copy is not None:
                     for _ in range(self.rng.choice((1, 1, 1, 2))):  # a zombie copies it as well
                         self.owner.apply(copy)

@@ -2,7 +2,7 @@
 other queues' dead letters are taken: once, late, twice, or in part."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.shard.copier import Live
 from kproxy.virtual import group_rows, share_commands, snapshot
 from kproxy.virtual import state as state_module
+from kproxy.virtual.carried import carried
 from kproxy.virtual.commands import (
     AimForward,
     ChangeShares,
@@ -41,7 +42,6 @@ from kproxy.virtual.share_rows import (
     share_in,
     state_byte,
 )
-from kproxy.virtual.snapshot import Reindex
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.simulation.test_rebuild import Simulation, short_looks
 from tests.wire import batch
@@ -157,7 +157,8 @@ def _unpublished(kind: RowKind) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def _not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reindex, "_forward", lambda self, *rest: None)
+    kinds = tuple(kind for kind in snapshot._CARRYING if kind != Kind.FORWARD)
+    patch.setattr(snapshot, "_CARRYING", kinds)
 
 
 def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
@@ -165,20 +166,33 @@ def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_whole_body_is_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "batch_of", lambda envelope: envelope.body)
+    patch.setattr(snapshot, "carried", _whole(carried))
 
 
 def _the_whole_body_is_copied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("kproxy.shard.copier.batch_of", lambda envelope: envelope.body)
+    patch.setattr("kproxy.shard.copier.carried", _whole(carried))
+
+
+def _whole(found: Any) -> Any:
+    def whole(state: Any, log_offset: int, envelope: Envelope, location: Any) -> Iterator[Any]:
+        for key, data, place in found(state, log_offset, envelope, location):
+            if envelope.kind == Kind.FORWARD:
+                yield key, envelope.body, location
+            else:
+                yield key, data, place
+
+    return whole
 
 
 def _not_copied(patch: pytest.MonkeyPatch) -> None:
-    copy_of = Live.copy_of
+    copies = Live.copies
 
-    def dropped(self: Live, key: Any, envelope: Envelope, *rest: Any) -> Envelope | None:
-        return None if envelope.kind == Kind.FORWARD else copy_of(self, key, envelope, *rest)
+    def dropped(self: Live, log_offset: int, envelope: Envelope, location: Any) -> Any:
+        if envelope.kind == Kind.FORWARD:
+            return iter(())
+        return copies(self, log_offset, envelope, location)
 
-    patch.setattr(Live, "copy_of", dropped)
+    patch.setattr(Live, "copies", dropped)
 
 
 MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -343,16 +343,18 @@ def _another_bit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _markers_are_not_copied(patch: pytest.MonkeyPatch) -> None:
-    copy_of = Live.copy_of
+    copies = Live.copies
 
-    def dropped(self: Live, key: Any, envelope: Envelope, *rest: Any) -> Envelope | None:
-        return None if envelope.kind == Kind.MARKER else copy_of(self, key, envelope, *rest)
+    def dropped(self: Live, log_offset: int, envelope: Envelope, location: Any) -> Any:
+        if envelope.kind == Kind.MARKER:
+            return iter(())
+        return copies(self, log_offset, envelope, location)
 
-    patch.setattr(Live, "copy_of", dropped)
+    patch.setattr(Live, "copies", dropped)
 
 
 def _all_of_a_marker_is_copied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("kproxy.shard.copier.CONTROL_BATCH_BYTES", 200)
+    patch.setattr("kproxy.virtual.carried.CONTROL_BATCH_BYTES", 200)
 
 
 def _markers_are_not_counted(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,49 @@
+"""The record batches that an envelope carries, and the queue partitions that have them."""
+
+from collections.abc import Iterator
+
+from kproxy.protocol.batch import CONTROL_BATCH_BYTES
+from kproxy.virtual.envelope import Body, Envelope, Kind
+from kproxy.virtual.outcome import LogLocation
+from kproxy.virtual.route_commands import Ship
+from kproxy.virtual.share_commands import batch_of
+from kproxy.virtual.state import State
+from kproxy.virtual.transaction_commands import Marker
+from kproxy.virtual.types import PartitionKey
+
+Carried = tuple[PartitionKey, Body, LogLocation]
+"""A partition, a batch of it, and where that lies."""
+ALONE = (Kind.APPEND, Kind.FORWARD)
+"""Kinds that carry one batch, of the partition in their heads."""
+SEVERAL = (Kind.MARKER, Kind.SHIP)
+"""Kinds that say in their bodies which partitions have batches of theirs."""
+
+
+def carried(
+    state: State, log_offset: int, envelope: Envelope, location: LogLocation
+) -> Iterator[Carried]:
+    """The batches of an APPEND, a FORWARD, a MARKER or a SHIP; of others there are none.
+
+    A SHIP names queues. One that has such a name now, and was made behind it, is another.
+    """
+    kind, body = envelope.kind, envelope.body
+    if kind == Kind.APPEND:
+        yield (envelope.queue_id, envelope.partition), body, location
+    elif kind == Kind.FORWARD:
+        batch = batch_of(envelope)
+        place = location._replace(length=len(batch))
+        yield (envelope.queue_id, envelope.partition), batch, place
+    elif kind == Kind.MARKER:
+        place = location._replace(length=CONTROL_BATCH_BYTES)
+        for key in Marker.decode(envelope).partitions:
+            yield key, body[:CONTROL_BATCH_BYTES], place
+    elif kind == Kind.SHIP:
+        asked, whole = Ship.decode(envelope), memoryview(body)
+        for name, position, length in asked.targets:
+            queue = state.queue(name)
+            if queue is None or queue.created_at > log_offset:
+                continue
+            if asked.only and queue.queue_id != asked.definer:
+                continue
+            place = LogLocation(location.segment, location.position + position, length)
+            yield (queue.queue_id, 0), whole[position : position + length], place

@@ -1,0 +1,196 @@
+"""Rows of routes: records of a queue, the *source*, that are passed on to other queues.
+
+A route is defined by the settings of a queue, its *definer*: an entrance is the definer of its own
+route, a queue with a filter the definer of a route from another queue.
+
+- A ROUTE_DEFINITION is in the home shard of the source's name, whether the source is there or not.
+- A ROUTE is beside the records: how far a partition of the source was passed on.
+- A LANDED is in each shard that gets records: how much of one partition's cut it has taken.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from kproxy.virtual.forms import later_form
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_FORM = 1
+_ROUTE = struct.Struct(">BQQHQQH")
+_EPOCH = struct.Struct(">QI")
+_ROUTE_KEY = struct.Struct(">16sI16s")
+_LANDED_KEY = struct.Struct(">16s16sI")
+_LANDED = struct.Struct(">BQQq")
+_DEFINITION = struct.Struct(">16sQBI")
+EPOCHS_MAX = 64
+"""Of one route; where there are as many, the last one takes the next one's place."""
+DEFINITIONS_MAX = 100
+"""Of routes from one queue; of those that are gone the oldest are forgotten."""
+PARTS_MAX = 64
+"""Parts of a cut for one shard: a bit each."""
+
+Get = Callable[[bytes], bytes | None]
+
+
+class Epoch(NamedTuple):
+    """From the offset `start` on records go where `spec` says; b"": nowhere."""
+
+    start: int
+    spec: bytes
+
+
+class Route(NamedTuple):
+    """What lies before `landed` has landed in all shards; what lies before `cut` is on its way.
+
+    `parts`: in how many parts each shard gets the records between. `made`: queues that were made
+    for it. `as_of`: the log offset, in the source's home shard, of what was told last.
+    """
+
+    landed: int
+    cut: int
+    parts: int
+    made: int
+    as_of: int
+    epochs: tuple[Epoch, ...]
+
+    @property
+    def ends(self) -> int | None:
+        """The offset from which on nothing is passed on; None: it goes on."""
+        last = self.epochs[-1]
+        return None if last.spec else last.start
+
+    def encode(self) -> bytes:
+        parts = [_ROUTE.pack(_FORM, *self[:5], len(self.epochs))]
+        for start, spec in self.epochs:
+            parts += (_EPOCH.pack(start, len(spec)), spec)
+        return b"".join(parts)
+
+
+def decode_route(data: bytes) -> Route:
+    """Raises ValueError for a form of a later kproxy."""
+    form, landed, cut, parts, made, as_of, count = _ROUTE.unpack_from(data)
+    if form != _FORM:
+        raise later_form("a row of kind P", form)
+    at = _ROUTE.size
+    epochs = []
+    for _ in range(count):
+        start, length = _EPOCH.unpack_from(data, at)
+        at += _EPOCH.size
+        epochs.append(Epoch(start, data[at : at + length]))
+        at += length
+    return Route(landed, cut, parts, made, as_of, tuple(epochs))
+
+
+def route_key(source: PartitionKey, definer: QueueId) -> bytes:
+    return RowKind.ROUTE + _ROUTE_KEY.pack(*source, definer)
+
+
+def route_of(key: bytes) -> tuple[PartitionKey, QueueId]:
+    """(source partition, definer) of a key of kind ROUTE."""
+    queue_id, index, definer = _ROUTE_KEY.unpack_from(key, 1)
+    return (QueueId(queue_id), index), QueueId(definer)
+
+
+def routes_range(source: PartitionKey) -> tuple[bytes, bytes]:
+    """The keys of all routes out of a partition: start and end."""
+    start = RowKind.ROUTE + source[0] + source[1].to_bytes(4, "big")
+    return start, start + b"\xff" * 17
+
+
+def route_in(get: Get, source: PartitionKey, definer: QueueId) -> Route | None:
+    """The route, by what gets rows."""
+    data = get(route_key(source, definer))
+    return None if data is None else decode_route(data)
+
+
+def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
+    """Where the rows of a queue lie that is gone, for the sweeper."""
+    start = RowKind.ROUTE + queue_id
+    yield start, start + b"\xff" * 21
+
+
+# -- what the source's home shard knows
+
+
+class Definition(NamedTuple):
+    """A route, whatever the source is by now. `as_of`: when the definer's home shard said so.
+
+    `from_start`: of a source that was there before it, all records are passed on.
+    """
+
+    definer: QueueId
+    as_of: int
+    from_start: bool
+    spec: bytes  # b"": there is none any more
+
+
+def definition_key(source: str) -> bytes:
+    """All definitions of routes from a queue of this name are one row."""
+    return RowKind.ROUTE_DEFINITION + source.encode()
+
+
+def encode_definitions(definitions: Sequence[Definition]) -> bytes:
+    parts = [bytes([_FORM])]
+    for definer, as_of, from_start, spec in definitions:
+        parts += (_DEFINITION.pack(definer, as_of, from_start, len(spec)), spec)
+    return b"".join(parts)
+
+
+def decode_definitions(data: bytes) -> list[Definition]:
+    """Raises ValueError for a form of a later kproxy."""
+    if data[0] != _FORM:
+        raise later_form("a row of kind X", data[0])
+    found, at = [], 1
+    while at < len(data):
+        definer, as_of, from_start, length = _DEFINITION.unpack_from(data, at)
+        at += _DEFINITION.size
+        found.append(Definition(QueueId(definer), as_of, bool(from_start), data[at : at + length]))
+        at += length
+    return found
+
+
+# -- what has landed
+
+
+class Landed(NamedTuple):
+    """`taken`: a bit for each part of the cut that ends at `through`. `used_ms`: when, last."""
+
+    through: int
+    taken: int
+    used_ms: int
+
+    def encode(self) -> bytes:
+        return _LANDED.pack(_FORM, *self)
+
+    def has(self, through: int, part: int) -> bool:
+        """Whether this part of the cut that ends there was taken before."""
+        if through != self.through:
+            return through < self.through
+        return bool(self.taken >> part & 1)
+
+    def with_part(self, through: int, part: int, now_ms: int) -> "Landed":
+        """The row once that part was taken."""
+        taken = self.taken if through == self.through else 0
+        return Landed(through, taken | 1 << part, max(now_ms, self.used_ms))
+
+
+NOTHING_LANDED = Landed(0, 0, 0)
+
+
+def decode_landed(data: bytes) -> Landed:
+    """Raises ValueError for a form of a later kproxy."""
+    form, *values = _LANDED.unpack(data)
+    if form != _FORM:
+        raise later_form("a row of kind V", form)
+    return Landed(*values)
+
+
+def landed_key(definer: QueueId, source: PartitionKey) -> bytes:
+    return RowKind.LANDED + _LANDED_KEY.pack(definer, *source)
+
+
+def landed_of(key: bytes) -> tuple[QueueId, PartitionKey]:
+    """(definer, source partition) of a key of kind LANDED."""
+    definer, queue_id, index = _LANDED_KEY.unpack_from(key, 1)
+    return QueueId(definer), (QueueId(queue_id), index)
