@@ -11,7 +11,7 @@ class Counters:
     __slots__ = (
         "compaction_passes", "connections", "dead_letters", "dead_letters_blocked",
         "dead_letters_dropped", "dead_letters_refused", "not_compacted", "request_bytes",
-        "requests", "response_bytes", "writes",
+        "requests", "response_bytes", "routed", "routes_held_back", "unroutable", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -25,6 +25,9 @@ class Counters:
         self.dead_letters_dropped = 0  # records: their queue, or that it gets any, is gone
         self.dead_letters_refused = 0  # records that were archived without: too many wait
         self.not_compacted = 0  # partitions with a batch that cannot be read
+        self.routed = 0  # records that were passed on to other queues, unroutable ones among them
+        self.routes_held_back = 0  # times that a route had to wait
+        self.unroutable = 0  # records that have no queue to go to
         self.writes = 0  # to clients: a connection's answers of a turn of the loop are one
 
     def values(self) -> dict[str, int]:

@@ -78,7 +78,7 @@ def read_template(text: str) -> Template:
         raise ValueError("it must have a {key} or a {header:NAME}")
     if len(rest) > 2 * _PARTS_MAX:
         raise ValueError(f"it must not have more than {_PARTS_MAX} fields")
-    fields = []
+    fields: list[tuple[bytes | None, str]] = []
     for field, behind in zip(rest[::2], rest[1::2], strict=True):
         if behind and name_fault("a" + behind):
             raise ValueError(f"{behind!r} cannot be in a queue name")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from kproxy.protocol.batch import CRC_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+from kproxy.protocol.codecs import pack
 from kproxy.protocol.varint import Malformed, read_varlong, uvarint
 
 _CRC = struct.Struct(">I")
@@ -39,6 +40,24 @@ def content_of(record: bytes) -> Content:
     return Content(key, value, headers, record[at:])
 
 
+def content_of_body(body: bytes) -> Content:
+    """The content of a record from its bytes from the key on. Raises Malformed."""
+    return content_of(_NO_HEAD + body)
+
+
+_NO_HEAD = bytes(4)  # length, attributes, time, offset: none of them is looked at
+
+
+def body_of(content: Content, more: Sequence[bytes]) -> bytes:
+    """A record from its key on, with these headers behind its own."""
+    return b"".join(
+        (
+            _sized(content.key), _sized(content.value), _varlong(content.headers + len(more)),
+            content.header_bytes, *more,
+        )
+    )  # fmt: skip
+
+
 def _field(record: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     size, at = read_varlong(record, at, end)
     if size < 0:
@@ -63,13 +82,38 @@ def header(name: str, value: str) -> bytes:
 
 def record(offset_delta: int, content: Content, more: Sequence[bytes]) -> bytes:
     """A record with these headers behind its own; its time is the batch's."""
-    body = b"".join(
-        (
-            b"\0\0", _varlong(offset_delta), _sized(content.key), _sized(content.value),
-            _varlong(content.headers + len(more)), content.header_bytes, *more,
-        )
-    )  # fmt: skip
+    body = b"\0\0" + _varlong(offset_delta) + body_of(content, more)
     return _varlong(len(body)) + body
+
+
+_TAIL = struct.Struct(">hiqqqhii")  # of a header, from its attributes on
+_HEAD = struct.Struct(">qiibI")
+_LENGTH_MORE = HEADER_BYTES - LOG_OVERHEAD_BYTES  # what a length counts beside the records
+
+
+def batch_of_bodies(bodies: Sequence[tuple[bytes, int]], codec: int = 0) -> bytes:
+    """A batch of records that are there from their keys on: (bytes, time in ms) of each.
+
+    One to each of many queues is what this is for.
+    """
+    first_ms = last_ms = bodies[0][1]
+    if len(bodies) == 1:
+        body = bodies[0][0]
+        data = uvarint(2 * len(body) + 6) + b"\0\0\0" + body
+    else:
+        parts: list[bytes] = []
+        for delta, (body, time_ms) in enumerate(bodies):
+            if time_ms > last_ms:
+                last_ms = time_ms
+            head = b"\0" + _varlong(time_ms - first_ms) + _varlong(delta)
+            parts += (uvarint(2 * (len(head) + len(body))), head, body)
+        data = b"".join(parts)
+    if codec:
+        data = pack(data, codec)
+    count = len(bodies)
+    tail = _TAIL.pack(codec, count - 1, first_ms, last_ms, -1, -1, -1, count)
+    crc = crc32c(data, crc32c(tail))
+    return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
 
 
 def batch(records: Sequence[bytes], time_ms: int, *, log_append_time: bool = False) -> bytes:

@@ -15,6 +15,7 @@ from kproxy.protocol.batch import (
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
+    TRANSACTIONAL,
     BatchHeader,
     read_header,
 )
@@ -65,12 +66,12 @@ INSPECTED_BYTES_MAX, INSPECTED_RECORDS_MAX = 32 << 20, 200_000
 """A batch that is looked into as a whole unpacks to no more, and has no more records."""
 
 
-def unpacked(batch: bytes | memoryview) -> bytes:
+def unpacked(batch: bytes | memoryview, bytes_max: int = INSPECTED_BYTES_MAX) -> bytes:
     """The records of a batch that is looked into as a whole.
 
     Raises Malformed, of which TooLarge: they are more than is looked at.
     """
-    header, most = read_header(batch), max(INSPECTED_BYTES_MAX, len(batch))
+    header, most = read_header(batch), max(bytes_max, len(batch))
     if header.record_count > INSPECTED_RECORDS_MAX:
         raise TooLarge(f"the batch has more than {INSPECTED_RECORDS_MAX} records")
     parts, size = [], 0
@@ -127,6 +128,95 @@ def _keyed(
     return KeyedRecord(offset_delta, time_ms, key, value_bytes >= 0, data[position:after]), after
 
 
+Body = tuple[int, int, bytes | None, bytes, dict[bytes, bytes | None]]
+"""A record: offset delta, time, key, its bytes from the key on, and its headers, the last of each
+name, where they were asked for."""
+_NO_HEADERS: dict[bytes, bytes | None] = {}
+
+
+def bodies(header: BatchHeader, data: bytes, *, headers: bool) -> list[Body]:
+    """All records of a batch, from what it unpacks to. Raises Malformed."""
+    try:
+        return _bodies(header, data, headers)
+    except IndexError:
+        raise Malformed(_TOO_LONG) from None
+
+
+def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
+    """Lengths of one byte, as most are, are read in place. Raises Malformed, IndexError."""
+    stamp = header.max_timestamp if header.is_log_append_time else None
+    base_ms, position, last = header.base_timestamp, 0, -1
+    found: list[Body] = []
+    for _ in range(header.record_count):
+        byte = data[position]
+        if byte < 0x80:
+            length, at = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            length, at = read_varlong(data, position, len(data))
+        after = at + length
+        if length < _RECORD_MIN or after > len(data):
+            raise Malformed(_TOO_LONG)
+        byte = data[at + 1]
+        if byte < 0x80:
+            time_delta, at = (byte >> 1) ^ -(byte & 1), at + 2
+        else:
+            time_delta, at = read_varlong(data, at + 1, after)
+        byte = data[at]
+        if byte < 0x80:
+            delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+        else:
+            delta, at = read_varlong(data, at, after)
+        if not last < delta <= header.last_offset_delta:
+            raise Malformed("a record lies outside its batch")
+        last, begin = delta, at
+        byte = data[at]
+        if byte < 0x80:
+            size, at = (byte >> 1) ^ -(byte & 1), at + 1
+        else:
+            size, at = read_varlong(data, at, after)
+        key = None
+        if size >= 0:
+            key, at = data[at : at + size], at + size
+        size, at = read_varlong(data, at, after)
+        if size > 0:
+            at += size
+        if at >= after:
+            raise Malformed(_TOO_LONG)
+        named = _NO_HEADERS
+        if data[at] or at + 1 != after:
+            named = _headers(data, at, after)
+        time_ms = base_ms + time_delta if stamp is None else stamp
+        found.append((delta, time_ms, key, data[begin:after], named if headers else _NO_HEADERS))
+        position = after
+    if position != len(data):
+        raise Malformed("there is more in the batch than its records")
+    return found
+
+
+_RECORD_MIN = 6  # attributes, deltas, key, value, number of headers
+
+
+def _headers(data: bytes, at: int, after: int) -> dict[bytes, bytes | None]:
+    """The last value of each name. Raises Malformed: they do not end where the record does."""
+    count, at = read_varlong(data, at, after)
+    if not 0 <= count <= after - at:
+        raise Malformed("a record's headers are longer than it")
+    found: dict[bytes, bytes | None] = {}
+    for _ in range(count):
+        size, at = read_varlong(data, at, after)
+        if size < 0 or at + size > after:
+            raise Malformed("a record's headers are longer than it")
+        name, at = data[at : at + size], at + size
+        size, at = read_varlong(data, at, after)
+        if at + max(0, size) > after:
+            raise Malformed("a record's headers are longer than it")
+        found[name] = data[at : at + size] if size >= 0 else None
+        at += max(0, size)
+    if at != after:
+        raise Malformed("a record is longer than what it holds")
+    return found
+
+
 def with_records(header: BatchHeader, records: list[bytes], latest_ms: int) -> bytes:
     """A batch with some of its records, in their order, at their offsets. At least one is left.
 
@@ -135,6 +225,15 @@ def with_records(header: BatchHeader, records: list[bytes], latest_ms: int) -> b
     """
     body = pack(b"".join(records), header.codec)
     return _made(header._replace(max_timestamp=latest_ms, record_count=len(records)), body)
+
+
+def without_producer(header: BatchHeader, batch: bytes) -> bytes:
+    """A batch with its records as they are, of no producer and no transaction."""
+    attributes = header.attributes & ~TRANSACTIONAL
+    head = header._replace(
+        attributes=attributes, producer_id=-1, producer_epoch=-1, base_sequence=-1
+    )
+    return _made(head, batch[HEADER_BYTES:])
 
 
 def repacked(header: BatchHeader, data: bytes, codec: int, level: int | None) -> bytes:

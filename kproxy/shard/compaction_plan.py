@@ -84,14 +84,17 @@ def _old_enough(
 
 
 def _decided(state: State, key: PartitionKey, row: Partition) -> tuple[int, int]:
-    """Where records begin that are not decided, and the size there: as far as Kafka compacts."""
-    end = row.last_stable
+    """Where records begin that are not decided, or not passed on; and the size there."""
+    end, passed_on = row.last_stable, state.passed_on(key)
+    if passed_on is not None and passed_on < end:
+        end = passed_on
     undecided = (
-        next(state.batches(key, end, row.next_offset), None) if row.first_open >= 0 else None
+        next(state.batches(key, end, row.next_offset), None) if end < row.next_offset else None
     )
     if undecided is None:
         return row.next_offset, row.size
-    return end, undecided[1].size_through - undecided[1].length
+    last_offset, batch = undecided
+    return last_offset - batch.last_delta, batch.size_through - batch.length
 
 
 def _new_due_ms(

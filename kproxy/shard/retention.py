@@ -143,10 +143,13 @@ class Retention(DueIndexScanner):
         if queue is None:
             return now + self._check_ms  # other shards are still told of it
         start, oldest = self._kept_from(partition, row, queue, now)
+        passed_on = self._shard.state.passed_on(partition)
+        if passed_on is not None and passed_on < start:  # it waits for what is not passed on
+            start = passed_on
         if start > row.log_start:
             trims.append(Trim(*partition, start, now).envelope())
         if oldest is None:
-            return None
+            return now + self._check_ms if start < row.next_offset else None
         settings = queue_settings.settings_of(queue.configs)
         if settings.compacted:
             self._shard.note_uncompacted(partition)

@@ -16,6 +16,11 @@ def shard_of(name: str, shards: int, partition: int = 0) -> ShardId:
     return ShardId((mmh3.hash(name, _SEED, signed=False) + partition) % shards)
 
 
+def hash_of(name: str) -> int:
+    """32 bits that decide where a name belongs: modulo the number of shards they are its shard."""
+    return mmh3.hash(name, _SEED, signed=False)
+
+
 GROUP_BYTES_MAX = 32_767  # a Kafka STRING; the rows' keys are made for it
 
 

@@ -176,7 +176,7 @@ class RouteFold:
         if not row.any_routes and (routes or known):
             row.any_routes = True
             self._state.put_partition(source, row)
-        self._state.touched.add(source)
+        self._state.routed.add(source)
 
     def _put(self, source: PartitionKey, definer: QueueId, route: Route) -> None:
         self._state.file(route_rows.route_key(source, definer), route.encode())
@@ -220,6 +220,8 @@ class RouteFold:
         landed = NOTHING_LANDED if data is None else route_rows.decode_landed(data)
         if landed.has(asked.through, asked.part):
             return self._void(log_offset)
+        if not self._is_cut(asked):
+            return self._void(log_offset)._replace(code=Code.NOT_LEADER_OR_FOLLOWER)
         state.put(key, landed.with_part(asked.through, asked.part, asked.time_ms).encode())
         if asked.only:
             return self._ship_to_definer(log_offset, asked, envelope, location)
@@ -240,6 +242,14 @@ class RouteFold:
             state.add_batch(target, row, header, place, log_offset, look_ms, routed=True)
             taken += 1
         return Outcome(Code.NONE, taken, numbers=(len(made),), made=tuple(made))
+
+    def _is_cut(self, asked: Ship) -> bool:
+        """Whether the log has the cut that this is of; where the source is in another shard, it has
+        been asked there."""
+        if self._state.partition(asked.source) is None:
+            return self._shards > 1
+        route = route_rows.route_in(self._state.get, asked.source, asked.definer)
+        return route is not None and route.cut == asked.through
 
     def _ship_to_definer(
         self, log_offset: int, asked: Ship, envelope: Envelope, location: LogLocation

@@ -24,6 +24,7 @@ from kproxy.metadata.levels import Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
+from kproxy.routes.passages import Passages
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letters import DeadLetters
@@ -192,6 +193,7 @@ class Worker:
         self.dead_letters = DeadLetters(
             routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock
         )
+        self.passages = Passages(routes.all, routes, self.catalogue, config, self.counters, clock)
         self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max

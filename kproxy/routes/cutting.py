@@ -1,0 +1,235 @@
+"""What a stretch of a source's records becomes: batches for queues, by shards and parts.
+
+All of it follows from the records, the route's epochs and constants. So another owner that ships
+the same cut again makes the same parts, whatever was trimmed or compacted meanwhile: a queue's name
+alone decides the shard and the part that its batch is in.
+
+Runs on a thread, in time that grows with the records that are read.
+"""
+
+from typing import NamedTuple
+
+import orjson
+
+from kproxy.metadata.routing import Filter, Template, read_configs, read_filter, read_template
+from kproxy.protocol.batch import BatchHeader
+from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
+from kproxy.protocol.records import Body, bodies, unpacked, without_producer
+from kproxy.protocol.varint import Malformed
+from kproxy.virtual.partitioner import hash_of
+from kproxy.virtual.route_fold import CONFIGS, FILTER, TO, UNROUTABLE
+from kproxy.virtual.route_rows import PARTS_MAX, Epoch
+
+CUT_BYTES = 768 << 10
+"""Of one cut, for one shard: with what frames it, below what a log takes in one record."""
+CUT_TARGETS = 8000
+"""Of one cut, for one shard."""
+PART_TARGETS = 400
+"""In one part, about: names fall into parts by chance."""
+UNPACKED_MAX = 16 << 20
+"""What a batch may unpack to; one that holds more goes to the unroutable ones as it is."""
+RECORD_MAX = 8 << 20
+"""Of a larger record only its key and its headers go there."""
+PACKED_FROM = 64 << 10
+"""A batch of so many bytes is packed as its source was."""
+_TARGET_BYTES = 100  # about what a batch takes beside its records
+_INTERNAL = "__"
+
+
+class Spec(NamedTuple):
+    """Where records go, from the text that an epoch has."""
+
+    name: str  # of the definer
+    template: Template | None
+    filter: Filter | None
+    unroutable: str
+    configs: dict[str, str]
+
+    @property
+    def needs_headers(self) -> bool:
+        which = self.template or self.filter
+        return which is not None and which.needs_headers
+
+
+NOWHERE = Spec("", None, None, "", {})
+
+
+def read_spec(text: bytes) -> Spec:
+    """Raises ValueError for what a later kproxy has written."""
+    if not text:
+        return NOWHERE
+    values = orjson.loads(text)
+    if values.get(TO):
+        configs = read_configs(values.get(CONFIGS, ""))
+        template = read_template(values[TO])
+        name = values["name"]
+        return Spec(name, template, None, values.get(UNROUTABLE) or f"{name}.unroutable", configs)
+    return Spec(values["name"], None, read_filter(values.get(FILTER, "")), "", {})
+
+
+Piece = tuple[bytes, int, int]
+"""A record from its key on, its time in ms, and the codec that it came in."""
+
+
+class Gathered:
+    """What of a stretch goes where: pieces by queue, by shard."""
+
+    def __init__(self, shards: int, start: int) -> None:
+        self.shards = shards
+        self.by_shard: list[dict[str, list[Piece]]] = [{} for _ in range(shards)]
+        self.whole: dict[str, list[bytes]] = {}
+        """Batches that go to a queue as they are."""
+        self.sizes = [0] * shards
+        self.through = start
+        """The offset behind the last record that is in it, or passed over."""
+        self.records = 0
+        self.unroutable = 0
+        self.full = False
+        self.spec = NOWHERE
+        """Of the first epoch: all of it is of one."""
+
+    @property
+    def parts(self) -> int:
+        """In how many parts each shard gets it."""
+        most = max(map(len, self.by_shard), default=0)
+        return min(PARTS_MAX, max(1, -(-most // PART_TARGETS)))
+
+    def add(self, name: str, piece: Piece, *, limited: bool) -> bool:
+        """Whether there is room for a record. The first one always has."""
+        shards = self.shards
+        index = hash_of(name) % shards if shards > 1 else 0
+        targets = self.by_shard[index]
+        found = targets.get(name)
+        size = self.sizes[index] + len(piece[0]) + (_TARGET_BYTES if found is None else 0)
+        if limited and self.records:
+            if size > CUT_BYTES or (found is None and len(targets) >= CUT_TARGETS):
+                return False
+        self.sizes[index] = size
+        if found is None:
+            targets[name] = [piece]
+        else:
+            found.append(piece)
+        self.records += 1
+        return True
+
+    def add_whole(self, name: str, data: bytes, *, limited: bool) -> bool:
+        """As `add`, of a batch as it is: alone, for it may be large."""
+        if limited and self.records:
+            return False
+        self.whole.setdefault(name, []).append(data)
+        self.records += 1
+        self.full = True
+        return True
+
+
+class Cutter:
+    """Gathers what one source partition passes on in one epoch, batch by batch."""
+
+    def __init__(
+        self, epoch: Epoch, shards: int, start: int, end: int, index: int, *, limited: bool
+    ) -> None:
+        """Of offsets from `start` to before `end`. `index`: of the source partition.
+
+        `limited`: it ends where a cut is large enough; else what is cut already is made again.
+        """
+        self._start, self._end, self._index = start, end, index
+        self._limited = limited
+        self.gathered = Gathered(shards, start)
+        self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
+        self._place = self._by_template if spec.template is not None else self._by_filter
+
+    def take(self, base_offset: int, head: BatchHeader, found: list[Body] | bytes) -> bool:
+        """Take the records of a batch, or one whose records cannot be told; whether there is room.
+
+        Those that were passed over by an earlier cut are passed over.
+        """
+        gathered = self.gathered
+        if isinstance(found, bytes):
+            return self._take_whole(base_offset, head, found)
+        start, end, codec = self._start, self._end, head.codec
+        for record in found:
+            offset = base_offset + record[0]
+            if offset < start:
+                continue
+            if offset >= end:
+                gathered.through = end
+                return False
+            if not self._place(record, offset, codec):
+                gathered.through, gathered.full = offset, True
+                return False
+        gathered.through = min(end, base_offset + head.last_offset_delta + 1)
+        return True
+
+    def _by_filter(self, record: Body, offset: int, codec: int) -> bool:
+        spec = self._spec
+        _, time_ms, key, body, headers = record
+        if spec.filter is None or not spec.filter.matches(key, headers):
+            return True
+        return self.gathered.add(spec.name, (body, time_ms, codec), limited=self._limited)
+
+    def _by_template(self, record: Body, offset: int, codec: int) -> bool:
+        spec, gathered = self._spec, self.gathered
+        _, time_ms, key, body, headers = record
+        assert spec.template is not None
+        name, why = spec.template.fill(key, headers)
+        if why is None and (name == spec.name or name.startswith(_INTERNAL)):
+            why = f"{name} is not a queue that a route may go to"
+        if why is None and len(body) > RECORD_MAX:
+            why = f"the record has more than {RECORD_MAX} bytes"
+        if why is None:
+            return gathered.add(name, (body, time_ms, codec), limited=self._limited)
+        said = [
+            header("kproxy.route.error", why),
+            header("kproxy.route.partition", str(self._index)),
+            header("kproxy.route.offset", str(offset)),
+        ]
+        content = content_of_body(body)
+        if len(body) > RECORD_MAX:
+            content = Content(content.key, None, content.headers, content.header_bytes)
+        gathered.unroutable += 1
+        piece = body_of(content, said), time_ms, codec
+        return gathered.add(spec.unroutable, piece, limited=self._limited)
+
+    def _take_whole(self, base_offset: int, head: BatchHeader, data: bytes) -> bool:
+        """A batch whose records cannot be told; a filter matches nothing of it."""
+        gathered, behind = self.gathered, base_offset + head.last_offset_delta + 1
+        if self._spec.template is not None:
+            if not gathered.add_whole(self._spec.unroutable, data, limited=self._limited):
+                gathered.through, gathered.full = max(self._start, base_offset), True
+                return False
+            gathered.unroutable += head.record_count
+        gathered.through = min(self._end, behind)
+        return not gathered.full
+
+
+def records_of(head: BatchHeader, data: bytes, *, headers: bool) -> list[Body] | bytes:
+    """The records of a stored batch; where they cannot be told the batch, of no producer."""
+    try:
+        return bodies(head, unpacked(data, UNPACKED_MAX), headers=headers)
+    except Malformed:
+        return without_producer(head, data)
+
+
+Parts = list[tuple[int, int, list[tuple[str, bytes]]]]
+"""(shard, part, [(queue, its batch)])."""
+
+
+def parts_of(gathered: Gathered, parts: int) -> Parts:
+    """What is shipped, in as many parts for each shard as the cut has; empty ones are not."""
+    shards = gathered.shards
+    made: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
+    for index, targets in enumerate(gathered.by_shard):
+        for name, pieces in targets.items():
+            part = hash_of(name) // shards % parts if parts > 1 else 0
+            made.setdefault((index, part), []).append((name, _batch(pieces)))
+    for name, batches in gathered.whole.items():
+        hashed = hash_of(name)
+        key = hashed % shards, hashed // shards % parts
+        made.setdefault(key, []).extend((name, data) for data in batches)
+    return [(*key, batches) for key, batches in sorted(made.items())]
+
+
+def _batch(pieces: list[Piece]) -> bytes:
+    size = sum([len(piece[0]) for piece in pieces]) if len(pieces) > 1 else len(pieces[0][0])
+    codec = pieces[0][2] if size >= PACKED_FROM else 0
+    return batch_of_bodies([piece[:2] for piece in pieces], codec)

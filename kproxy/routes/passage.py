@@ -1,0 +1,357 @@
+"""Passes on the records of one source partition by one route, as long as there are any.
+
+1. It gathers what is decided (before the last stable offset) of one epoch, as much as a cut holds.
+2. CUT in the source's shard says how far that is. It holds only where the last cut ends.
+3. SHIP, to each shard that has targets, has their batches, in parts. What was taken before is void.
+4. Once all shards have answered, the next CUT may come, and says that this one has landed.
+
+Whoever takes the source over begins with 3, for the last cut. Two cuts are never on their way at
+once: a shard that took a part of the later one would refuse the earlier one's.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+import anyio
+import structlog
+from anyio import CapacityLimiter, to_thread
+
+from kproxy.config import Config
+from kproxy.counters import Counters
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.loop.clock import Clock
+from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.queue_settings import QueueSettings, settings_of
+from kproxy.routes.cutting import Cutter, Gathered, Parts
+from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.shard.shard import Shard
+from kproxy.virtual.commands import Cut, Ship, Trim
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.route_rows import Epoch, Route, route_in
+from kproxy.virtual.rows import Partition
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_log = structlog.get_logger()
+
+_IDLE_S = 1.0
+_PAUSE_S, _FEW = 0.01, 200
+"""Cuts of fewer records than that are so far apart."""
+_AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
+_HELD_S = 1.0
+_SAY_AGAIN_S = 60.0
+_READERS = 2
+_salts = random.Random()
+
+
+class Asks(Protocol):
+    """The way to the logs of all shards."""
+
+    shards: int
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
+        """Append a command to a shard's log: settled with what its owner's fold decides."""
+        ...
+
+
+class Shared:
+    """What all passages of a worker have in common."""
+
+    def __init__(
+        self, asks: Asks, catalogue: Catalogue[Ticket], config: Config, counters: Counters,
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self.asks = asks
+        self.catalogue = catalogue
+        self.check_ms = config.retention_check_ms
+        self.counters = counters
+        self.clock = clock
+        self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 16 MiB
+        self._said_s: dict[tuple[str, QueueId], float] = {}
+
+    def warn(self, event: str, definer: QueueId, **values: object) -> None:
+        """Say something that may be so very often."""
+        now, key = self.clock.monotonic(), (event, definer)
+        if now - self._said_s.get(key, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
+            if len(self._said_s) > 1000:
+                self._said_s.clear()
+            self._said_s[key] = now
+            queue = self.catalogue.find_id(definer)
+            _log.warning(event, queue=queue and queue.name, **values)
+
+
+class _Stretch(NamedTuple):
+    """What is passed on next: offsets from `start` to before `end`, of one epoch."""
+
+    start: int
+    end: int
+    epoch: Epoch
+
+
+class Step(Enum):
+    """What came of one step."""
+
+    DONE = 1
+    NOTHING = 2  # there is nothing to pass on
+    WAIT = 3  # it could not be done now
+    OVER = 4  # the route is no more
+
+
+class Passage:
+    """Of one route out of one partition, while its shard is served by this claim."""
+
+    def __init__(
+        self, shard: Shard, source: PartitionKey, definer: QueueId, shared: Shared
+    ) -> None:
+        self.source = source
+        self.definer = definer
+        self._shard = shard
+        self._claim_offset = shard.claim_offset
+        self._shared = shared
+        self._kept = Kept()
+        self._landed = -1
+        """Up to where this owner knows that all has landed."""
+        self._made = 0  # queues, since the last CUT
+        self._news = anyio.Event()
+        self._trimmed_s = 0.0
+
+    @property
+    def serves(self) -> bool:
+        """Whether the shard is still served as it was."""
+        return self._shard.serving and self._shard.claim_offset == self._claim_offset
+
+    def poke(self) -> None:
+        """The source has changed."""
+        self._news.set()
+
+    async def run(self, others_wait: Callable[[], bool]) -> bool:
+        """Until there is nothing to pass on for a while, or others wait and this had its turn.
+
+        Returns whether it is to be run again.
+        """
+        wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
+        while self.serves:
+            self._news = anyio.Event()
+            began_s = anyio.current_time()
+            step, records = await self._step()
+            if step is Step.WAIT:
+                await anyio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+                continue
+            wait_s = _AGAIN_S
+            if step is Step.OVER:
+                return False
+            if step is Step.NOTHING:
+                with anyio.move_on_after(_IDLE_S):
+                    await self._news.wait()
+                    continue
+                if await self._note_landed() and not self._news.is_set():
+                    return False
+                continue
+            if began_s > until_s and others_wait():
+                return True
+            if records < _FEW:
+                await anyio.sleep(max(0.0, began_s + _PAUSE_S - anyio.current_time()))
+        return False
+
+    # -- one step
+
+    async def _step(self) -> tuple[Step, int]:
+        """Ship what is cut, or cut and ship the next; how many records that was."""
+        route, row = self._found()
+        if route is None or row is None:
+            return Step.OVER, 0
+        if route.cut > route.landed and self._landed < route.cut:
+            return await self._ship_again(route, row)
+        self._landed = route.cut
+        if route.ends is not None and route.cut >= route.ends:
+            return Step.OVER if await self._cut(route.cut, 1) is None else Step.WAIT, 0
+        stretch = _next(route, row)
+        if stretch is None:
+            return Step.NOTHING, 0
+        held = self._held_back(route)
+        if held is not None:
+            self._shared.counters.routes_held_back += 1
+            self._shared.warn("route_held_back", self.definer, reason=held)
+            await anyio.sleep(_HELD_S)
+            return Step.WAIT, 0
+        return await self._pass_on(route, stretch)
+
+    def _found(self) -> tuple[Route | None, Partition | None]:
+        state = self._shard.state
+        return route_in(state.get, self.source, self.definer), state.partition(self.source)
+
+    def _settings(self) -> QueueSettings | None:
+        queue = self._shared.catalogue.find_id(self.definer)
+        return None if queue is None else settings_of(queue.configs)
+
+    def _held_back(self, route: Route) -> str | None:
+        settings = self._settings()
+        if settings is not None and route.made + self._made >= settings.route_queues_max:
+            return f"it has made {settings.route_queues_max} queues (kproxy.route.queues.max)"
+        return None
+
+    async def _ship_again(self, route: Route, row: Partition) -> tuple[Step, int]:
+        """What is cut may have landed, or not: it is made from the same records again."""
+        start, end = max(route.landed, row.log_start), route.cut
+        epoch = _epoch_at(route, route.landed)
+        cutter = Cutter(epoch, self._shared.asks.shards, start, end, self.source[1], limited=False)
+        if start < end and not await self._gather(cutter, start, end, whole=True):
+            return Step.WAIT, 0
+        if not await self._ship(cutter, route.cut, route.parts):
+            return Step.WAIT, 0
+        return Step.DONE, cutter.gathered.records
+
+    async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
+        start, end, epoch = stretch
+        cutter = Cutter(epoch, self._shared.asks.shards, start, end, self.source[1], limited=True)
+        if epoch.spec and not await self._gather(cutter, start, end, whole=False):
+            return Step.WAIT, 0
+        gathered = cutter.gathered
+        through = gathered.through if epoch.spec else end
+        if through <= route.cut:
+            return Step.NOTHING, 0
+        parts = gathered.parts
+        refused = await self._cut(route.cut, parts, through)
+        if refused is not None:
+            return (Step.OVER if refused == Code.UNKNOWN_TOPIC_ID else Step.WAIT), 0
+        if gathered.records and not await self._ship(cutter, through, parts):
+            return Step.WAIT, 0
+        self._landed = through
+        if anyio.current_time() - self._trimmed_s > _IDLE_S:
+            self._trimmed_s = anyio.current_time()
+            await self._trim()
+        self._shared.counters.routed += gathered.records
+        self._shared.counters.unroutable += gathered.unroutable
+        return Step.DONE, gathered.records
+
+    async def _gather(self, cutter: Cutter, start: int, end: int, *, whole: bool) -> bool:
+        """Whether what is there could be read."""
+        shard = self._shard
+        planned: Plan = await plan(shard, self.source, start, end, whole=whole)
+        headers = cutter.gathered.spec.needs_headers
+        try:
+            with shard.segments.pinned({batch.segment for _, batch in planned.stored}):
+                await to_thread.run_sync(
+                    gather, shard.segments, planned, cutter, self._kept, headers,
+                    limiter=self._shared.readers,
+                )  # fmt: skip
+        except (OSError, EOFError) as error:
+            self._shared.warn("route_not_read", self.definer, reason=str(error))
+            return False
+        return self.serves
+
+    # -- commands
+
+    async def _cut(self, after: int, parts: int, through: int | None = None) -> Code | None:
+        """Say what is passed on next; why it is not, or None."""
+        through = after if through is None else through
+        queues = self._made
+        cut = Cut(self.source, self.definer, after, through, parts, queues)
+        outcome = await _outcome(self._shard.append([cut.envelope()]))
+        if outcome.code:
+            return Code(outcome.code)
+        self._made -= queues
+        return None
+
+    async def _ship(self, cutter: Cutter, through: int, parts: int) -> bool:
+        """Have all shards take their parts; false where this worker serves the source no more."""
+        found: Parts = await to_thread.run_sync(made, cutter, parts, limiter=self._shared.readers)
+        left = [
+            (index, self._envelope(cutter.gathered, through, part, batches))
+            for index, part, batches in found
+        ]
+        wait_s = _AGAIN_S
+        while self.serves:
+            left = await self._send(left)
+            if not left:
+                return True
+            await anyio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+        return False
+
+    def _envelope(
+        self, gathered: Gathered, through: int, part: int, batches: Sequence[tuple[str, bytes]]
+    ) -> Envelope:
+        spec, now = gathered.spec, self._shared.clock.now_ms()
+        return Ship.envelope(
+            self.source, self.definer, through, part, batches,
+            only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
+            look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
+            configs=spec.configs,
+        )  # fmt: skip
+
+    async def _send(self, ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:
+        """Those that are not known to have landed."""
+        ask = self._shared.asks.ask
+        tickets = [(index, one, ask(index, _again(one))) for index, one in ships]
+        left = []
+        for index, one, ticket in tickets:
+            outcome = await _outcome(ticket)
+            if outcome.code:
+                left.append((index, one))
+                self._shared.warn(
+                    "route_waits", self.definer, shard=index, reason=Code(outcome.code).name
+                )
+            elif outcome.numbers:
+                self._made += outcome.numbers[0]
+        return left
+
+    async def _note_landed(self) -> bool:
+        """Put down that all has landed, where that is not known to the log; whether it is."""
+        route, _ = self._found()
+        if route is not None and route.landed < route.cut and await self._cut(route.cut, 1):
+            return False
+        return await self._trim()
+
+    async def _trim(self) -> bool:
+        """Take what all routes have passed on from an entrance that keeps nothing."""
+        settings = self._settings()
+        row = self._shard.state.partition(self.source)
+        if settings is None or row is None or settings.route_keeps:
+            return True
+        if self.definer != self.source[0]:
+            return True
+        start = self._shard.state.passed_on(self.source)
+        if start is None or start <= row.log_start:
+            return True
+        trim = Trim(*self.source, start, self._shared.clock.now_ms())
+        return not (await _outcome(self._shard.append([trim.envelope()]))).code
+
+
+def _next(route: Route, row: Partition) -> _Stretch | None:
+    """What is to be passed on behind the last cut; None: nothing is decided there."""
+    epoch = _epoch_at(route, route.cut)
+    ends = [one.start for one in route.epochs if one.start > route.cut]
+    end = min([row.last_stable, *ends])
+    if end <= route.cut:
+        return None
+    return _Stretch(min(end, max(route.cut, row.log_start)), end, epoch)
+
+
+def _epoch_at(route: Route, offset: int) -> Epoch:
+    """The epoch of an offset that is not passed on yet."""
+    found = route.epochs[0]
+    for epoch in route.epochs[1:]:
+        if epoch.start <= offset:
+            found = epoch
+    return found
+
+
+def _again(one: Envelope) -> Envelope:
+    """The same, to be sent: who sends it says so in it."""
+    return Envelope(
+        one.kind, one.queue_id, one.partition, number=one.number, time_ms=one.time_ms, body=one.body
+    )
+
+
+async def _outcome(ticket: Ticket) -> Outcome:
+    """A ticket's only outcome; its error is one with that code."""
+    try:
+        (outcome,) = await ticket.wait()
+    except KafkaError as error:
+        return Outcome(error.code or Code.UNKNOWN_SERVER_ERROR)
+    return outcome

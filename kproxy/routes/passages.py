@@ -1,0 +1,123 @@
+"""All routes whose sources are in shards that this worker serves.
+
+A route takes memory only while there is something to pass on. Which have something is told by the
+fold (`State.routed`); where a shard is taken up, its routes are looked through once.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kproxy.config import Config
+from kproxy.counters import Counters
+from kproxy.log.base import Ticket
+from kproxy.loop.clock import Clock
+from kproxy.loop.pace import scanned
+from kproxy.loop.pulse import pulse
+from kproxy.metadata.catalogue import Catalogue
+from kproxy.routes.passage import Asks, Passage, Shared
+from kproxy.shard.shard import Shard
+from kproxy.virtual.route_rows import route_of, routes_range
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_FOLLOW_S = 0.25
+_AT_ONCE = 32  # routes of one shard
+
+RouteKey = tuple[PartitionKey, QueueId]
+
+
+class _ShardRoutes:
+    """The routes of one shard that have something to pass on."""
+
+    def __init__(self, shard: Shard, shared: Shared, tasks: TaskGroup) -> None:
+        self._shard = shard
+        self._claim_offset = shard.claim_offset
+        self._shared = shared
+        self._tasks = tasks
+        self._running: dict[RouteKey, Passage] = {}
+        self._waiting: deque[RouteKey] = deque()
+        self._known: set[RouteKey] = set()  # those that wait
+        shard.on_routed = self._changed
+        tasks.start_soon(self._take_up)
+
+    def of(self, shard: Shard) -> bool:
+        """Whether this is a shard as it is served now."""
+        return self._shard is shard and self._claim_offset == shard.claim_offset
+
+    @property
+    def _serves(self) -> bool:
+        return self._shard.serving and self.of(self._shard)
+
+    async def _take_up(self) -> None:
+        """Look through all routes there are: each may have something."""
+        async for found in scanned(self._shard.kv.scan, *RowKind.ROUTE.range()):
+            if not self._serves:
+                return
+            for key, _ in found:
+                self._begin(route_of(key))
+        self._changed()
+
+    def _changed(self) -> None:
+        """Sources have changed. In the turn of the loop that has applied it."""
+        state = self._shard.state
+        changed, state.routed = state.routed, set()
+        if not self._serves:
+            return
+        for source in changed:
+            for key, _ in state.kv.walk(*routes_range(source)):
+                self._begin(route_of(key))
+
+    def _begin(self, key: RouteKey) -> None:
+        running = self._running.get(key)
+        if running is not None:
+            running.poke()
+        elif key not in self._known:
+            self._known.add(key)
+            self._waiting.append(key)
+            self._start_some()
+
+    def _start_some(self) -> None:
+        while self._waiting and len(self._running) < _AT_ONCE:
+            key = self._waiting.popleft()
+            self._known.discard(key)
+            passage = self._running[key] = Passage(self._shard, *key, self._shared)
+            self._tasks.start_soon(self._run, key, passage)
+
+    async def _run(self, key: RouteKey, passage: Passage) -> None:
+        again = await passage.run(lambda: bool(self._waiting))
+        del self._running[key]
+        if not self._serves:
+            return
+        if again:
+            self._begin(key)
+        self._start_some()
+
+
+class Passages:
+    """Of all shards that this worker serves."""
+
+    def __init__(
+        self, serving: Callable[[], list[Shard]], asks: Asks, catalogue: Catalogue[Ticket],
+        config: Config, counters: Counters, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._serving = serving
+        self._shared = Shared(asks, catalogue, config, counters, clock)
+        self._by_shard: dict[int, _ShardRoutes] = {}
+
+    async def run(self) -> None:
+        """Pass on what the shards have that are served here."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                shards = self._serving()
+                for index in self._by_shard.keys() - {shard.shard for shard in shards}:
+                    del self._by_shard[index]
+                for shard in shards:
+                    known = self._by_shard.get(shard.shard)
+                    if known is None or not known.of(shard):
+                        self._by_shard[shard.shard] = _ShardRoutes(
+                            shard, self._shared, shard.tasks or tasks
+                        )
+                await pulse(_FOLLOW_S)
