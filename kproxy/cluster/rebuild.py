@@ -35,6 +35,7 @@ from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.virtual import snapshot
 from kproxy.virtual.carried import SEVERAL
+from kproxy.virtual.counts import counted
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.rows import COMPARE_KEY
 from kproxy.virtual.snapshot import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
@@ -204,6 +205,7 @@ async def _read_rows(shard: Shard, services: ShardServices) -> int:
         names = snapshot.names(shard.kv)
         while part := list(islice(names, _NAMES)):
             shard.kv.write(dict(part))
+        shard.state.counts = counted(shard.kv)  # its bytes come with the log
 
     await to_thread.run_sync(read)
     return as_of

@@ -133,6 +133,7 @@ class Housekeeper:
         shard.log.sync_rest()  # from here to the next line nothing is applied
         shard.refuse_failed()
         through = shard.applied_through
+        shard.note_counts()
         shard.kv.begin_flush()
         await to_thread.run_sync(shard.kv.finish_flush)
         shard.durable_through = through

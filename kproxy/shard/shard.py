@@ -16,6 +16,7 @@ from kproxy.shard.watchers import Watchers
 from kproxy.store import synced, tail
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
+from kproxy.virtual import counts
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
@@ -150,6 +151,22 @@ class Shard:
         """Fold what the log holds beyond the rows; returns how many envelopes. Raises DamagedLog.
 
         The rows are never ahead of the log: they are flushed after it.
+    def note_counts(self) -> None:
+        """Keep the counts with the rows, which are about to be flushed."""
+        self.kv.write(self._counts_row())
+
+    def _counts_row(self) -> dict[bytes, bytes | None]:
+        """None where there are no rows yet: a row alone would be a copy that is not whole."""
+        as_of = self.applied_through.next_offset
+        return {counts.COUNTS_KEY: self.state.counts.encode(as_of)} if as_of else {}
+
+    def _restore_counts(self, next_offset: int) -> None:
+        known = counts.restored(self.kv, next_offset)
+        if known is None:
+            known = counts.counted(self.kv)
+            _log.info("rows_counted", shard=self.shard, queues=known.queues)
+        self.state.counts = known
+
         """
         segments = self.segments
         data = self.kv.get(CHECKPOINT_KEY)
@@ -160,6 +177,8 @@ class Shard:
             if data:
                 raise DamagedLog("the log's segment files are missing, but its rows are there")
             segments.start(0)
+        if data:
+            self._restore_counts(first)
         if segment not in segments.ids:
             hint = "" if data else ", and without rows the log is needed from its start"
             raise DamagedLog(f"segment {segments.path(segment).name} is missing{hint}")
@@ -242,6 +261,7 @@ class Shard:
                     self.durable_through = self.applied_through
         if pending:
             self._write(self._checkpoint(next_offset, (segment, position), last))
+                    self.note_counts()
 
     def first_live(self) -> int:
         """The log offset from which on anything in the log is live."""
@@ -279,6 +299,7 @@ class Shard:
         except RowsFailed:
             pass  # the close tries again, and says why
         except LogFailed as error:
+                self.kv.last_write(self._counts_row())
             _log.error("rows_given_up", reason=str(error))
             self._give_up_rows()
         try:

@@ -51,9 +51,15 @@ class GroupFold:
             if before is not None:
                 self._state.put(group_rows.group_due_key(before.look_ms, group), None)
             self._state.file(group_rows.group_due_key(head.look_ms, group))
+        if before is None or before.kind != head.kind:
+            counts = self._state.counts.groups
+            counts[head.kind] += 1
+            if before is not None:
+                counts[before.kind] -= 1
         self._state.put(group_rows.group_key(group), head.encode())
 
     def _drop_group(self, group: str, head: GroupRow) -> None:
+        self._state.counts.groups[head.kind] -= 1
         self._state.put(group_rows.group_due_key(head.look_ms, group), None)
         self._state.put(group_rows.group_key(group), None)
 

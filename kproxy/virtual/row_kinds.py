@@ -54,6 +54,7 @@ class RowKind(_Kind):
     SWEEP_QUEUE = b"x", "published", "index"  # a deleted queue, to be swept
     SWEEP_PARTITION = b"y", "index"  # a trimmed partition, to be swept
     LIVE_BYTES = b"s"  # live bytes of a segment
+    COUNTS = b"F"  # how many queues, partitions, groups and bytes there are, for a log offset
     CHECKPOINT = b"m"  # the log offset that the rows stand for
     TERM = b"K", "published"  # the claim that holds, and whose it is
     PENDING_ASSIGNMENT = b"w", "published"  # what a home shard has to tell other shards of a queue

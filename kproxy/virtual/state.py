@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from kproxy.protocol.batch import BatchHeader
-from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual import route_rows, rows, transaction_rows
+from kproxy.virtual.counts import Counts
 from kproxy.virtual.envelope import COPY_BYTES, Envelope
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
@@ -56,6 +57,7 @@ class State:
         self._segments: dict[int, int] = {}  # live bytes, changed since the last write
         self._last_segment = (-1, 0)  # live bytes of the one that changed last
         self._pending_offsets = -1  # not looked at yet
+        self.counts = Counts()
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
@@ -143,6 +145,7 @@ class State:
         cached, dirty = self._partitions, self._dirty_partitions
         for index in indices:
             key = (queue_id, index)
+        self.counts.partitions += len(indices)
             changes[rows.partition_key(*key)] = empty
             touch(key)
             if key in cached or key in dirty:  # what an id stood for before is gone
@@ -178,6 +181,7 @@ class State:
         self._partitions.pop(key, None)
         self.touched.add(key)
         self.put(rows.partition_key(*key), None)
+        self.counts.partitions -= 1
         if self.get(compaction_key := rows.compaction_key(*key)) is not None:
             self.put(compaction_key, None)
 
@@ -205,6 +209,8 @@ class State:
         self._cache(self._names, queue.queue_id, queue.name)
         self.put(rows.queue_key(queue.name), queue.encode())
         self.put(rows.name_key(queue.queue_id), queue.name.encode())
+        if queue.changed_at == queue.created_at:
+            self.counts.queues += 1
 
     def drop_queue(self, queue: Queue) -> None:
         self.queue_changes += 1
@@ -212,6 +218,7 @@ class State:
         self._names.pop(queue.queue_id, None)
         self.put(rows.queue_key(queue.name), None)
         self.put(rows.name_key(queue.queue_id), None)
+        self.counts.queues -= 1
 
     def batch_at(self, key: PartitionKey, last_offset: int) -> Batch | None:
         data = self.get(rows.batch_key(*key, last_offset))
@@ -295,6 +302,7 @@ class State:
 
     # -- scans, for readers between two writes
 
+        self.counts.bytes += change
     def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
         """(last offset, batch) from the one that holds `offset` on, last offset below `end`."""
         start = rows.batch_key(*key, offset)

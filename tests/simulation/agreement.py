@@ -7,6 +7,7 @@ from kproxy.cluster.catalogue_cache import CatalogueCache
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, rows
+from kproxy.virtual.counts import counted
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
@@ -95,6 +96,7 @@ def _without(found: Mapping[Any, Any], keys: set[Any]) -> dict[Any, Any]:
 
 def _check_rows(shard: Shard, world: World) -> None:
     wanted = world.folded[shard.shard].rows
+    assert shard.state.counts.values() == counted(shard.kv).values()
     found = dict(shard.kv.scan(b"", b"\xff"))
     fault = differing(
         of_kinds(of_the_living(found, wanted), _FOLDED),

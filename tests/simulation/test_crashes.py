@@ -19,6 +19,7 @@ from kproxy.shard import housekeeper as keeper_module
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import rocks as rocks_module
+from kproxy.virtual.counts import counted
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.types import QueueId
 from tests.commands import command
@@ -134,6 +135,7 @@ class Simulation:
     def check(self, shard: Shard) -> None:
         names = {queue.name: queue.queue_id for queue in self.queues(shard)}
         assert names == self.model.names
+        assert shard.state.counts.values() == counted(shard.kv).values()
         for queue, parts in self.model.partitions.items():
             for index, part in enumerate(parts):
                 self.check_partition(shard, (QueueId(queue), index), part)

@@ -22,6 +22,7 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import group_rows, rows, snapshot, transaction_rows
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands import Compact
+from kproxy.virtual.counts import counted
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
@@ -244,6 +245,7 @@ class Simulation:
                 state.put(local, data)
         state.kv.write(state.drain())
         state.kv.write(dict(snapshot.names(state.kv)))
+        state.counts = counted(state.kv)
         reindex, fold = Reindex(state, 0, 1), Fold(state, SHARD, SHARDS, shared=True)
         for log_offset in range(self.log_start, len(self.owner.log)):
             if log_offset == self.as_of:
@@ -258,6 +260,8 @@ class Simulation:
         state.kv.write(state.drain())
         self.to_sweep = self.notes(state) | self.notes(self.owner.state)
         assert dict(self.comparable(state)) == dict(self.comparable(self.owner.state))
+        for one in (state, self.owner.state):
+            assert one.counts.values() == counted(one.kv).values()
         self.rebuilt += 1
 
     def finish(self, state: State, reindex: Reindex) -> None:

@@ -1,0 +1,71 @@
+"""How many queues, partitions, groups and bytes a shard has: counted by the fold with each change.
+
+The counts are in memory. The `F` row has them as they were at one log offset, and is written before
+each flush of the rows. At an open it counts if the rows stand for that offset. Otherwise an older
+kproxy has moved them on, or there is none yet, and `counted` walks over the rows once.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Protocol
+
+from kproxy.virtual import rows
+from kproxy.virtual.group_rows import decode_group
+from kproxy.virtual.row_kinds import RowKind
+
+GROUP_KINDS = ("offsets", "classic", "consumer", "share")
+_FORM = struct.Struct(">Q3q4q")
+COUNTS_KEY = RowKind.COUNTS.letter
+
+
+class _Rows(Protocol):
+    def get(self, key: bytes) -> bytes | None: ...
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Counts:
+    """Of one shard. `bytes`: of live batches, each with what frames it in the log."""
+
+    __slots__ = ("bytes", "groups", "partitions", "queues")
+
+    def __init__(self) -> None:
+        self.queues = 0
+        self.partitions = 0
+        self.bytes = 0
+        self.groups = dict.fromkeys(GROUP_KINDS, 0)
+        """By kind; "offsets": a group that never had members."""
+
+    def encode(self, next_offset: int) -> bytes:
+        """The row; `next_offset`: the log offset that the rows stand for with it."""
+        groups = [self.groups[kind] for kind in GROUP_KINDS]
+        return _FORM.pack(next_offset, self.queues, self.partitions, self.bytes, *groups)
+
+    def values(self) -> tuple[int, ...]:
+        """All of them, to be compared."""
+        return (self.queues, self.partitions, self.bytes, *self.groups.values())
+
+
+def restored(kv: _Rows, next_offset: int) -> Counts | None:
+    """What the row says of rows that stand for this log offset; None: it says nothing of them."""
+    data = kv.get(COUNTS_KEY)
+    if data is None or len(data) != _FORM.size:
+        return None
+    as_of, queues, partitions, size, *groups = _FORM.unpack(data)
+    if as_of != next_offset:
+        return None
+    counts = Counts()
+    counts.queues, counts.partitions, counts.bytes = queues, partitions, size
+    counts.groups = dict(zip(GROUP_KINDS, groups, strict=True))
+    return counts
+
+
+def counted(kv: _Rows) -> Counts:
+    """The counts by a walk over all these rows: a million a second or so, on the calling thread."""
+    counts = Counts()
+    counts.queues = sum(1 for _ in kv.scan(*RowKind.QUEUE.range()))
+    counts.partitions = sum(1 for _ in kv.scan(*RowKind.PARTITION.range()))
+    live = kv.scan(*RowKind.LIVE_BYTES.range())
+    counts.bytes = sum(rows.decode_live_bytes(data) for _, data in live)
+    for _, data in kv.scan(*RowKind.GROUP.range()):
+        counts.groups[decode_group(data).kind] += 1
+    return counts
