@@ -36,6 +36,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import producers, transaction_rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.route_rows import route_in
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.transaction_rows import Participant
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -44,6 +45,10 @@ from kproxy.worker.worker import Request, Worker
 BATCHES_AT_ONCE = TICKET_MAX  # taken in one turn of the loop
 _NOT_ANSWERED = Produced(-1, Code.KAFKA_STORAGE_ERROR)
 Refusals = dict[PartitionKey, Code]
+_LAGS = (
+    "too much of this entrance is not passed on yet: try again, or raise its kproxy.route.lag.max"
+)
+_THROTTLE_MS_MAX = 1000
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
 
@@ -91,6 +96,7 @@ class ProduceCall:
         self._topics: list[tuple[str | bytes, list[Produced]]] = []
         self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
+        self._throttle_ms = 0
         self._transactional_id = request.transactional_id
         self._transactional: set[int] = set()  # which of those that wait are transactional
 
@@ -156,6 +162,9 @@ class ProduceCall:
             return
         restamped = batch is not records
         key, state = (queue.queue_id, index), shard.state
+        if settings.route_lag_max is not None and self._lags(shard, key, settings.route_lag_max):
+            answers.append(Produced(index, Code.NOT_ENOUGH_REPLICAS, message=_LAGS))
+            return
         transactional = header.attributes & TRANSACTIONAL
         if transactional and header.producer_id >= 0:
             fault = self._transaction_fault(shard, key, header)
@@ -179,6 +188,18 @@ class ProduceCall:
         self._appends.add(shard, envelope)
         if settings.compacted:
             shard.note_uncompacted(key)
+
+    def _lags(self, shard: Shard, key: PartitionKey, lag_max: int) -> bool:
+        """Whether an entrance has too much that is not passed on; from half of it, it throttles."""
+        row = shard.state.partition(key)
+        route = route_in(shard.state.get, key, key[0])
+        if row is None or route is None:
+            return False
+        lag = row.next_offset - max(route.landed, row.log_start)
+        if 2 * lag > lag_max:
+            share = min(1.0, 2 * lag / lag_max - 1)
+            self._throttle_ms = max(self._throttle_ms, int(_THROTTLE_MS_MAX * share))
+        return lag >= lag_max
 
     def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Records | None:
         """Raises BadBatch; NotReady."""
@@ -238,7 +259,7 @@ class ProduceCall:
                     if answer.code:
                         raise KafkaError(Code(answer.code), "a produce with acks=0 failed")
             return None
-        return produce_body(self._version, self._topics, len(self._topics))
+        return produce_body(self._version, self._topics, len(self._topics), self._throttle_ms)
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for number in self._transactional:

@@ -100,6 +100,12 @@ class QueueSettings:
     compression_level: int | None
     inspects: bool
     """Whether the records of a batch are looked at before it is taken."""
+    route_lag_max: int | None = None
+    """Of an entrance: records of a partition that may wait to be passed on. None: it is none."""
+    route_queues_max: int = 10_000_000
+    """Queues that its route may make."""
+    route_keeps: bool = True
+    """Whether records stay in it once they were passed on."""
 
     def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
         """When retention checks a partition next whose records begin at `oldest_ms`.
@@ -126,6 +132,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     packed = effective("compression.type", values)
     codec = None if packed == "producer" else _CODECS[packed]
     level = SETTINGS.get(f"compression.{packed}.level")
+    routes = bool(values.get("kproxy.route.to"))
     return QueueSettings(
         retention_ms=int(effective("retention.ms", values)) if deleted else -1,
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
@@ -143,6 +150,9 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         codec=codec,
         compression_level=None if level is None else int(effective(level.name, values)),
         inspects="compact" in policies or codec is not None or before_ms < LONG_MAX,
+        route_lag_max=int(values.get("kproxy.route.lag.max", 1_000_000)) if routes else None,
+        route_queues_max=int(values.get("kproxy.route.queues.max", 10_000_000)),
+        route_keeps=values.get("kproxy.route.keep", "true") == "true",
     )
 
 

@@ -143,52 +143,64 @@ def bodies(header: BatchHeader, data: bytes, *, headers: bool) -> list[Body]:
 
 
 def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
-    """Lengths of one byte, as most are, are read in place. Raises Malformed, IndexError."""
+    """Numbers of one byte or two, as most are, are read in place. Raises Malformed, IndexError."""
     stamp = header.max_timestamp if header.is_log_append_time else None
-    base_ms, position, last = header.base_timestamp, 0, -1
+    base_ms, most, position, last = header.base_timestamp, header.last_offset_delta, 0, -1
+    end = len(data)
     found: list[Body] = []
+    add, more, none = found.append, read_varlong, _NO_HEADERS
     for _ in range(header.record_count):
-        byte = data[position]
-        if byte < 0x80:
-            length, at = (byte >> 1) ^ -(byte & 1), position + 1
+        length, at = data[position], position + 1
+        if length < 0x80:
+            length = length >> 1 ^ -(length & 1)
+        elif (high := data[at]) < 0x80:
+            length, at = (length & 0x7F | high << 7) >> 1 ^ -(length & 1), at + 1
         else:
-            length, at = read_varlong(data, position, len(data))
+            length, at = more(data, position, end)
         after = at + length
-        if length < _RECORD_MIN or after > len(data):
+        if length < _RECORD_MIN or after > end:
             raise Malformed(_TOO_LONG)
-        byte = data[at + 1]
-        if byte < 0x80:
-            time_delta, at = (byte >> 1) ^ -(byte & 1), at + 2
+        time_ms, at = data[at + 1], at + 2
+        if time_ms < 0x80:
+            time_ms = time_ms >> 1 ^ -(time_ms & 1)
         else:
-            time_delta, at = read_varlong(data, at + 1, after)
-        byte = data[at]
-        if byte < 0x80:
-            delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            time_ms, at = more(data, at - 1, after)
+        delta, at = data[at], at + 1
+        if delta < 0x80:
+            delta = delta >> 1 ^ -(delta & 1)
+        elif (high := data[at]) < 0x80:
+            delta, at = (delta & 0x7F | high << 7) >> 1 ^ -(delta & 1), at + 1
         else:
-            delta, at = read_varlong(data, at, after)
-        if not last < delta <= header.last_offset_delta:
+            delta, at = more(data, at - 1, after)
+        if not last < delta <= most:
             raise Malformed("a record lies outside its batch")
         last, begin = delta, at
-        byte = data[at]
-        if byte < 0x80:
-            size, at = (byte >> 1) ^ -(byte & 1), at + 1
+        size, at = data[at], at + 1
+        if size < 0x80:
+            size = size >> 1 ^ -(size & 1)
         else:
-            size, at = read_varlong(data, at, after)
+            size, at = more(data, begin, after)
         key = None
         if size >= 0:
             key, at = data[at : at + size], at + size
-        size, at = read_varlong(data, at, after)
+        size, at = data[at], at + 1
+        if size < 0x80:
+            size = size >> 1 ^ -(size & 1)
+        elif (high := data[at]) < 0x80:
+            size, at = (size & 0x7F | high << 7) >> 1 ^ -(size & 1), at + 1
+        else:
+            size, at = more(data, at - 1, after)
         if size > 0:
             at += size
         if at >= after:
             raise Malformed(_TOO_LONG)
-        named = _NO_HEADERS
+        named = none
         if data[at] or at + 1 != after:
             named = _headers(data, at, after)
-        time_ms = base_ms + time_delta if stamp is None else stamp
-        found.append((delta, time_ms, key, data[begin:after], named if headers else _NO_HEADERS))
+        time_ms = base_ms + time_ms if stamp is None else stamp
+        add((delta, time_ms, key, data[begin:after], named if headers else none))
         position = after
-    if position != len(data):
+    if position != end:
         raise Malformed("there is more in the batch than its records")
     return found
 
@@ -198,23 +210,36 @@ _RECORD_MIN = 6  # attributes, deltas, key, value, number of headers
 
 def _headers(data: bytes, at: int, after: int) -> dict[bytes, bytes | None]:
     """The last value of each name. Raises Malformed: they do not end where the record does."""
-    count, at = read_varlong(data, at, after)
+    more = read_varlong
+    count, at = more(data, at, after)
     if not 0 <= count <= after - at:
-        raise Malformed("a record's headers are longer than it")
+        raise Malformed(_HEADERS_TOO_LONG)
     found: dict[bytes, bytes | None] = {}
     for _ in range(count):
-        size, at = read_varlong(data, at, after)
-        if size < 0 or at + size > after:
-            raise Malformed("a record's headers are longer than it")
+        size = data[at]
+        if size < 0x80:
+            size, at = size >> 1 ^ -(size & 1), at + 1
+        else:
+            size, at = more(data, at, after)
+        if size < 0:
+            raise Malformed(_HEADERS_TOO_LONG)
         name, at = data[at : at + size], at + size
-        size, at = read_varlong(data, at, after)
-        if at + max(0, size) > after:
-            raise Malformed("a record's headers are longer than it")
+        size = data[at]
+        if size < 0x80:
+            size, at = size >> 1 ^ -(size & 1), at + 1
+        else:
+            size, at = more(data, at, after)
         found[name] = data[at : at + size] if size >= 0 else None
-        at += max(0, size)
+        if size > 0:
+            at += size
+        if at > after:
+            raise Malformed(_HEADERS_TOO_LONG)
     if at != after:
         raise Malformed("a record is longer than what it holds")
     return found
+
+
+_HEADERS_TOO_LONG = "a record's headers are longer than it"
 
 
 def with_records(header: BatchHeader, records: list[bytes], latest_ms: int) -> bytes:

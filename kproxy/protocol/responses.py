@@ -67,8 +67,9 @@ _PRODUCED_FLEXIBLE_TAIL = b"\x01\0\0"  # no single records are blamed, no messag
 
 
 def produce_body(
-    version: int, topics: Iterable[tuple[str | bytes, Sequence[Produced]]], topic_count: int
-) -> bytes:
+    version: int, topics: Iterable[tuple[str | bytes, Sequence[Produced]]], topic_count: int,
+    throttle_ms: int = 0,
+) -> bytes:  # fmt: skip
     """A ProduceResponse body, versions 3 to 13; a topic is its name, or its id from version 13."""
     flexible = version >= PRODUCE_FLEXIBLE
     parts = [count(topic_count, flexible)]
@@ -96,7 +97,7 @@ def produce_body(
                 add(b"\0")
         if flexible:
             add(b"\0")
-    add(b"\0\0\0\0")  # throttle time
+    add(_I32.pack(throttle_ms))
     if flexible:
         add(b"\0")
     return b"".join(parts)

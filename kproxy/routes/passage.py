@@ -42,6 +42,7 @@ _PAUSE_S, _FEW = 0.01, 200
 """Cuts of fewer records than that are so far apart."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _HELD_S = 1.0
+_SHIP_S = 30.0
 _SAY_AGAIN_S = 60.0
 _READERS = 2
 _salts = random.Random()
@@ -138,6 +139,8 @@ class Passage:
             began_s = anyio.current_time()
             step, records = await self._step()
             if step is Step.WAIT:
+                if others_wait():
+                    return True
                 await anyio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 continue
@@ -203,6 +206,7 @@ class Passage:
             return Step.WAIT, 0
         if not await self._ship(cutter, route.cut, route.parts):
             return Step.WAIT, 0
+        self._landed = route.cut
         return Step.DONE, cutter.gathered.records
 
     async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
@@ -258,14 +262,14 @@ class Passage:
         return None
 
     async def _ship(self, cutter: Cutter, through: int, parts: int) -> bool:
-        """Have all shards take their parts; false where this worker serves the source no more."""
+        """Have all shards take their parts; whether all have, within some seconds."""
         found: Parts = await to_thread.run_sync(made, cutter, parts, limiter=self._shared.readers)
         left = [
             (index, self._envelope(cutter.gathered, through, part, batches))
             for index, part, batches in found
         ]
-        wait_s = _AGAIN_S
-        while self.serves:
+        wait_s, until_s = _AGAIN_S, anyio.current_time() + _SHIP_S
+        while self.serves and anyio.current_time() < until_s:
             left = await self._send(left)
             if not left:
                 return True

@@ -60,6 +60,8 @@ class State:
         self.counts = Counts()
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
+        self.routed: set[PartitionKey] = set()
+        """Partitions with routes that have changed since who passes on took them from here."""
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
         self.filed: dict[int, tuple[bytes, bytes]] = {}
         """Of each index the lowest and the highest key filed since its looker took it from here."""
@@ -136,16 +138,18 @@ class State:
     def put_partition(self, key: PartitionKey, row: Partition) -> None:
         self._dirty_partitions[key] = row
         self.touched.add(key)
+        if row.any_routes:
+            self.routed.add(key)
         if self._partitions.get(key) is not row:
             self._cache(self._partitions, key, row)
 
     def add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
         """Empty ones, maybe thousands: they are not cached before anybody asks for them."""
+        self.counts.partitions += len(indices)
         changes, touch, empty = self._changes, self.touched.add, _EMPTY
         cached, dirty = self._partitions, self._dirty_partitions
         for index in indices:
             key = (queue_id, index)
-        self.counts.partitions += len(indices)
             changes[rows.partition_key(*key)] = empty
             touch(key)
             if key in cached or key in dirty:  # what an id stood for before is gone
@@ -177,11 +181,11 @@ class State:
         self.count_live(place)
 
     def drop_partition(self, key: PartitionKey) -> None:
+        self.counts.partitions -= 1
         self._dirty_partitions.pop(key, None)
         self._partitions.pop(key, None)
         self.touched.add(key)
         self.put(rows.partition_key(*key), None)
-        self.counts.partitions -= 1
         if self.get(compaction_key := rows.compaction_key(*key)) is not None:
             self.put(compaction_key, None)
 
@@ -205,24 +209,35 @@ class State:
 
     def put_queue(self, queue: Queue) -> None:
         self.queue_changes += 1
+        if queue.changed_at == queue.created_at:
+            self.counts.queues += 1
         self._cache(self._queues, queue.name, queue)
         self._cache(self._names, queue.queue_id, queue.name)
         self.put(rows.queue_key(queue.name), queue.encode())
         self.put(rows.name_key(queue.queue_id), queue.name.encode())
-        if queue.changed_at == queue.created_at:
-            self.counts.queues += 1
 
     def drop_queue(self, queue: Queue) -> None:
         self.queue_changes += 1
+        self.counts.queues -= 1
         self._queues.pop(queue.name, None)
         self._names.pop(queue.queue_id, None)
         self.put(rows.queue_key(queue.name), None)
         self.put(rows.name_key(queue.queue_id), None)
-        self.counts.queues -= 1
 
     def batch_at(self, key: PartitionKey, last_offset: int) -> Batch | None:
         data = self.get(rows.batch_key(*key, last_offset))
         return None if data is None else rows.decode_batch(data)
+
+    def passed_on(self, key: PartitionKey) -> int | None:
+        """The offset before which all routes have passed on what there was; None: it has none.
+
+        For readers between two writes.
+        """
+        row = self.partition(key)
+        if row is None or not row.any_routes:
+            return None
+        found = self.kv.walk(*route_rows.routes_range(key))
+        return min((route_rows.decode_route(data).landed for _, data in found), default=None)
 
     def compaction(self, key: PartitionKey) -> Compaction:
         data = self.get(rows.compaction_key(*key))
@@ -287,6 +302,7 @@ class State:
         last, live = self._last_segment
         live = (live if segment == last else self.live_bytes(segment)) + change
         self._segments[segment] = live
+        self.counts.bytes += change
         self._last_segment = (segment, live)
 
     def live_bytes(self, segment: int) -> int:
@@ -302,7 +318,6 @@ class State:
 
     # -- scans, for readers between two writes
 
-        self.counts.bytes += change
     def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
         """(last offset, batch) from the one that holds `offset` on, last offset below `end`."""
         start = rows.batch_key(*key, offset)
