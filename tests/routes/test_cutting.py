@@ -1,0 +1,264 @@
+"""What a stretch of a source becomes: pure, so two owners that ship one cut make the same parts."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kproxy.protocol.batch import TRANSACTIONAL, read_header
+from kproxy.protocol.codecs import pack
+from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, header
+from kproxy.protocol.records import bodies, keyed_records, unpacked
+from kproxy.routes import cutting
+from kproxy.routes.cutting import Cutter, parts_of, records_of
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.route_rows import Epoch
+from tests.wire import batch, keyed
+
+Made = dict[str, list[tuple[bytes | None, bytes | None]]]
+
+
+def spec(template: str = "to-{key}", **more: str) -> bytes:
+    return json.dumps(
+        {"name": "in", "kproxy.route.to": template, "kproxy.route.unroutable": "lost"} | more
+    ).encode()
+
+
+def filtered(text: str) -> bytes:
+    return json.dumps({"name": "red", "kproxy.route.filter": text}).encode()
+
+
+def cut(
+    data: bytes, text: bytes, *, shards: int = 1, start: int = 0, end: int = 1 << 40,
+    base: int = 0, limited: bool = True,
+) -> Cutter:  # fmt: skip
+    cutter = Cutter(Epoch(0, text), shards, start, end, 0, limited=limited)
+    head = read_header(data)
+    cutter.take(base, head, records_of(head, data, headers=cutter.gathered.spec.needs_headers))
+    return cutter
+
+
+def contents(made: bytes) -> list[tuple[bytes | None, bytes | None]]:
+    head = read_header(made)
+    found = []
+    for one in keyed_records(head, unpacked(made)):
+        body = one.data
+        value = cutting.content_of_body(body[len(body) - len(_body(head, made, one)) :]).value
+        found.append((one.key, value))
+    return found
+
+
+def _body(head: Any, made: bytes, one: Any) -> bytes:
+    for delta, _, _, body, _ in bodies(head, unpacked(made), headers=False):
+        if delta == one.offset_delta:
+            return body
+    raise AssertionError
+
+
+def shipped(cutter: Cutter, parts: int | None = None) -> Made:
+    found: Made = {}
+    for _, _, batches in parts_of(cutter.gathered, parts or cutter.gathered.parts):
+        for name, data in batches:
+            found.setdefault(name, []).extend(contents(data))
+    return found
+
+
+def with_headers(*records: tuple[bytes | None, dict[str, str]]) -> bytes:
+    made = [
+        (body_of(Content(key, b"v"), [header(*one) for one in named.items()]), 7)
+        for key, named in records
+    ]
+    return batch_of_bodies(made)
+
+
+def test_each_key_has_its_queue_and_keeps_its_order() -> None:
+    cutter = cut(keyed((b"a", b"1"), (b"b", b"2"), (b"a", b"3")), spec())
+    assert shipped(cutter) == {"to-a": [(b"a", b"1"), (b"a", b"3")], "to-b": [(b"b", b"2")]}
+    assert (cutter.gathered.records, cutter.gathered.through) == (3, 3)
+
+
+def test_only_the_records_of_the_stretch_count() -> None:
+    cutter = cut(keyed(*[(b"k", b"%d" % n) for n in range(9)]), spec(), start=12, end=15, base=10)
+    assert shipped(cutter) == {"to-k": [(b"k", b"2"), (b"k", b"3"), (b"k", b"4")]}
+    assert cutter.gathered.through == 15
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_batches_are_unpacked_and_large_ones_packed_as_they_came(codec: int) -> None:
+    value = b"v" * 5000
+    cutter = cut(keyed(*[(b"k", value)] * 20, (b"other", b"v"), codec=codec), spec())
+    made = dict(parts_of(cutter.gathered, 1)[0][2])
+    assert read_header(made["to-k"]).codec == codec
+    assert read_header(made["to-other"]).codec == 0
+    assert len(contents(made["to-k"])) == 20
+
+
+def test_times_are_kept() -> None:
+    data = keyed((b"a", b"1"), (b"a", b"2"), time_ms=1234)
+    ((_, made),) = parts_of(cut(data, spec()).gathered, 1)[0][2]
+    head = read_header(made)
+    assert (head.base_timestamp, head.max_timestamp, head.producer_id) == (1234, 1234, -1)
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (None, "no key"),
+        (b"", "key"),
+        (b"a b", "the key is not a part of a queue name"),
+        (b"\xff", "the key is not a part of a queue name"),
+        (b"k" * 300, "long"),
+    ],
+)
+def test_what_has_no_queue_goes_to_the_unroutable_ones_and_says_why(
+    key: bytes | None, why: str
+) -> None:
+    cutter = cut(keyed((b"fine", b"1"), (key, b"2")), spec())
+    found = dict(parts_of(cutter.gathered, 1)[0][2])
+    assert list(found) == ["to-fine", "lost"]
+    ((_, _, kept, body, named),) = bodies(
+        read_header(found["lost"]), unpacked(found["lost"]), headers=True
+    )
+    assert (kept, cutting.content_of_body(body).value) == (key, b"2")
+    assert why.encode() in (named.pop(b"kproxy.route.error") or b"")
+    assert named == {b"kproxy.route.partition": b"0", b"kproxy.route.offset": b"1"}
+    assert cutter.gathered.unroutable == 1
+
+
+def test_an_entrance_does_not_go_to_itself_nor_to_queues_of_kafkas_own() -> None:
+    assert list(shipped(cut(keyed((b"n", b"1")), spec("i{key}")))) == ["lost"]
+    assert list(shipped(cut(keyed((b"_x", b"1")), spec("_{key}")))) == ["lost"]
+
+
+def test_headers_make_names() -> None:
+    text = spec("t.{header:tenant}.{header:kind}x{key}")
+    data = with_headers(
+        (b"k", {"tenant": "acme", "kind": "a"}), (b"k", {"tenant": "acme"}),
+        (None, {"tenant": "b", "kind": "c"}),
+    )  # fmt: skip
+    assert list(shipped(cut(data, text))) == ["t.acme.axk", "lost"]
+    assert cut(data, text).gathered.unroutable == 2
+
+
+def test_a_filter_lets_through_what_matches_and_nothing_else() -> None:
+    data = with_headers((b"1", {"tag": "red"}), (b"2", {"tag": "green"}), (b"3", {}))
+    names = {
+        "header:tag:red|blue": [b"1"],
+        "header:tag": [b"1", b"2"],
+        "!header:tag": [b"3"],
+        "key:2|3": [b"2", b"3"],
+        "header:tag&key:2": [b"2"],
+        "": [b"1", b"2", b"3"],
+    }
+    for text, keys in names.items():
+        found = shipped(cut(data, filtered(text)))
+        assert [key for key, _ in found.get("red", [])] == keys, text
+
+
+def test_a_batch_that_cannot_be_told_goes_whole_and_alone() -> None:
+    """Another owner finds the same, wherever the cut before it ended."""
+    broken = bytearray(keyed((b"a", b"1"), (b"b", b"2"), producer_id=5, epoch=1, sequence=0))
+    broken[61] = 0x7F
+    cutter = Cutter(Epoch(0, spec()), 1, 0, 100, 0, limited=True)
+    sound = keyed((b"a", b"1"))
+    for base, data in ((0, sound), (1, bytes(broken))):
+        head = read_header(data)
+        found = records_of(head, data, headers=False)
+        if not cutter.take(base, head, found):
+            break
+    assert (cutter.gathered.through, list(shipped(cutter))) == (1, ["to-a"])
+    alone = Cutter(Epoch(0, spec()), 1, 1, 100, 0, limited=True)
+    assert not alone.take(1, read_header(bytes(broken)), found)
+    ((_, _, ((name, made),)),) = parts_of(alone.gathered, 1)
+    head = read_header(made)
+    assert (name, head.producer_id, head.record_count, alone.gathered.through) == ("lost", -1, 2, 3)
+    assert alone.gathered.unroutable == 2
+
+
+def test_a_batch_that_unpacks_to_too_much_goes_whole() -> None:
+    bomb = keyed((b"a", bytes(17 << 20)), codec=4)
+    assert isinstance(records_of(read_header(bomb), bomb, headers=False), bytes)
+
+
+def test_of_a_record_that_is_too_large_the_key_and_the_headers_are_kept() -> None:
+    data = keyed((b"a", bytes(9 << 20)), (b"b", b"1"), codec=4)
+    assert shipped(cut(data, spec())) == {
+        "lost": [(b"a", None)], "to-b": [(b"b", b"1")],
+    }  # fmt: skip
+
+
+def test_a_whole_batch_is_of_no_transaction() -> None:
+    data = batch(b"x", producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL, packed=b"?")
+    found = records_of(read_header(data), data, headers=False)
+    assert isinstance(found, bytes)
+    assert not read_header(found).is_transactional
+
+
+def test_a_cut_ends_where_it_is_large_enough_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cutting, "CUT_TARGETS", 3)
+    data = keyed(*[(b"%d" % n, b"v") for n in range(8)])
+    ends, start, seen = [], 0, []
+    while start < 8:
+        cutter = cut(data, spec(), start=start)
+        ends.append(start := cutter.gathered.through)
+        seen += list(shipped(cutter))
+    assert ends == [3, 6, 8]
+    assert seen == [f"to-{n}" for n in range(8)]
+    monkeypatch.setattr(cutting, "CUT_TARGETS", 8000)
+    monkeypatch.setattr(cutting, "CUT_BYTES", 1)
+    assert cut(data, spec()).gathered.through == 1  # one always has room
+
+
+names = st.text("abcdefgh", min_size=1, max_size=3).map(str.encode)
+
+
+@given(st.lists(names, min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 7), st.data())
+def test_a_targets_part_follows_from_its_name_alone(
+    keys: list[bytes], shards: int, parts: int, data: st.DataObject
+) -> None:
+    """What was trimmed between two shippings of a cut is missing, and nothing else moves."""
+    made = keyed(*[(key, b"%d" % n) for n, key in enumerate(keys)])
+    whole = cut(made, spec(), shards=shards, limited=False)
+    start = data.draw(st.integers(0, len(keys) - 1))
+    rest = cut(made, spec(), shards=shards, start=start, limited=False)
+    places = {
+        name: (shard, part)
+        for shard, part, batches in parts_of(whole.gathered, parts)
+        for name, _ in batches
+    }
+    for shard, part, batches in parts_of(rest.gathered, parts):
+        for name, _ in batches:
+            assert places[name] == (shard, part)
+            assert shard == shard_of(name, shards)
+    kept = shipped(rest, parts)
+    assert sorted(value for found in kept.values() for _, value in found) == sorted(
+        b"%d" % n for n in range(start, len(keys))
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=300)),
+        min_size=1, max_size=40,
+    )
+)  # fmt: skip
+def test_records_are_read_as_compaction_reads_them(
+    records: list[tuple[bytes | None, bytes | None]],
+) -> None:
+    data = keyed(*records)
+    head, raw = read_header(data), unpacked(data)
+    slow = [(one.offset_delta, one.time_ms, one.key) for one in keyed_records(head, raw)]
+    fast = bodies(head, raw, headers=True)
+    assert [one[:3] for one in fast] == slow
+    assert [cutting.content_of_body(one[3]).value for one in fast] == [v for _, v in records]
+
+
+@given(st.binary(max_size=80), st.integers(1, 5))
+def test_any_bytes_are_records_or_malformed(raw: bytes, count: int) -> None:
+    data = batch(*[b""] * count, packed=pack(raw, 0))
+    found = records_of(read_header(data), data, headers=True)
+    assert isinstance(found, bytes | list)
