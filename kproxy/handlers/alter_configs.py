@@ -9,11 +9,12 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import group_configs
+from kproxy.handlers.route_checks import check_routes
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.levels import Level
-from kproxy.metadata.setting import BROKER, BROKER_LOGGER, GROUP, LIST, TOPIC, parts
+from kproxy.metadata.setting import BROKER, BROKER_LOGGER, GROUP, LIST, TOPIC, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands import ConfigureQueue
@@ -26,8 +27,8 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 _Change = tuple[dict[str, str], list[str], bool]
 """Settings given, settings dropped, and whether all others are dropped."""
-_OfQueue = Callable[[Queue, Any, Pace, Level], Awaitable[_Change]]
-"""What changes of a queue's settings come to. Raises KafkaError."""
+_OfQueue = Callable[[Queue, Any, Pace, Level], Awaitable[tuple[_Change, dict[str, str]]]]
+"""What changes of a queue's settings come to, and all it has then. Raises KafkaError."""
 _OfGroup = Callable[[Worker, Any, Pace], Awaitable[ConfigureGroup]]
 """What changes of a group's settings come to. Raises KafkaError."""
 
@@ -66,7 +67,10 @@ async def _altered(
                 change = (await of_group(worker, resource, request.budget)).envelope()
             else:
                 queue = _queue(worker, resource)
-                values = await of_queue(queue, resource.configs, request.budget, worker.level)
+                values, after = await of_queue(
+                    queue, resource.configs, request.budget, worker.level
+                )
+                check_routes(worker, queue.name, queue.partitions, after, queue.configs)
                 change = ConfigureQueue(queue.queue_id, *values).envelope()
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
@@ -108,12 +112,14 @@ def _queue(worker: Worker, resource: Any) -> Queue:
     return queue
 
 
-async def _incremental(queue: Queue, changes: Any, pace: Pace, level: Level) -> _Change:
+async def _incremental(
+    queue: Queue, changes: Any, pace: Pace, level: Level
+) -> tuple[_Change, dict[str, str]]:
     given: dict[str, str] = {}
     dropped: list[str] = []
     for name, times in (await pace.count(change.name for change in changes)).items():
         if times > 1:
-            raise KafkaError(Code.INVALID_REQUEST, f"the request changes {name} twice")
+            raise KafkaError(Code.INVALID_REQUEST, f"the request changes {shown(name)} twice")
         if pace.due:
             await pace.rest()
     for change in changes:
@@ -123,7 +129,7 @@ async def _incremental(queue: Queue, changes: Any, pace: Pace, level: Level) -> 
         if operation == _DELETE:
             dropped.append(name)
         elif change.value is None:
-            raise KafkaError(Code.INVALID_REQUEST, f"{name} needs a value")
+            raise KafkaError(Code.INVALID_REQUEST, f"{shown(name)} needs a value")
         elif operation == _SET:
             given[name] = change.value
         elif operation in (_APPEND, _SUBTRACT):
@@ -132,8 +138,9 @@ async def _incremental(queue: Queue, changes: Any, pace: Pace, level: Level) -> 
             raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
     kept = queue_settings.check(given)
     left = {name: value for name, value in queue.configs.items() if name not in dropped}
-    queue_settings.check_together(left | kept, level)
-    return kept, dropped, False
+    after = left | kept
+    queue_settings.check_together(after, level, kept)
+    return (kept, dropped, False), after
 
 
 def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
@@ -142,18 +149,20 @@ def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     if setting is not None and setting.kind != LIST:
         raise KafkaError(Code.INVALID_CONFIG, f"{name} is not a list: set it as a whole")
     if len(value) > queue_settings.VALUE_MAX:
-        raise KafkaError(Code.INVALID_CONFIG, f"{name}: this is too much at once")
+        raise KafkaError(Code.INVALID_CONFIG, f"{shown(name)}: this is too much at once")
     now = [] if setting is None else parts(queue_settings.effective(name, queue.configs))
     named = parts(value)
     if operation == _APPEND and not any(named):
-        raise KafkaError(Code.INVALID_CONFIG, f"{name}: there is nothing to append")
+        raise KafkaError(Code.INVALID_CONFIG, f"{shown(name)}: there is nothing to append")
     if operation == _APPEND:
         return ",".join(dict.fromkeys([*now, *named]))
     taken = set(named)
     return ",".join(part for part in now if part not in taken)
 
 
-async def _whole(queue: Queue, changes: Any, pace: Pace, level: Level) -> _Change:
+async def _whole(
+    queue: Queue, changes: Any, pace: Pace, level: Level
+) -> tuple[_Change, dict[str, str]]:
     for change in changes:
         if change.value is None:
             raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
@@ -161,4 +170,4 @@ async def _whole(queue: Queue, changes: Any, pace: Pace, level: Level) -> _Chang
             await pace.rest()
     given = queue_settings.check(queue_settings.given(changes))
     queue_settings.check_together(given, level)
-    return given, [], True
+    return (given, [], True), given

@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.route_checks import check_routes
 from kproxy.loop.pace import slices
 from kproxy.metadata import queue_settings
+from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append_all, outcomes_of
@@ -110,6 +112,7 @@ def _checked(worker: Worker, topic: Any) -> tuple[int, dict[str, str]]:
         )
     kept = queue_settings.check(queue_settings.given(topic.configs))
     queue_settings.check_together(kept, worker.level)
+    check_routes(worker, topic.name, partitions, kept)
     return partitions, kept
 
 
@@ -266,6 +269,9 @@ def _growable(worker: Worker, topic: Any) -> Queue:
             Code.INVALID_PARTITIONS,
             f"a queue may have at most {worker.config.partitions_max} partitions",
         )
+    fault = partitions_conflict(queue.configs, topic.count)
+    if fault:
+        raise KafkaError(Code.INVALID_PARTITIONS, fault)
     if topic.assignments is not None:
         nodes = {broker.node_id for broker in worker.cluster.brokers}
         if len(topic.assignments) != topic.count - queue.partitions or any(

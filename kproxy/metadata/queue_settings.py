@@ -5,16 +5,19 @@ only. A setting that the fold needs in another shard therefore travels in the en
 `kproxy.commit.rewind` does in COMMIT.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.levels import COMPACTION_FROM, Level
-from kproxy.metadata.setting import LONG_MAX, parts
+from kproxy.metadata.levels import COMPACTION_FROM, ROUTES_FROM, Level
+from kproxy.metadata.route_settings import KEEP, LAG_MAX, PREFIX, QUEUES_MAX, routes_conflict
+from kproxy.metadata.routing import read_configs
+from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
+from kproxy.virtual.route_fold import CONFIGS, TO
 
 _PARSED_MAX = 1000
 _CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed": 0}
@@ -31,7 +34,7 @@ def given(named: Iterable[Any]) -> dict[str, str | None]:
 
 
 def _unknown(name: str) -> KafkaError:
-    return KafkaError(Code.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    return KafkaError(Code.INVALID_CONFIG, f"Unknown topic config name: {shown(name)}")
 
 
 VALUE_MAX = 1 << 17  # characters: what is longer is checked, and kept, for too long
@@ -54,17 +57,52 @@ def check(given: Mapping[str, str | None]) -> dict[str, str]:
         try:
             kept[name] = setting.read(value)
         except ValueError as fault:
-            raise KafkaError(Code.INVALID_CONFIG, f"{name}={value}: {fault}") from None
+            raise KafkaError(Code.INVALID_CONFIG, f"{name}={shown(value)}: {fault}") from None
+    if kept.get(CONFIGS):
+        kept[CONFIGS] = _checked_configs(kept[CONFIGS])
     return kept
 
 
-def check_together(values: Mapping[str, str], level: Level) -> None:
-    """All settings of a queue, each sound by itself. Raises KafkaError (INVALID_CONFIG)."""
-    fault = conflict(values)
-    if "compact" in values.get("cleanup.policy", "") and not level.reaches(COMPACTION_FROM):
+def _checked_configs(text: str) -> str:
+    """Settings of queues that a route makes, as they are kept. Raises KafkaError."""
+    try:
+        kept = check(_of_made_queues(text))
+        fault = conflict(kept)
+    except KafkaError as error:
+        fault = error.message
+    if fault:
+        raise KafkaError(Code.INVALID_CONFIG, f"{CONFIGS}: {fault}")
+    return ";".join(f"{name}:{value}" for name, value in kept.items())
+
+
+def _of_made_queues(text: str) -> dict[str, str | None]:
+    found: dict[str, str | None] = dict(read_configs(text))
+    for name in found:
+        if name.startswith(PREFIX):
+            what = f"{shown(name)} must not be in it: queues that a route makes have no routes"
+            raise KafkaError(Code.INVALID_CONFIG, what)
+    return found
+
+
+def check_together(
+    values: Mapping[str, str], level: Level, given: Collection[str] | None = None
+) -> None:
+    """All settings of a queue, each sound by itself. Raises KafkaError (INVALID_CONFIG).
+
+    `given`: the names of those that are set now; None: all.
+    """
+    fault = conflict(values) or routes_conflict(values, values if given is None else given)
+    needed = 0
+    compacted = "compact" in values.get("cleanup.policy", "")
+    if compacted and not level.reaches(COMPACTION_FROM):
+        needed, what = COMPACTION_FROM, "cleanup.policy=compact"
+    routes = next((name for name in values if name.startswith(PREFIX)), "")
+    if routes and not level.reaches(ROUTES_FROM):
+        needed, what = ROUTES_FROM, routes
+    if needed:
         fault = (
-            f"cleanup.policy=compact needs level {COMPACTION_FROM}: once every worker runs this"
-            " release, put it in force with `kproxy upgrade --finalize`"
+            f"{what} needs level {needed}: once every worker runs this release, put it in force"
+            " with `kproxy upgrade --finalize`"
         )
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
@@ -100,11 +138,11 @@ class QueueSettings:
     compression_level: int | None
     inspects: bool
     """Whether the records of a batch are looked at before it is taken."""
-    route_lag_max: int | None = None
+    route_lag_max: int | None
     """Of an entrance: records of a partition that may wait to be passed on. None: it is none."""
-    route_queues_max: int = 10_000_000
-    """Queues that its route may make."""
-    route_keeps: bool = True
+    route_queues_max: int
+    """Queues that each of its partitions may make."""
+    route_keeps: bool
     """Whether records stay in it once they were passed on."""
 
     def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
@@ -132,7 +170,6 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     packed = effective("compression.type", values)
     codec = None if packed == "producer" else _CODECS[packed]
     level = SETTINGS.get(f"compression.{packed}.level")
-    routes = bool(values.get("kproxy.route.to"))
     return QueueSettings(
         retention_ms=int(effective("retention.ms", values)) if deleted else -1,
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
@@ -150,9 +187,9 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         codec=codec,
         compression_level=None if level is None else int(effective(level.name, values)),
         inspects="compact" in policies or codec is not None or before_ms < LONG_MAX,
-        route_lag_max=int(values.get("kproxy.route.lag.max", 1_000_000)) if routes else None,
-        route_queues_max=int(values.get("kproxy.route.queues.max", 10_000_000)),
-        route_keeps=values.get("kproxy.route.keep", "true") == "true",
+        route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
+        route_queues_max=int(effective(QUEUES_MAX, values)),
+        route_keeps=effective(KEEP, values) == "true",
     )
 
 

@@ -4,10 +4,20 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kproxy.printable import printable
+
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # DescribeConfigs' ConfigType
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  # ConfigResource's types
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _INT_MIN, _LONG_MIN = -(2**31), -(2**63)
+
+_SHOWN_MAX = 200
+
+
+def shown(text: str) -> str:
+    """What a peer has sent, for one line of an answer: escaped, and its beginning."""
+    return printable(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…")
+
 
 Read = Callable[[str], str]
 """A value as it is kept and shown. Raises ValueError, saying what it must be."""

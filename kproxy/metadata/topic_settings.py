@@ -7,6 +7,7 @@ such files or copies: these settings are checked, kept and shown, and have no ef
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kproxy.metadata.route_settings import ROUTE_SETTINGS
 from kproxy.metadata.setting import (
     BOOLEAN,
     DOUBLE,
@@ -167,7 +168,7 @@ _WITHOUT_EFFECT = (
 
 
 def _all() -> dict[str, Setting]:
-    found = list(_EFFECTIVE)
+    found = [*_EFFECTIVE, *ROUTE_SETTINGS]
     for settings, why in _WITHOUT_EFFECT:
         found += [
             replace(

@@ -1,0 +1,129 @@
+"""The settings of routes (`metadata.routing`), and what is wrong with them together.
+
+A queue with `kproxy.route.to` is an *entrance*: its records go on to the queues that a template
+names. A queue with `kproxy.route.from` gets those records of another that its filter lets through.
+"""
+
+from collections.abc import Collection, Mapping
+
+from kproxy.metadata.routing import internal, read_configs, read_filter, read_template
+from kproxy.metadata.setting import BOOLEAN, LONG, SPACE, STRING, Read, Setting, boolean, whole
+from kproxy.virtual.partitioner import name_fault
+from kproxy.virtual.route_fold import CONFIGS, FILTER, FROM, FROM_START, TO, UNROUTABLE
+
+KEEP, QUEUES_MAX, LAG_MAX = "kproxy.route.keep", "kproxy.route.queues.max", "kproxy.route.lag.max"
+PREFIX = "kproxy.route."
+ENTRANCE_PARTITIONS_MAX = 8
+"""Each partition of an entrance has a flow to each shard."""
+
+
+def _sound(check: Read) -> Read:
+    """What `check` takes, or nothing. Spaces around it are dropped, as Kafka does with others."""
+
+    def read(value: str) -> str:
+        value = value.strip(SPACE)
+        return check(value) if value else ""
+
+    return read
+
+
+def _template(value: str) -> str:
+    read_template(value)
+    return value
+
+
+def _filter(value: str) -> str:
+    read_filter(value)
+    return value
+
+
+def _configs(value: str) -> str:
+    """What they set is checked where all settings are known."""
+    read_configs(value)
+    return value
+
+
+def _queue(value: str) -> str:
+    fault = name_fault(value)
+    if fault:
+        raise ValueError(f"it must be a queue's name: {fault}")
+    if internal(value):
+        raise ValueError("it must not be a queue of Kafka's own (__…)")
+    return value
+
+
+def _setting(name: str, kind: int, default: str, read: Read, documentation: str) -> Setting:
+    return Setting(name=name, kind=kind, default=default, read=read, documentation=documentation)
+
+
+ROUTE_SETTINGS = (
+    _setting(CONFIGS, STRING, "", _sound(_configs),
+             "Settings of the queues that kproxy.route.to makes: name:value;name:value."),
+    _setting(FILTER, STRING, "", _sound(_filter),
+             "Which records come by kproxy.route.from, conditions with & between them:"
+             " header:NAME:VALUE|VALUE, header:NAME (it is there), !header:NAME (it is not),"
+             " key:PREFIX. %XX stands for a byte. Empty: all."),
+    _setting(FROM, STRING, "", _sound(_queue),
+             "The queue whose records come here, too, those that kproxy.route.filter lets"
+             " through."),
+    _setting(FROM_START, BOOLEAN, "false", boolean,
+             "Whether those records come as well that are in kproxy.route.from already when it"
+             " is set."),
+    _setting(KEEP, BOOLEAN, "true", boolean,
+             "Whether records stay here, too, once they are in the queues that kproxy.route.to"
+             " names."),
+    _setting(LAG_MAX, LONG, "1000000", whole(LONG, 1),
+             "How many records of a partition may wait to be passed on; beyond that producers are"
+             " told to wait."),
+    _setting(QUEUES_MAX, LONG, "10000000", whole(LONG, 1),
+             "How many queues each partition's route may make; beyond that it passes nothing on."),
+    _setting(TO, STRING, "", _sound(_template),
+             "A template of the queue that each record goes to, for example device-{key} or"
+             " t.{header:tenant}.{key}. Queues are made at their first record."),
+    _setting(UNROUTABLE, STRING, "", _sound(_queue),
+             "The queue of those records that kproxy.route.to names none for."),
+)  # fmt: skip
+
+_OF_ENTRANCES = (UNROUTABLE, CONFIGS, KEEP, QUEUES_MAX, LAG_MAX)
+_OF_FILTERS = (FILTER, FROM_START)
+_NO_CHANGE = {setting.name: (None, setting.default) for setting in ROUTE_SETTINGS}
+
+
+def routes_conflict(values: Mapping[str, str], given: Collection[str]) -> str | None:
+    """What is wrong with a queue's settings of routes, of which each by itself is sound.
+
+    `given`: the names of those that are set now. One of a route that has ended may stay, one that
+    is set without its route is a mistake.
+    """
+    to, source = values.get(TO), values.get(FROM)
+    if to and source:
+        return f"{TO} and {FROM} exclude each other: use two queues, or delete one of them"
+    if to and not values.get(UNROUTABLE):
+        return f"{TO} needs {UNROUTABLE}: name a queue for the records that have no target"
+    for names, route, needed in ((_OF_ENTRANCES, to, TO), (_OF_FILTERS, source, FROM)):
+        lost = [
+            name for name in names if name in given and values.get(name) not in _NO_CHANGE[name]
+        ]
+        if lost and not route:
+            return f"{lost[0]} has no effect without {needed}: set both, or neither"
+    return None
+
+
+def names_conflict(values: Mapping[str, str], name: str) -> str | None:
+    """What is wrong with the queues that the settings of the queue `name` refer to."""
+    for setting in (FROM, UNROUTABLE):
+        if values.get(setting) == name:
+            return f"{setting}={name} is this queue itself: name another one"
+    return None
+
+
+def partitions_conflict(values: Mapping[str, str], partitions: int) -> str | None:
+    """Whether a queue with these settings has too many partitions."""
+    if values.get(FROM) and partitions != 1:
+        return f"a queue with {FROM} has 1 partition, not {partitions}: the order would be lost"
+    if values.get(TO) and partitions > ENTRANCE_PARTITIONS_MAX:
+        return (
+            f"a queue with {TO} may have 1 to {ENTRANCE_PARTITIONS_MAX} partitions, not"
+            f" {partitions}: each has its own way to each shard"
+        )
+    return None
