@@ -46,7 +46,7 @@ from kproxy.virtual.transaction_commands import EndCause
 from kproxy.virtual.transaction_rows import Participant, tag_of
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
-from tests.virtual import share_cases
+from tests.virtual import route_cases, share_cases
 from tests.wire import batch
 
 Q, OTHER = QueueId(bytes(range(16))), QueueId(bytes(range(16, 32)))
@@ -148,6 +148,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (ExpireTransaction("t", -1, 9), None, Kind.EXPIRE_TRANSACTION, (0, -1, 9), b"\1t"),
     (ExpireTransaction("", 7, 9), None, Kind.EXPIRE_TRANSACTION, (0, 7, 9), b"\1"),
     *share_cases.WRITTEN,
+    *route_cases.WRITTEN,
 ]  # fmt: skip
 
 
@@ -191,11 +192,12 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
+        "FORGET_LANDED",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
         "COMMIT", "GROUP", "CONFIGURE", "CONFIGURE_GROUP", "COPY", "REPLACE", "SHARE", "SHARE_SET",
-        "SHARE_QUEUES", "TRANSACTION_COMMIT",
+        "SHARE_QUEUES", "TRANSACTION_COMMIT", "ROUTE", "CUT",
     }  # fmt: skip
 
 
@@ -243,6 +245,7 @@ def story() -> list[Envelope]:
             ChangeGroup.encode(name, -1, "share", 0, {}, {}, level=2, time_ms=1)
         ),
     )  # fmt: skip
+    log += route_cases.story(len(log))
     log += [DropTombstone(OTHER).envelope(), DeleteQueue(Q).envelope(), Foreign().envelope()]
     return log
 
@@ -304,6 +307,8 @@ def test_a_kind_changes_the_published_rows_that_its_traits_name_and_no_others() 
         (Begin(7, 3, 2, 6, TAG, [(Q, 1)] * 500, [], 9).envelope(), 500),
         (Marker(CONTROL, 7, 3, 6, True, [(Q, 1)] * 500, [], 9).envelope(), 1000),
         (Marker(CONTROL, 7, 3, 6, True, [], ["g"], 9).envelope(), 400),
+        (route_cases.WRITTEN[0][0].envelope(), TURN),
+        (route_cases.ship((Q, 0), Q, 1, [("a", b"")] * 400), 800),
     ],
 )
 def test_weights(envelope: Envelope, least: int) -> None:
