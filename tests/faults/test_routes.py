@@ -1,0 +1,194 @@
+"""An entrance while servers are killed and stopped: each record is once in its queue, in order.
+
+An idempotent producer puts records into an entrance of four partitions; a filter takes some of
+them from it. Again and again a server is killed with SIGKILL or stands still for longer than its
+session, while cuts are on their way. In the end each queue has what its key was given, in that
+order, and the filter's queue what it asked for.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from tests.clients.transactions import WAIT_S, admin
+from tests.faults.servers import Servers, disturbed
+from tests.harness import eventually
+
+ENTRANCE, FILTERED, LOST = "in", "red", "lost"
+PARTITIONS = 4
+RED_EVERY, LOST_EVERY = 7, 50
+
+
+class Size(NamedTuple):
+    records: int
+    queues: int
+    disturbances: int
+    limit_s: int
+
+
+SHORT = Size(24_000, 300, 6, 120)
+LONG = Size(1_000_000, 10_000, 60, 3000)
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
+    with disturbed(tmp_path, kafka) as running:
+        yield running
+
+
+def make(address: str) -> None:
+    """The entrance, and the queue that takes some of its records."""
+    client = admin(address)
+    for topic in (
+        NewTopic(
+            ENTRANCE, PARTITIONS, 1,
+            config={"kproxy.route.to": "to.{key}", "kproxy.route.unroutable": LOST},
+        ),
+        NewTopic(
+            FILTERED, 1, 1,
+            config={"kproxy.route.from": ENTRANCE, "kproxy.route.filter": "header:tag:red"},
+        ),
+    ):  # fmt: skip
+        client.create_topics([topic])[topic.topic].result(WAIT_S)
+
+
+class Work:
+    """What was produced, by the queue that is to have it."""
+
+    def __init__(self, address: str, queues: int) -> None:
+        self.wanted: dict[str, list[bytes]] = {}
+        self.red: Counter[bytes] = Counter()
+        self._queues = queues
+        self._number = 0
+        self._failed: list[Any] = []
+        self._producer = Producer(
+            {"bootstrap.servers": address, "log_level": 0, "reconnect.backoff.max.ms": 200,
+             "retry.backoff.ms": 50, "enable.idempotence": True, "linger.ms": 5,
+             "queue.buffering.max.messages": 100_000, "message.timeout.ms": 300_000}
+        )  # fmt: skip
+
+    def produce(self, records: int, seconds: float) -> None:
+        """So many, spread over a time."""
+        began = time.monotonic()
+        for done in range(records):
+            self._one(self._number)
+            self._number += 1
+            if done % 100 == 0:
+                self._producer.poll(max(0.0, began + seconds * done / records - time.monotonic()))
+
+    def _one(self, number: int) -> None:
+        key: bytes | None = b"k%d" % (number % self._queues)
+        value, headers = b"%d" % number, []
+        queue = f"to.k{number % self._queues}"
+        if number % LOST_EVERY == 0:
+            key, queue = b"not a name", LOST
+        if number % RED_EVERY == 0:
+            headers = [("tag", b"red")]
+            self.red[value] += 1
+        self.wanted.setdefault(queue, []).append(value)
+        while True:
+            try:
+                self._producer.produce(
+                    ENTRANCE, value, key, headers=headers, on_delivery=self._delivered
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error:
+            self._failed.append(error)
+
+    def finish(self, seconds: float) -> None:
+        assert self._producer.flush(seconds) == 0
+        assert not self._failed, self._failed[:3]
+
+
+def ends(consumer: Consumer, queues: list[str]) -> dict[str, int]:
+    found = {}
+    for queue in queues:
+        part = TopicPartition(queue, 0)
+        found[queue] = consumer.get_watermark_offsets(part, WAIT_S, cached=False)[1]
+    return found
+
+
+def contents(address: str, wanted: dict[str, int]) -> dict[str, list[bytes]]:
+    """All records of these queues, which have so many, and of what comes on top."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
+         "auto.offset.reset": "earliest", "log_level": 0, "reconnect.backoff.max.ms": 200,
+         "topic.metadata.refresh.interval.ms": -1}
+    )  # fmt: skip
+    found: dict[str, list[bytes]] = {queue: [] for queue in wanted}
+    with closing(consumer):
+        consumer.assign([TopicPartition(queue, 0, 0) for queue in wanted])
+        left, until = sum(wanted.values()), time.monotonic() + WAIT_S
+        while time.monotonic() < until:
+            for one in consumer.consume(5000, 0.5):
+                if one.error() is None:
+                    found[one.topic() or ""].append(one.value() or b"")
+                    left -= 1
+                    until = time.monotonic() + (WAIT_S if left > 0 else 1)
+    return found
+
+
+def problems(wanted: dict[str, list[bytes]], found: dict[str, list[bytes]]) -> list[str]:
+    """What is lost, doubled, or out of order, by queue."""
+    said = []
+    for queue, values in wanted.items():
+        times, due = Counter(found.get(queue, [])), Counter(values)
+        said += [f"{queue}: lost {value!r}" for value in due - times]
+        said += [f"{queue}: too much {value!r}" for value in times - due]
+        if times == due and queue != LOST and found[queue] != values:
+            said.append(f"{queue}: out of order")
+    return said
+
+
+@pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
+def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: Size) -> None:
+    rng = random.Random(11)
+    make(servers.address)
+    work = Work(servers.address, size.queues)
+    for disturbance in range(size.disturbances):
+        servers.wait_ready()
+        work.produce(size.records // size.disturbances, 2.0)
+        if disturbance % 3 == 1:
+            servers.stop_one()
+        else:
+            servers.kill(rng)
+    servers.wait_ready()
+    work.finish(size.limit_s)
+    wanted = {queue: len(values) for queue, values in work.wanted.items()}
+    wanted[FILTERED] = work.red.total()
+    consumer = Consumer({"bootstrap.servers": servers.address, "group.id": "ends", "log_level": 0})
+    with closing(consumer):
+
+        def landed() -> bool:
+            some = rng.sample(sorted(wanted), min(20, len(wanted)))
+            return all(end >= wanted[queue] for queue, end in ends(consumer, some).items())
+
+        eventually(landed, size.limit_s)
+        for queue in wanted:
+            eventually(lambda queue=queue: ends(consumer, [queue])[queue] >= wanted[queue], WAIT_S)
+    found = contents(servers.address, wanted)
+    assert problems(work.wanted, found) == []
+    assert Counter(found[FILTERED]) == work.red
+
+
+def test_what_the_checker_finds() -> None:
+    wanted = {"a": [b"1", b"2"], LOST: [b"3", b"4"]}
+    assert problems(wanted, {"a": [b"1", b"2"], LOST: [b"4", b"3"]}) == []
+    assert problems(wanted, {"a": [b"2", b"1"], LOST: [b"3", b"4"]}) == ["a: out of order"]
+    assert problems(wanted, {"a": [b"1"], LOST: [b"3", b"4"]}) == ["a: lost b'2'"]
+    doubled = {"a": [b"1", b"2", b"2"], LOST: [b"3", b"4"]}
+    assert problems(wanted, doubled) == ["a: too much b'2'"]
