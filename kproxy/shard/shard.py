@@ -147,10 +147,6 @@ class Shard:
             self.capture.before_write(changes)
         self.kv.write(changes)
 
-    def recover(self) -> int:
-        """Fold what the log holds beyond the rows; returns how many envelopes. Raises DamagedLog.
-
-        The rows are never ahead of the log: they are flushed after it.
     def note_counts(self) -> None:
         """Keep the counts with the rows, which are about to be flushed."""
         self.kv.write(self._counts_row())
@@ -167,18 +163,22 @@ class Shard:
             _log.info("rows_counted", shard=self.shard, queues=known.queues)
         self.state.counts = known
 
+    def recover(self) -> int:
+        """Fold what the log holds beyond the rows; returns how many envelopes. Raises DamagedLog.
+
+        The rows are never ahead of the log: they are flushed after it.
         """
         segments = self.segments
         data = self.kv.get(CHECKPOINT_KEY)
         checkpoint = decode_checkpoint(data) if data else Checkpoint()
         first = checkpoint.next_offset
         segment, position = checkpoint.segment, checkpoint.position
+        if data:
+            self._restore_counts(first)
         if not segments.ids:
             if data:
                 raise DamagedLog("the log's segment files are missing, but its rows are there")
             segments.start(0)
-        if data:
-            self._restore_counts(first)
         if segment not in segments.ids:
             hint = "" if data else ", and without rows the log is needed from its start"
             raise DamagedLog(f"segment {segments.path(segment).name} is missing{hint}")
@@ -257,11 +257,11 @@ class Shard:
                 self._write(self._checkpoint(next_offset, (segment, position), last))
                 pending = 0
                 if self.kv.unflushed_bytes() > self._flush_bytes:
+                    self.note_counts()
                     self.kv.flush()
                     self.durable_through = self.applied_through
         if pending:
             self._write(self._checkpoint(next_offset, (segment, position), last))
-                    self.note_counts()
 
     def first_live(self) -> int:
         """The log offset from which on anything in the log is live."""
@@ -295,11 +295,11 @@ class Shard:
             if not self._shared or self.segments.failed or self.segments.unforced:
                 self.segments.sync()
             if self._failed is None:
+                self.kv.last_write(self._counts_row())
                 self.kv.flush()
         except RowsFailed:
             pass  # the close tries again, and says why
         except LogFailed as error:
-                self.kv.last_write(self._counts_row())
             _log.error("rows_given_up", reason=str(error))
             self._give_up_rows()
         try:
