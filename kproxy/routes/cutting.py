@@ -24,8 +24,8 @@ CUT_BYTES = 768 << 10
 """Of one cut, for one shard: with what frames it, below what a log takes in one record."""
 CUT_TARGETS = 8000
 """Of one cut, for one shard."""
-PART_TARGETS = 400
-"""In one part, about: names fall into parts by chance."""
+PART_TARGETS = 500
+"""In one part. Names fall into parts by their hashes, which a peer can choose."""
 UNPACKED_MAX = 16 << 20
 """What a batch may unpack to; one that holds more goes to the unroutable ones as it is."""
 RECORD_MAX = 8 << 20
@@ -77,9 +77,11 @@ class Gathered:
     def __init__(self, shards: int, start: int) -> None:
         self.shards = shards
         self.by_shard: list[dict[str, list[Piece]]] = [{} for _ in range(shards)]
-        self.whole: dict[str, list[bytes]] = {}
-        """Batches that go to a queue as they are."""
+        self.whole: tuple[str, bytes] | None = None
+        """A batch that goes to a queue as it is: alone."""
         self.sizes = [0] * shards
+        self._buckets = [[0] * PARTS_MAX for _ in range(shards)]
+        """How many targets there are by shard, in as many parts as there may be."""
         self.through = start
         """The offset behind the last record that is in it, or passed over."""
         self.records = 0
@@ -90,25 +92,33 @@ class Gathered:
 
     @property
     def parts(self) -> int:
-        """In how many parts each shard gets it."""
-        most = max(map(len, self.by_shard), default=0)
-        return min(PARTS_MAX, max(1, -(-most // PART_TARGETS)))
+        """In how many parts each shard gets it: a power of two."""
+        parts, buckets = PARTS_MAX, self._buckets
+        while parts > 1:
+            half = parts // 2
+            buckets = [[one[n] + one[n + half] for n in range(half)] for one in buckets]
+            if max(map(max, buckets)) > PART_TARGETS:
+                break
+            parts = half
+        return parts
 
     def add(self, name: str, piece: Piece, *, limited: bool) -> bool:
         """Whether there is room for a record. The first one always has."""
-        shards = self.shards
-        index = hash_of(name) % shards if shards > 1 else 0
+        bucket, index = divmod(hash_of(name), self.shards)
         targets = self.by_shard[index]
         found = targets.get(name)
         size = self.sizes[index] + len(piece[0]) + (_TARGET_BYTES if found is None else 0)
-        if limited and self.records:
-            if size > CUT_BYTES or (found is None and len(targets) >= CUT_TARGETS):
-                return False
-        self.sizes[index] = size
+        if limited and self.records and size > CUT_BYTES:
+            return False
         if found is None:
+            buckets, bucket = self._buckets[index], bucket % PARTS_MAX
+            if limited and (buckets[bucket] >= PART_TARGETS or len(targets) >= CUT_TARGETS):
+                return False
+            buckets[bucket] += 1
             targets[name] = [piece]
         else:
             found.append(piece)
+        self.sizes[index] = size
         self.records += 1
         return True
 
@@ -116,7 +126,7 @@ class Gathered:
         """As `add`, of a batch as it is: alone, for it may be large."""
         if limited and self.records:
             return False
-        self.whole.setdefault(name, []).append(data)
+        self.whole = name, data
         self.records += 1
         self.full = True
         return True
@@ -222,10 +232,9 @@ def parts_of(gathered: Gathered, parts: int) -> Parts:
         for name, pieces in targets.items():
             part = hash_of(name) // shards % parts if parts > 1 else 0
             made.setdefault((index, part), []).append((name, _batch(pieces)))
-    for name, batches in gathered.whole.items():
-        hashed = hash_of(name)
-        key = hashed % shards, hashed // shards % parts
-        made.setdefault(key, []).extend((name, data) for data in batches)
+    if gathered.whole is not None:
+        bucket, index = divmod(hash_of(gathered.whole[0]), shards)
+        made[index, bucket % parts] = [gathered.whole]
     return [(*key, batches) for key, batches in sorted(made.items())]
 
 

@@ -13,7 +13,7 @@ from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, head
 from kproxy.protocol.records import bodies, keyed_records, unpacked
 from kproxy.routes import cutting
 from kproxy.routes.cutting import Cutter, parts_of, records_of
-from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.partitioner import hash_of, shard_of
 from kproxy.virtual.route_rows import Epoch
 from tests.wire import batch, keyed
 
@@ -213,10 +213,32 @@ def test_a_cut_ends_where_it_is_large_enough_and_the_next_goes_on(
     assert cut(data, spec()).gathered.through == 1  # one always has room
 
 
+def test_a_part_has_not_too_many_targets_whatever_names_a_peer_chooses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cutting, "PART_TARGETS", 5)
+    same = [b"%d" % n for n in range(3000) if hash_of(f"to-{n}") // 3 % 64 == 7]
+    data = keyed(*[(key, b"v") for key in same])
+    start, most = 0, 0
+    while start < len(same):
+        cutter = cut(data, spec(), shards=3, start=start)
+        start = cutter.gathered.through
+        found = parts_of(cutter.gathered, cutter.gathered.parts)
+        most = max(most, *(len(batches) for _, _, batches in found))
+    assert most == 5
+    spread = cut(keyed(*[(b"%d" % n, b"v") for n in range(100)]), spec(), shards=3)
+    assert spread.gathered.parts in (16, 32, 64)
+
+
 names = st.text("abcdefgh", min_size=1, max_size=3).map(str.encode)
 
 
-@given(st.lists(names, min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 7), st.data())
+@given(
+    st.lists(names, min_size=1, max_size=60),
+    st.integers(1, 5),
+    st.sampled_from((1, 2, 4, 64)),
+    st.data(),
+)
 def test_a_targets_part_follows_from_its_name_alone(
     keys: list[bytes], shards: int, parts: int, data: st.DataObject
 ) -> None:

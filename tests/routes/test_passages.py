@@ -1,0 +1,247 @@
+"""Routes over a log on disk, embedded: what waits for them, and what they take up again."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.config import Config
+from kproxy.errors import Code
+from kproxy.handlers import produce
+from kproxy.metadata.queue_settings import settings_of
+from kproxy.protocol.batch import read_header
+from kproxy.protocol.made_batches import content_of_body
+from kproxy.protocol.produce_request import ProduceRequest, Topic
+from kproxy.protocol.records import bodies, unpacked
+from kproxy.routes import passage
+from kproxy.routes.passages import Passages
+from kproxy.shard.compaction_plan import NotDue, plan
+from kproxy.virtual.commands import ConfigureQueue, Cut
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.route_rows import route_in
+from kproxy.virtual.rows import Queue
+from kproxy.worker.embedded import embedded
+from kproxy.worker.worker import Worker
+from tests.wire import keyed
+
+pytestmark = pytest.mark.anyio
+TO = {"kproxy.route.to": "to-{key}", "kproxy.route.unroutable": "lost"}
+SECONDS = 20
+
+
+@asynccontextmanager
+async def serving(directory: Path, **settings: Any) -> AsyncIterator[Worker]:
+    config = Config(data_dir=directory, sync="never", keeper_period_ms=10, **settings)
+    async with embedded(config, ("127.0.0.1", 1)) as worker:
+        yield worker
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is passed on."""
+
+    async def nothing(self: Passages) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(Passages, "run", nothing)
+
+
+async def create(worker: Worker, name: str, configs: dict[str, str]) -> Queue:
+    queue, ticket = worker.catalogue.create(name, 1, configs)
+    await ticket.wait()
+    return queue
+
+
+async def put(worker: Worker, queue: Queue, *records: tuple[bytes | None, bytes]) -> None:
+    shard = worker.any_shard()
+    made = keyed(*records)
+    ticket = shard.append([Envelope(Kind.APPEND, queue.queue_id, 0, body=made)])
+    (outcome,) = await ticket.wait()
+    assert outcome.code == Code.NONE
+
+
+def read(worker: Worker, name: str) -> list[bytes | None]:
+    """The values of a queue's records, the keys as a check that it is theirs."""
+    queue, shard = worker.catalogue.find(name), worker.any_shard()
+    if queue is None:
+        return []
+    found: list[bytes | None] = []
+    row = shard.state.partition((queue.queue_id, 0))
+    assert row is not None
+    for _, batch in shard.state.batches((queue.queue_id, 0), row.log_start, row.next_offset):
+        data = bytearray(batch.length)
+        shard.segments.read_into(memoryview(data), batch.segment, batch.position, True)
+        head = read_header(bytes(data))
+        for _, _, _, body, _ in bodies(head, unpacked(bytes(data)), headers=False):
+            found.append(content_of_body(body).value)
+    return found
+
+
+async def until(found: Any) -> None:
+    with anyio.fail_after(SECONDS):
+        while not found():
+            await anyio.sleep(0.01)
+
+
+def landed(worker: Worker, queue: Queue) -> int | None:
+    return worker.any_shard().state.passed_on((queue.queue_id, 0))
+
+
+async def test_records_are_passed_on_and_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO)
+        await put(worker, entrance, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (None, b"4"))
+        await until(lambda: landed(worker, entrance) == 4)
+        assert read(worker, "to-a") == [b"1", b"3"]
+        assert read(worker, "to-b") == [b"2"]
+        assert read(worker, "lost") == [b"4"]
+        assert read(worker, "in") == [b"1", b"2", b"3", b"4"]
+        assert (worker.counters.routed, worker.counters.unroutable) == (4, 1)
+
+
+async def test_an_entrance_that_keeps_nothing_begins_where_all_is_passed_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO | {"kproxy.route.keep": "false"})
+        await put(worker, entrance, (b"a", b"1"), (b"b", b"2"))
+        await until(lambda: read(worker, "to-b") == [b"2"])
+        await until(lambda: read(worker, "in") == [])
+        assert read(worker, "to-a") == [b"1"]
+
+
+async def test_what_was_cut_is_shipped_by_who_comes_next_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut is on disk, a part has landed or not: kill -9 at each of these lines."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Passages, "run", lambda self: anyio.sleep_forever())
+        async with serving(tmp_path) as worker:
+            entrance = await create(worker, "in", TO)
+            await put(worker, entrance, *[(b"%d" % (n % 7), b"%d" % n) for n in range(40)])
+            source, shard = (entrance.queue_id, 0), worker.any_shard()
+            cut = Cut(source, entrance.queue_id, 0, 25, 3)
+            (outcome,) = await shard.append([cut.envelope()]).wait()
+            assert outcome.code == Code.NONE
+            one = passage.Passage(shard, source, entrance.queue_id, worker.passages._shared)
+            send = one._send
+
+            async def only_some(ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:
+                return await send(ships[:1]) + ships[1:]
+
+            one._send = only_some  # type: ignore[method-assign]
+            patch.setattr(passage, "_SHIP_S", 0.01)
+            assert (await one._step())[0] is passage.Step.WAIT
+    async with serving(tmp_path) as worker:
+        await until(lambda: landed(worker, entrance) == 40)
+        for key in range(7):
+            assert read(worker, f"to-{key}") == [b"%d" % n for n in range(40) if n % 7 == key]
+
+
+@pytest.mark.usefixtures("held")
+async def test_retention_and_compaction_wait_for_what_is_not_passed_on(tmp_path: Path) -> None:
+    async with serving(tmp_path, retention_check_ms=1) as worker:
+        configs = TO | {"retention.ms": "1", "cleanup.policy": "compact,delete"}
+        entrance = await create(worker, "in", configs)
+        plain = await create(worker, "plain", {"retention.ms": "1"})
+        for queue in (entrance, plain):
+            await put(worker, queue, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"))
+        shard, key = worker.any_shard(), (entrance.queue_id, 0)
+        await until(lambda: read(worker, "plain") == [])
+        row = shard.state.partition(key)
+        assert row is not None
+        assert row.log_start == 0
+        found = plan(shard.state, key, settings_of(configs), worker.now_ms() + 10**6)
+        assert isinstance(found, NotDue)
+        for after, through in ((0, 3), (3, 3)):
+            cut = Cut(key, entrance.queue_id, after, through, 1)
+            assert not (await shard.append([cut.envelope()]).wait())[0].code
+        await until(lambda: read(worker, "in") == [])
+
+
+async def test_an_entrance_at_its_bound_of_queues_is_held_back_and_goes_on_once_it_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage, "_HELD_S", 0.01)
+    async with serving(tmp_path) as worker:
+        most = {"kproxy.route.queues.max": "2"}
+        entrance = await create(worker, "in", TO | most)
+        for key in (b"a", b"b", b"c"):
+            await put(worker, entrance, (key, b"1"))
+            await anyio.sleep(0.05)
+        await until(lambda: worker.counters.routes_held_back > 2)
+        assert read(worker, "to-c") == []
+        more = ConfigureQueue(entrance.queue_id, {"kproxy.route.queues.max": "3"}, [], False)
+        await worker.any_shard().append([more.envelope()]).wait()
+        await until(lambda: read(worker, "to-c") == [b"1"])
+
+
+@pytest.mark.usefixtures("held")
+async def test_an_entrance_that_lags_throttles_and_then_refuses(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        await create(worker, "in", TO | {"kproxy.route.lag.max": "10"})
+        codes, throttled = [], []
+        for _ in range(5):
+            records = keyed(*[(b"a", b"1")] * 3)
+            call = produce.append(
+                worker, 9, ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
+            )
+            assert call is not None
+            done = anyio.Event()
+            call.add_done_callback(done.set)
+            await done.wait()
+            call.body()
+            codes.append(call._topics[0][1][0].code)
+            throttled.append(call._throttle_ms > 0)
+        assert codes == [0, 0, 0, 0, Code.NOT_ENOUGH_REPLICAS]
+        assert throttled == [False, False, True, True, True]
+
+
+async def test_a_route_that_has_ended_goes_and_one_that_changes_holds_from_then_on(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO)
+        source, shard = (entrance.queue_id, 0), worker.any_shard()
+        await put(worker, entrance, (b"a", b"1"))
+        change = ConfigureQueue(entrance.queue_id, {"kproxy.route.to": "x-{key}"}, [], False)
+        await shard.append([change.envelope()]).wait()
+        await put(worker, entrance, (b"a", b"2"))
+        end = ConfigureQueue(entrance.queue_id, {}, ["kproxy.route.to"], False)
+        await shard.append([end.envelope()]).wait()
+        await put(worker, entrance, (b"a", b"3"))
+        await until(lambda: route_in(shard.state.get, source, entrance.queue_id) is None)
+        assert (read(worker, "to-a"), read(worker, "x-a")) == ([b"1"], [b"2"])
+        row = shard.state.partition(source)
+        assert row is not None
+        assert not row.any_routes
+        again = ConfigureQueue(entrance.queue_id, {"kproxy.route.to": "y-{key}"}, [], False)
+        await shard.append([again.envelope()]).wait()
+        await put(worker, entrance, (b"a", b"4"))
+        await until(lambda: read(worker, "y-a") == [b"4"])
+
+
+async def test_what_came_by_a_route_is_not_passed_on_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        one = await create(worker, "one", TO | {"kproxy.route.to": "tw{key}"})
+        two = await create(worker, "two", TO | {"kproxy.route.to": "on{key}"})
+        await put(worker, one, (b"o", b"1"))
+        await put(worker, two, (b"e", b"2"))
+        await until(lambda: read(worker, "two") == [b"2", b"1"] or len(read(worker, "two")) == 2)
+        await until(lambda: landed(worker, one) == 2 and landed(worker, two) == 2)
+        assert sorted(read(worker, "one")) == sorted(read(worker, "two")) == [b"1", b"2"]
+
+
+async def test_a_queue_with_a_filter_takes_from_when_it_was_made_or_from_the_start(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as worker:
+        orders = await create(worker, "orders", {})
+        await put(worker, orders, (b"red-1", b"1"), (b"blue-1", b"2"))
+        takes = {"kproxy.route.from": "orders", "kproxy.route.filter": "key:red"}
+        await create(worker, "late", takes)
+        await create(worker, "early", takes | {"kproxy.route.from.start": "true"})
+        await put(worker, orders, (b"red-2", b"3"), (b"blue-2", b"4"))
+        await until(lambda: read(worker, "early") == [b"1", b"3"])
+        await until(lambda: read(worker, "late") == [b"3"])
