@@ -20,6 +20,8 @@ SHARES_FROM = 5
 """Groups may be share groups, and have settings."""
 ROUTES_FROM = 6
 """Queues may pass records on to others."""
+DELAYS_FROM = 6
+"""Records may wait until they are due."""
 FEATURE = "kproxy.level"
 
 
