@@ -21,6 +21,7 @@ from kproxy.server.descriptors import raise_limit
 from kproxy.server.listener import serve
 from kproxy.supervisor import Supervisor, instructed
 from kproxy.tools.commands import COMMANDS
+from kproxy.tools.drain import drain_command
 from kproxy.tools.locate import health, locate
 from kproxy.tools.upgrade import upgrade_command
 
@@ -108,7 +109,7 @@ def locate_command(queue: str, partition: int, config_file: Path | None, **flags
     click.echo(printable(locate(_loaded(config_file, flags), queue, partition)))
 
 
-for _command in (*COMMANDS, upgrade_command):
+for _command in (*COMMANDS, upgrade_command, drain_command):
     cli.add_command(_command)
 
 

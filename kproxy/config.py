@@ -152,6 +152,9 @@ class Config(GroupsConfig):
     send_stalled_ms_max: PositiveInt = Field(
         30_000, description="a client that reads nothing for so long is disconnected"
     )
+    drain_ms_max: NonNegativeInt = Field(
+        20_000, description="longest a stop waits for others to take the shards; 0: not at all"
+    )
     shutdown_ms_max: PositiveInt = Field(10_000, description="longest a stop waits for answers")
     offset_metadata_bytes_max: PositiveInt = Field(4096, description="metadata of a commit")
     offsets_retention_minutes: PositiveInt = Field(

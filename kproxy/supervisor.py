@@ -12,13 +12,16 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import structlog
 from anyio.abc import Process
 
+from kproxy.admin_socket.server import Asked, admin_socket
 from kproxy.config import Config
 from kproxy.errors import CannotGoOn, CannotStart
+from kproxy.store.directory_lock import locked
 
 _log = structlog.get_logger()
 
@@ -68,29 +71,46 @@ class Supervisor:
         self._processes: dict[int, Process] = {}
         self._stopping = False
         self._refused: int | None = None
+        self._ended = anyio.Event()
 
     async def run(self) -> None:
-        """Raises CannotGoOn where a worker refuses to start."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._wait_for_signal)
-            async with anyio.create_task_group() as workers:
-                for index in range(self._config.workers):
-                    workers.start_soon(self._keep, index)
-            tasks.cancel_scope.cancel()
+        """Raises CannotGoOn where a worker refuses to start, CannotStart."""
+        directory = self._config.data_dir
+        with locked(directory):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._wait_for_signal)
+                async with admin_socket(directory, {"drain": self._drain_asked}):
+                    await self._keep_all()
+                tasks.cancel_scope.cancel()
         if self._refused is not None:
             raise CannotGoOn(f"a worker ended with status {self._refused}; its last line says why")
+
+    async def _keep_all(self) -> None:
+        async with anyio.create_task_group() as workers:
+            for index in range(self._config.workers):
+                workers.start_soon(self._keep, index)
+        self._ended.set()
+
+    async def _drain_asked(self, asked: Asked) -> dict[str, Any]:
+        """Of all workers here. Each has a socket of its own, too; who ends is started again."""
+        self._stop_all()
+        await self._ended.wait()
+        return {}
 
     async def _wait_for_signal(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
             async for number in signals:
                 if number == signal.SIGUSR1:
                     self._send_all(signal.SIGUSR1)
+                elif number == signal.SIGINT:
+                    self._stopping = True
+                    self._send_all(signal.SIGINT)
                 else:
                     self._stop_all()
 
     def _stop_all(self) -> None:
         self._stopping = True
-        self._send_all(signal.SIGTERM)
+        self._send_all(signal.SIGTERM)  # workers that others can stand in for are drained
 
     def _send_all(self, number: signal.Signals) -> None:
         for process in self._processes.values():

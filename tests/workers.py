@@ -11,6 +11,8 @@ from tests.real_kafka import Kafka
 from tests.wire import Wire
 
 _prefixes = itertools.count()
+NOT_DRAINED = ("--drain-ms-max", "0")
+"""SIGTERM stops at once: a test that ends hands nothing over."""
 
 
 class Workers:
@@ -27,7 +29,7 @@ class Workers:
         self.prefix = prefix or f"t{next(_prefixes)}"
         self.flags = (
             "--bootstrap-servers", kafka.address, "--topic-prefix", self.prefix, "--shards",
-            str(shards), "--allow-single-replica", *flags,
+            str(shards), "--allow-single-replica", *NOT_DRAINED, *flags,
         )  # fmt: skip
         self.ports = [free_port() for _ in range(count)]
         self.workers = [self.start(i) for i in range(count)]

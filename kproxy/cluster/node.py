@@ -17,6 +17,7 @@ from kproxy.cluster.catalogue_cache import CatalogueCache, outcome_key
 from kproxy.cluster.catalogue_reload import CatalogueReload
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.departed_nodes import DepartedNodes
+from kproxy.cluster.draining import Draining
 from kproxy.cluster.map_records import MapRecordGuard
 from kproxy.cluster.owned_shards import OwnedShards
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
@@ -336,7 +337,9 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
         level=node.level,
         upgrades=upgrades,
     )
-    _start_tasks(node, tasks, upgrades, worker.counters)
+    membership = _start_tasks(node, tasks, upgrades, worker.counters)
+    drain_s = node.config.drain_ms_max / 1000
+    worker.hand_over = Draining(shards, membership.leave, upgrades.live, drain_s).run
     tasks.start_soon(worker.groups.run)
     tasks.start_soon(worker.transactions.run)
     tasks.start_soon(worker.dead_letters.run)
@@ -348,7 +351,7 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
 
 def _start_tasks(
     node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades, counters: Counters
-) -> None:
+) -> Membership:
     assert node.me is not None
     shards = node.shards
     membership = Membership(
@@ -375,6 +378,7 @@ def _start_tasks(
     tasks.start_soon(node.say_again_now_and_then)
     tasks.start_soon(_watch_failure, node)
     tasks.start_soon(away.run)
+    return membership
 
 
 def _services(node: ClusterNode, counters: Counters) -> ShardServices:

@@ -26,6 +26,7 @@ class OwnedShards:
         self._wanted: frozenset[int] = frozenset()
         self._owners: dict[int, ShardOwner] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
+        self._leaving: set[int] = set()
         self._changed = anyio.Event()
         self.submit: Callable[[str, Envelope], Ticket]
         """Put a command in line in the home shard of a queue, wherever that is."""
@@ -63,16 +64,23 @@ class OwnedShards:
         self._changed.set()
 
     async def run(self, services: ShardServices) -> None:
-        """Hold what is assigned, let go of what is not, until cancelled."""
+        """Hold what is assigned, hand over what is not, until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
                 self._changed = anyio.Event()
-                for index, scope in list(self._scopes.items()):
-                    if index not in self._wanted:
-                        scope.cancel()
+                self._hand_over()
                 for index in self._wanted - self._scopes.keys():
                     self._start(index, services, tasks)
                 await self._changed.wait()
+
+    def _hand_over(self) -> None:
+        """What is not wanted any more is served until another claims it."""
+        held = self._scopes.keys()
+        for index in self._leaving & self._wanted & held:
+            self._owners[index].keep()
+        for index in (held - self._wanted) - self._leaving:
+            self._owners[index].hand_over(self._scopes[index].cancel)
+        self._leaving = held - self._wanted
 
     def _start(self, index: int, services: ShardServices, tasks: TaskGroup) -> None:
         owner = ShardOwner(index, self.shards, self._directory / f"shard-{index}", services)

@@ -13,11 +13,15 @@ workers may believe for a while that they have it. The shard's log decides inste
 5. **Leave.** An owner that folds another worker's CLAIM stops serving in the same step. What it
    appended before that CLAIM holds; the new owner has folded it. If the group still assigns the
    shard to it, it appends a new CLAIM.
+6. **Hand over.** An owner from whom the group takes the shard serves on until another worker's
+   CLAIM. So a shard is served while its next owner still reads, and nobody serves it for as long as
+   a CLAIM takes.
 
 An error ends the round. The owner logs it, waits, and starts again at the first step.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -84,8 +88,19 @@ class ShardOwner:
         self._services = services
         self.shard: Shard | None = None  # while it is served
         self._claimed_by_other = anyio.Event()
+        self._handed_over: Callable[[], None] | None = None
         self._foreign = 0
         self._saying = False
+
+    def hand_over(self, done: Callable[[], None]) -> None:
+        """Serve on until another worker claims the shard, then call `done`: now, if not served."""
+        self._handed_over = done
+        if self.shard is None:
+            done()
+
+    def keep(self) -> None:
+        """The shard is this worker's again, before another claimed it."""
+        self._handed_over = None
 
     async def run(self) -> None:
         while True:
@@ -316,3 +331,5 @@ class ShardOwner:
             self._services.command_router.left(self._index)
             shard.watchers.wake_all()
             _log.info("shard_left", shard=self._index)
+            if self._handed_over is not None:
+                self._handed_over()

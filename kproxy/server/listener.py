@@ -1,26 +1,27 @@
 """The server: opens the data directory, listens, and stops without losing an answer."""
 
 import asyncio
-import fcntl
 import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
 
 import anyio
 import structlog
 from anyio.abc import Listener, SocketAttribute, SocketStream, TaskGroup, TaskStatus
 from anyio.streams.stapled import MultiListener
 
+from kproxy.admin_socket.server import Asked, admin_socket
 from kproxy.cluster.node import joined
 from kproxy.config import Config
 from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.loop.pulse import pulse
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
+from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import LogFailed
 from kproxy.worker.embedded import embedded
@@ -34,24 +35,8 @@ _TOGETHER_S = 10.0
 _LOOK_S = 0.05
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the data directory for this process alone. Raises CannotStart."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise CannotStart(f"cannot use --data-dir {directory}: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CannotStart(
-                f"another kproxy is using {directory}; stop it, or choose another --data-dir"
-            ) from None
-        yield
-    finally:
-        os.close(fd)
+def _ignore(left: int) -> None:
+    pass
 
 
 class Server:
@@ -68,6 +53,9 @@ class Server:
         self._connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
         self._stop = anyio.Event()
+        self._ending = anyio.Event()
+        self._left = anyio.Event()  # shards were handed over, all that could be
+        self._told: Callable[[int], None] = _ignore
         self._fewer = anyio.Event()
         self._tasks: TaskGroup
         self._worker: Worker | None = None
@@ -89,7 +77,15 @@ class Server:
         _log.info("stopped")
 
     def stop(self) -> None:
+        """End as soon as what is in flight is answered."""
         self._stop.set()
+        self._ending.set()
+
+    def drain(self) -> None:
+        """Hand over what other workers can serve, then `stop`. Asked again: stop at once."""
+        if self._ending.is_set():
+            self._stop.set()
+        self._ending.set()
 
     def log_counters(self) -> None:
         """Say what the worker has counted, once it serves."""
@@ -136,12 +132,35 @@ class Server:
                 cluster_id=worker.cluster.cluster_id, node_id=me.node_id,
             )  # fmt: skip
             task_status.started(self.port)
-            await self._stop.wait()
+            async with admin_socket(config.data_dir, {"drain": self._drain_asked}):
+                await self._ending.wait()
+                await self._hand_over(worker)
             _log.info("stopping", connections=len(self._connections))
             for server in accepting:
                 server.close()
             worker.stop()
             await self._drain()
+
+    async def _hand_over(self, worker: Worker) -> None:
+        """Let other workers have the shards, unless a stop is asked for meanwhile."""
+        worker.draining = True
+
+        async def stopped() -> None:
+            await self._stop.wait()
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stopped)
+            if not self._stop.is_set():
+                await worker.hand_over(lambda left: self._told(left))
+            tasks.cancel_scope.cancel()
+        self._left.set()
+
+    async def _drain_asked(self, asked: Asked) -> dict[str, Any]:
+        self._told = lambda left: asked.report(shards=left)
+        self._ending.set()
+        await self._left.wait()
+        return {}
 
     async def _wait_for_others(self, worker: Worker) -> None:
         """Answer nobody until all that were started together serve, or have had their time.
@@ -149,7 +168,7 @@ class Server:
         Who is told of one node only may keep that answer, and know no other for minutes.
         """
         with anyio.move_on_after(_TOGETHER_S):
-            while not self._stop.is_set():
+            while not self._ending.is_set():
                 if self._together <= {(node.host, node.port) for node in worker.cluster.brokers}:
                     return
                 await anyio.sleep(_LOOK_S)
@@ -221,7 +240,9 @@ def _stop_at_eof(stop: Callable[[], None]) -> None:
 async def serve(
     config: Config, supervised: bool = False, together: Iterable[tuple[str, int]] = ()
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or the supervisor's end; SIGUSR1 has the counters logged.
+    """Serve until SIGTERM, SIGINT or the supervisor's end; SIGUSR1 has the counters logged.
+
+    SIGTERM hands the shards over first, the others do not.
 
     Raises CannotStart.
     """
@@ -235,6 +256,8 @@ async def serve(
                 async for number in signals:
                     if number == signal.SIGUSR1:
                         server.log_counters()
+                    elif number == signal.SIGTERM:
+                        server.drain()
                     else:
                         server.stop()
 

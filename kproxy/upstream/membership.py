@@ -60,6 +60,7 @@ class Membership:
             )
         )
         self._closing = False
+        self._leaving = False
         self._thread = threading.Thread(target=self._run, name="member", daemon=True)
         self._thread.start()
 
@@ -67,6 +68,10 @@ class Membership:
         """Leave the thread; as a static member the worker may come back within the session."""
         self._closing = True
         self._thread.join()
+
+    def leave(self) -> None:
+        """Leave the group, for its other members to get the shards at once: `changed` says so."""
+        self._leaving = True
 
     # -- on the thread
 
@@ -77,7 +82,11 @@ class Membership:
             on_revoke=self._revoked,
             on_lost=self._lost_all,
         )
+        left = False
         while not self._closing:
+            if self._leaving and not left:
+                self._consumer.unsubscribe()  # a static member stays at a close, and leaves at this
+                left = True
             message = self._consumer.poll(_POLL_S)
             error = message.error() if message is not None else None
             if error is not None and error.fatal():

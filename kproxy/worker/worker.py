@@ -1,7 +1,7 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -43,6 +43,10 @@ Encoded = TypeVar("Encoded")
 
 def _uncounted() -> ResponseBudget:
     return ResponseBudget(MemoryBudget(sys.maxsize))
+
+
+async def _nothing_to_hand_over(report: Callable[[int], None]) -> None:
+    """Embedded, nobody else could serve."""
 
 
 _serials = count(1)
@@ -199,6 +203,9 @@ class Worker:
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
         self.stopping = False
+        self.draining = False
+        self.hand_over: Callable[[Callable[[int], None]], Awaitable[None]] = _nothing_to_hand_over
+        """Hand all shards to other workers, where there are any. It reports how many are left."""
         self._long_polls: set[anyio.Event] = set()
 
     def stop(self) -> None:

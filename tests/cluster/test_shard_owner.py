@@ -22,6 +22,7 @@ from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard import housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsClosed
+from kproxy.virtual.commands import Claim
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_rows import encode_change
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES
@@ -38,6 +39,7 @@ from tests.wire import batch
 GROUPS = 400
 OFFSETS = 10  # of each
 ROUNDS = 8
+OTHER = 1 << 40  # a writer
 
 
 async def served(life: Life) -> Shard:
@@ -45,6 +47,12 @@ async def served(life: Life) -> Shard:
         while (shard := life.shards.serving(0)) is None:
             await anyio.sleep(0.001)
     return shard
+
+
+def take_away(life: Life) -> None:
+    """Its group gives the shard to another worker, which claims it."""
+    life.shards.assigned(frozenset())
+    life.world.land(0, Claim(writer=OTHER).envelope())
 
 
 async def fill(shard: Shard, queue_id: QueueId) -> None:
@@ -113,7 +121,7 @@ async def test_a_shard_is_taken_away_from_all_that_works_on_it(
                 coordinators.of(shard)
                 for _ in range(turns * 3):
                     await checkpoint()
-                life.shards.assigned(frozenset())
+                take_away(life)
                 await life.remote_cleanup.round()
                 with anyio.fail_after(20):
                     while life.shards.serving(0) is not None:
@@ -124,13 +132,48 @@ async def test_a_shard_is_taken_away_from_all_that_works_on_it(
     assert not [line for line in said if line["log_level"] in ("warning", "error")]
 
 
+async def test_a_shard_is_served_until_another_worker_claims_it(life: Life) -> None:
+    life.shards.assigned(frozenset({0}))
+    shard = await served(life)
+    claim = shard.claim_offset
+    life.shards.assigned(frozenset())
+    await fill(shard, QueueIds(1).new(ShardId(0)))  # it answers while nobody else could
+    assert life.shards.serving(0) is shard
+    take_away(life)
+    with anyio.fail_after(20):
+        while life.shards.serving(0) is not None:
+            await anyio.sleep(0.001)
+        while shard.tasks is not None:
+            await anyio.sleep(0.001)
+    await anyio.sleep(2 * shard_owner._CLAIM_AGAIN_S)
+    writers = [one.writer for one in life.world.logs[0] if one.kind == Kind.CLAIM]
+    assert writers == [life.writer, OTHER]  # and it claimed no more
+    assert life.world.logs[0][claim].kind == Kind.CLAIM
+
+
+async def test_a_shard_that_comes_back_before_it_was_claimed_is_kept(life: Life) -> None:
+    life.shards.assigned(frozenset({0}))
+    shard = await served(life)
+    life.shards.assigned(frozenset())
+    await checkpoint()
+    life.shards.assigned(frozenset({0}))
+    await fill(shard, QueueIds(1).new(ShardId(0)))
+    assert life.shards.serving(0) is shard
+    life.world.land(0, Claim(writer=OTHER).envelope())  # a late one: the group says it is ours
+    with anyio.fail_after(20):
+        while life.shards.serving(0) in (shard, None) and shard.claim_offset < 2:
+            await anyio.sleep(0.001)
+    writers = [one.writer for one in life.world.logs[0] if one.kind == Kind.CLAIM]
+    assert writers == [life.writer, OTHER, life.writer]
+
+
 async def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(life: Life) -> None:
     life.shards.assigned(frozenset({0}))
     shard = await served(life)
     await fill(shard, QueueIds(1).new(ShardId(0)))
     rows = shard.kv.scan(b"g", b"h")
     next(rows)
-    life.shards.assigned(frozenset())
+    take_away(life)
     with anyio.fail_after(20):
         while life.shards.serving(0) is not None or shard.tasks is not None:
             await checkpoint()
@@ -153,7 +196,7 @@ async def test_little_is_left_of_shards_that_were_given_up(
             await fill(shard, QueueIds(1).new(ShardId(0)))
         assert shard.state.queue("q") is not None
         given_up.append(weakref.ref(shard))
-        life.shards.assigned(frozenset())
+        take_away(life)
         with anyio.fail_after(20):
             while life.shards.serving(0) is not None or shard.tasks is not None:
                 await checkpoint()

@@ -23,6 +23,8 @@ class Load:
         self.read: dict[str, list[tuple[int, int]]] = {q: [] for q in queues}  # (offset, number)
         self.refused: list[Any] = []
         self.consumer_errors: list[Any] = []
+        self.pauses_s: dict[str, float] = {}  # the longest between two acknowledgements
+        self._last_s: dict[str, float] = {}
         self.sent = 0
         self._stop = threading.Event()
         self._all_sent = threading.Event()
@@ -75,6 +77,10 @@ class Load:
         def note(error: Any, message: Any) -> None:
             if error is None:
                 self.acknowledged[queue][number] = message.offset()
+                now = time.monotonic()
+                pause = now - self._last_s.get(queue, now)
+                self.pauses_s[queue] = max(pause, self.pauses_s.get(queue, 0.0))
+                self._last_s[queue] = now
             else:
                 self.refused.append((number, error))
 

@@ -1,0 +1,69 @@
+"""The asking end of the admin socket; blocking, for commands."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kproxy.admin_socket import NAME, reachable
+from kproxy.errors import CannotStart
+
+
+class NotServing(CannotStart):
+    """No kproxy serves on this data directory."""
+
+
+class Answers:
+    """What a server says about one command."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lines = connection.makefile("rb")
+
+    def progress(self) -> Iterator[dict[str, Any]]:
+        """What it reports, until the command is done. Raises CannotStart."""
+        while True:
+            kind, values = self._next()
+            if kind == "done":
+                return
+            yield values
+
+    def release(self) -> None:
+        """Tell it that what it holds is not needed any more."""
+        self._connection.sendall(b"\n")
+
+    def _next(self) -> tuple[str, Any]:
+        try:
+            line = self._lines.readline()
+        except OSError as error:
+            raise CannotStart(f"kproxy has gone away: {error}") from None
+        if not line:
+            raise CannotStart("kproxy has ended before it was done")
+        ((kind, values),) = json.loads(line).items()
+        if kind == "error":
+            raise CannotStart(values)
+        return kind, values
+
+
+@contextmanager
+def asking(directory: Path, command: str, **arguments: Any) -> Iterator[Answers]:
+    """Ask the kproxy on a data directory to carry out a command, while the block lasts.
+
+    Raises NotServing, CannotStart.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                connection.connect(reachable(directory, descriptor))
+            finally:
+                os.close(descriptor)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            raise NotServing(f"no kproxy serves on {directory}: is --data-dir right?") from None
+        except OSError as error:
+            raise CannotStart(f"cannot use {directory / NAME}: {error.strerror}") from None
+        connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+        yield Answers(connection)

@@ -1,0 +1,54 @@
+"""`kproxy drain`: hands a worker's shards to the others and stops it."""
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from kproxy.admin_socket.client import Answers, asking
+from kproxy.config import FIELDS
+from kproxy.errors import CannotStart
+from kproxy.store.directory_lock import wait_unlocked
+
+_END_S = 60.0
+
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=FIELDS["data_dir"].default,
+    show_default=True,
+    envvar="KPROXY_DATA_DIR",
+    help="of the kproxy to ask",
+)
+
+
+@click.command(name="drain")
+@data_dir_option
+def drain_command(data_dir: Path) -> None:
+    """Hand a worker's shards to other workers, then stop it.
+
+    SIGTERM does the same. Where the data directory is that of several workers, all of them are
+    stopped; DIR/worker-0 is the first one's own, which is started again then.
+    """
+    with asking(data_dir, "drain") as answers:
+        left = _shown(answers)
+    if not wait_unlocked(data_dir, _END_S):
+        raise CannotStart("its shards are handed over, but it has not ended: see its log")
+    rest = f"; {left} shards were left to be taken over" if left else ""
+    click.echo(f"stopped{rest}")
+
+
+def _shown(answers: Answers) -> int:
+    """Show how far it is; how many shards nobody has taken."""
+    most = left = 0
+    with Progress(
+        transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("handing over shards", total=None)
+        for values in answers.progress():
+            left = values["shards"]
+            most = max(most, left)
+            bar.update(task, total=most, completed=most - left)
+    return left
