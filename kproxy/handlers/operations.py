@@ -70,6 +70,8 @@ async def _all(worker: Worker) -> AsyncIterator[_Found]:
         while shard.serving and (found := list(islice(shard.kv.scan(start, end), _ROWS_AT_ONCE))):
             start = found[-1][0] + b"\0"
             for key, _ in found:
+                if rows.is_hidden(key):
+                    continue
                 partition = rows.partition_of(key)
                 queue = worker.catalogue.find_id(partition[0])
                 if queue is not None and shard.serving:

@@ -2,7 +2,7 @@
 
 A segment may hold a million batches, nearly all of them dead. The copier therefore reads the heads
 of the batches alone, and looks up only the next live batch of each partition; it passes over what
-lies before that batch. Of a MARKER or a SHIP it reads all: its batches are copied for each
+lies before that batch. Of what carries several batches it reads all: they are copied for each
 partition that still needs them. Of what carries more than batches nothing else is copied. A thread
 reads the disk, and the work on the loop is cut into slices.
 """
@@ -18,7 +18,7 @@ from kproxy.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual.carried import ALONE, SEVERAL, carried
+from kproxy.virtual.carried import ALONE, DELAYS, SEVERAL, carried
 from kproxy.virtual.commands import ROUTED
 from kproxy.virtual.envelope import COPIED, Body, Envelope, Kind
 from kproxy.virtual.fold import copied_location
@@ -103,10 +103,22 @@ class Live:
             yield self._copy(key, last, records, copied_location(location))
             return
         for key, records, place in carried(self._state, log_offset, envelope, location):
+            if envelope.kind in DELAYS:
+                self._go_to(key, log_offset, place)
             if self.may_be(key, log_offset):
                 yield self._copy(key, self._cursors[key].last, records, place)
             else:
                 yield None
+
+    def _go_to(self, key: PartitionKey, log_offset: int, place: LogLocation) -> None:
+        """Pass over those of an envelope's batches for a partition that lie before this one, and
+        those that lie elsewhere by now."""
+        while self.may_be(key, log_offset):
+            cursor = self._cursors[key]
+            batch = self._state.batch_at(key, cursor.last)
+            if batch is not None and not batch.copied and batch.position >= place.position:
+                return
+            self._advance(key, cursor)
 
     def _copy(
         self, key: PartitionKey, last: int, records: Body, location: LogLocation

@@ -29,7 +29,7 @@ from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
 from kproxy.shard.copier import Copier
 from kproxy.shard.shard import Shard
-from kproxy.virtual import route_rows, rows, share_rows, transaction_rows
+from kproxy.virtual import delay_rows, route_rows, rows, share_rows, transaction_rows
 from kproxy.virtual.offset_commands import DeleteOffsets
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -241,6 +241,7 @@ class Housekeeper:
         await self._sweep_rows(start, end)
         for ranges in (
             transaction_rows.queue_ranges, share_rows.queue_ranges, route_rows.queue_ranges,
+            delay_rows.queue_ranges,
         ):  # fmt: skip
             for start, end in ranges(queue_id):
                 await self._sweep_rows(start, end)

@@ -29,7 +29,10 @@ _KINDS = b"".join(re.escape(bytes([kind])) for kind in Kind)
 _LOW_BYTES = 3  # of a log offset, in which frames of one segment differ
 _KEPT = 3
 _COPIES = (Kind.COPY, Kind.REPLACE)
-_CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP, *_COPIES)  # a SHIP's length lies alike
+_CARRYING = (
+    Kind.APPEND, Kind.FORWARD, Kind.SHIP, Kind.LATER, Kind.DUE, *_COPIES,
+)  # fmt: skip
+"""Where a record batch has its length, the others have what follows, too."""
 _NAME_BYTES_MAX = (1 << 16) - 1
 _CHUNK_BYTES = 1 << 20
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES
+from kproxy.virtual.delay_commands import Due, Later
+from kproxy.virtual.delay_rows import hidden
 from kproxy.virtual.envelope import Body, Envelope, Kind
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.route_commands import Ship
@@ -15,14 +17,16 @@ Carried = tuple[PartitionKey, Body, LogLocation]
 """A partition, a batch of it, and where that lies."""
 ALONE = (Kind.APPEND, Kind.FORWARD)
 """Kinds that carry one batch, of the partition in their heads."""
-SEVERAL = (Kind.MARKER, Kind.SHIP)
+DELAYS = (Kind.LATER, Kind.DUE)
+"""Kinds that may carry several batches for one partition."""
+SEVERAL = (Kind.MARKER, Kind.SHIP, *DELAYS)
 """Kinds that say in their bodies which partitions have batches of theirs."""
 
 
 def carried(
     state: State, log_offset: int, envelope: Envelope, location: LogLocation
 ) -> Iterator[Carried]:
-    """The batches of an APPEND, a FORWARD, a MARKER or a SHIP; of others there are none.
+    """The batches of an APPEND, a FORWARD, a MARKER, a SHIP, a LATER or a DUE; others have none.
 
     A SHIP names queues. One that has such a name now, and was made behind it, is another.
     """
@@ -47,3 +51,19 @@ def carried(
                 continue
             place = LogLocation(location.segment, location.position + position, length)
             yield (queue.queue_id, 0), whole[position : position + length], place
+    elif kind in DELAYS:
+        yield from _delayed(envelope, location)
+
+
+def _delayed(envelope: Envelope, location: LogLocation) -> Iterator[Carried]:
+    whole = memoryview(envelope.body)
+    if envelope.kind == Kind.DUE:
+        due = Due.decode(envelope)
+        key, now, later = due.key, due.now, due.later
+    else:
+        asked = Later.decode(envelope)
+        key, now, later = asked.key, () if asked.now is None else (asked.now,), asked.later
+    for target, spans in ((key, now), (hidden(key), later)):
+        for position, length in spans:
+            place = LogLocation(location.segment, location.position + position, length)
+            yield target, whole[position : position + length], place

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import orjson  # a tenth of what the standard library's costs for each new queue (measured)
 
 from kproxy.virtual import group_rows
+from kproxy.virtual.delay_commands import Due, Later
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.group_rows import Rows
@@ -70,6 +71,7 @@ __all__ = [
     "DeleteOffsets",
     "DeleteQueue",
     "DropTombstone",
+    "Due",
     "End",
     "Enlist",
     "ExpireOffsets",
@@ -79,6 +81,7 @@ __all__ = [
     "Forward",
     "GrowQueue",
     "InitProducer",
+    "Later",
     "LookAtShares",
     "Marker",
     "NoteShareQueues",
@@ -322,7 +325,7 @@ class ConfigureQueue(NamedTuple):
     Kind.DELETE,
     DiskUse.ALWAYS,
     turn,
-    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
+    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION, RowKind.DELAY),
     answered_across_workers=True,
 )
 class DeleteQueue(NamedTuple):
@@ -348,6 +351,7 @@ class DeleteQueue(NamedTuple):
         RowKind.ASSIGNMENT,
         RowKind.COMPACTION,
         RowKind.ROUTE,
+        RowKind.DELAY,
     ),
     answered_across_workers=True,
 )
@@ -389,19 +393,30 @@ class AssignPartitions(NamedTuple):
         )
 
 
-@of_kind(Kind.QUEUE_READY, DiskUse.ALWAYS, one, publishes=_QUEUE_ROWS)
+_REFUSED = b"\1"
+
+
+@of_kind(
+    Kind.QUEUE_READY, DiskUse.ALWAYS, one,
+    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
+)
 class QueueReady(NamedTuple):
-    """In the home shard: all other shards have folded what it decided at `as_of`."""
+    """In the home shard: all other shards have folded what it decided at `as_of`.
+
+    `refused`: but that of its source has no room for its route.
+    """
 
     queue_id: QueueId
     as_of: int
+    refused: bool = False
 
     def envelope(self) -> Envelope:
-        return Envelope(Kind.QUEUE_READY, self.queue_id, number=self.as_of)
+        body = _REFUSED if self.refused else b""
+        return Envelope(Kind.QUEUE_READY, self.queue_id, number=self.as_of, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "QueueReady":
-        return QueueReady(envelope.queue_id, envelope.number)
+        return QueueReady(envelope.queue_id, envelope.number, envelope.body == _REFUSED)
 
 
 @of_kind(Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, one, publishes=(RowKind.ASSIGNMENT,))

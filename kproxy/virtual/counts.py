@@ -63,7 +63,9 @@ def counted(kv: _Rows) -> Counts:
     """The counts by a walk over all these rows: a million a second or so, on the calling thread."""
     counts = Counts()
     counts.queues = sum(1 for _ in kv.scan(*RowKind.QUEUE.range()))
-    counts.partitions = sum(1 for _ in kv.scan(*RowKind.PARTITION.range()))
+    counts.partitions = sum(
+        1 for key, _ in kv.scan(*RowKind.PARTITION.range()) if not rows.is_hidden(key)
+    )
     live = kv.scan(*RowKind.LIVE_BYTES.range())
     counts.bytes = sum(rows.decode_live_bytes(data) for _, data in live)
     for _, data in kv.scan(*RowKind.GROUP.range()):

@@ -68,6 +68,8 @@ class Kind(IntEnum):
     CUT = 46
     SHIP = 47
     FORGET_LANDED = 48
+    LATER = 49
+    DUE = 50
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

@@ -39,6 +39,7 @@ from kproxy.virtual.commands import (
     Replace,
     Trim,
 )
+from kproxy.virtual.delay_fold import DelayFold
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.group_config_fold import GroupConfigFold
 from kproxy.virtual.group_fold import GroupFold
@@ -48,12 +49,15 @@ from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.route_commands import DefineRoute
 from kproxy.virtual.route_fold import (
+    FROM,
+    FROM_SETTINGS,
     FROM_START,
     RouteFold,
     definitions_between,
     to_tell,
     told_of,
 )
+from kproxy.virtual.route_rows import DEFINITIONS_MAX
 from kproxy.virtual.rows import Batch, Partition, Queue, Term
 from kproxy.virtual.share_fold import ShareFold
 from kproxy.virtual.state import State
@@ -79,7 +83,7 @@ def copied_batch(
     """The row of a batch that was written again."""
     return batch._replace(
         segment=location.segment, position=location.position, length=location.length,
-        max_time_ms=header.max_timestamp, copied=generation + 1,
+        max_time_ms=header.max_timestamp, copied=generation + 1, number=0,
     )  # fmt: skip
 
 
@@ -92,6 +96,13 @@ def remove_batch(state: State, key: PartitionKey, last_offset: int, generation: 
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
+
+
+def _crowded(source: str, queue: Queue | None = None) -> Outcome:
+    message = f"there are {DEFINITIONS_MAX} routes from queue {source} already"
+    return Outcome(Code.POLICY_VIOLATION, message=message, queue=queue)
+
+
 _Verdict = Code | BatchMetadata | None
 
 
@@ -109,6 +120,7 @@ class Fold:
         transactions = TransactionFold(state, shard, shards, participants)
         shares = ShareFold(state, groups, shared=shared)
         self._routes = routes = RouteFold(state, shard, shards, shared=shared)
+        self._delays = delays = DelayFold(state, participants, shared=shared)
         self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
             Kind.APPEND: self._append,
             Kind.CREATE: self._create,
@@ -150,6 +162,8 @@ class Fold:
             Kind.CUT: routes.cut,
             Kind.SHIP: routes.ship,
             Kind.FORGET_LANDED: routes.forget_landed,
+            Kind.LATER: delays.later,
+            Kind.DUE: delays.due,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -379,7 +393,6 @@ class Fold:
         if existing is not None:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
         mine = self._mine(name, range(wanted))
-        self.state.add_partitions(queue_id, mine)
         queue = Queue(
             name=name,
             queue_id=queue_id,
@@ -389,9 +402,13 @@ class Fold:
             changed_at=LogOffset(log_offset),
             configs=configs,
         )
+        if configs and (source := self._routes.crowded(None, queue)) is not None:
+            return _crowded(source)
+        self.state.add_partitions(queue_id, mine)
         outcome = self._put_queue(log_offset, queue)
-        if self._routes.any_defined or configs:
+        if configs:
             self._reroute(log_offset, None, queue)
+        if self._routes.any_defined and self._routes.routes_from(name):
             self._tell_routes(log_offset, queue)
         return outcome
 
@@ -428,15 +445,17 @@ class Fold:
         kept = {} if replace_all else dict(queue.configs)
         for name in dropped:
             kept.pop(name, None)
+        changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
+        if (source := self._routes.crowded(queue, changed)) is not None:
+            return _crowded(source)
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
-        changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
         outcome = self._put_queue(log_offset, changed)
         self._reroute(log_offset, queue, changed)
         return outcome
 
     def _queue_ready(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, as_of = QueueReady.decode(envelope)
+        queue_id, as_of, refused = QueueReady.decode(envelope)
         work = self.state.get(rows.pending_assignment_key(queue_id))
         if work is None or json.loads(work)["as_of"] != as_of:
             return Outcome(Code.NONE)
@@ -444,23 +463,40 @@ class Fold:
         queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return Outcome(Code.NONE)
+        if refused:
+            return self._without_route(log_offset, queue, as_of)
         usable = replace(queue, partitions=queue.wanted, changed_at=LogOffset(log_offset))
         return self._put_queue(log_offset, usable)
+
+    def _without_route(self, log_offset: int, queue: Queue, as_of: int) -> Outcome:
+        """Another shard has refused a queue's route: a new queue goes again, others go without."""
+        if queue.created_at == as_of:
+            self._drop_queue(log_offset, queue)
+        else:
+            left = {n: value for n, value in queue.configs.items() if n not in FROM_SETTINGS}
+            changed = replace(queue, configs=left, changed_at=LogOffset(log_offset))
+            self._put_queue(log_offset, changed)
+            self._reroute(log_offset, queue, changed)
+        return _crowded(queue.configs.get(FROM, ""), queue)
 
     def _delete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue = self.state.queue_by_id(DeleteQueue.decode(envelope).queue_id)
         if queue is None:
             return _NO_QUEUE
+        self._drop_queue(log_offset, queue)
+        return Outcome(Code.NONE, queue=queue)
+
+    def _drop_queue(self, log_offset: int, queue: Queue) -> None:
         self.state.drop_queue(queue)
         self._announce_later(log_offset, queue.name)
         mine = self._mine(queue.name, range(queue.wanted))
         for index in mine:
             self.state.drop_partition((queue.queue_id, index))
+        self._delays.drop(queue.queue_id, mine)
         self._sweep_later(log_offset, queue.queue_id, -1)
         if len(mine) < queue.wanted:
             self._assign_later(log_offset, queue, 0)
         self._reroute(log_offset, queue, None)
-        return Outcome(Code.NONE, queue=queue)
 
     def _assign_partitions(
         self, log_offset: int, envelope: Envelope, location: LogLocation
@@ -476,8 +512,10 @@ class Fold:
             mine = self._mine(name, range(partitions))
             self._routes.tell(queue_id, mine, told_of(routes), as_of)
         else:
-            for index in self._mine(name, range(known)):
+            mine = self._mine(name, range(known))
+            for index in mine:
                 self.state.drop_partition((queue_id, index))
+            self._delays.drop(queue_id, mine)
             self._sweep_later(log_offset, queue_id, -1)
             forget_ms = time_ms + rows.TOMBSTONE_KEPT_MS
             self.state.file(rows.retention_due_key(forget_ms, queue_id, rows.TOMBSTONE_INDEX))

@@ -88,6 +88,10 @@ class RowKind(_Kind):
     ROUTE = b"P", "published", "index"  # how far a partition's records were passed on, by definer
     ROUTE_DEFINITION = b"X", "published"  # a route from a queue, by name, in its home shard
     LANDED = b"V", "published"  # what a shard has taken of what a partition passes on
+    WAITING = b"Y"  # a batch that waits until it is due, by time
+    DELAY = b"Z", "published"  # how much waits for a partition
+    DELAY_DUE = b"0", "index"  # when to look at a partition for what is due
+    DELAY_ENTRY = b"1"  # a partition's time in that index
 
 
 class CatalogueRow(_Kind):

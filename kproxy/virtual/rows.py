@@ -46,6 +46,9 @@ TOMBSTONE_INDEX = 0xFFFFFFFF
 """In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
 TOMBSTONE_KEPT_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 _KEPT = 1 << 60
+HIDDEN = 1 << 30
+"""In the index of a partition that no reader knows: what waits for the one without it."""
+_HIDDEN_AT, _HIDDEN_BIT = 17, 0x40  # the same in a key
 
 
 _QUEUE_KIND = RowKind.QUEUE.letter  # `.letter`: plain bytes, for what is done for each batch
@@ -96,6 +99,11 @@ def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
     """Batches are filed by their last offset: a seek to an offset finds the batch that holds it."""
     return _BATCH_KEY.pack(_BATCH_KIND, queue_id, index, last_offset)
+
+
+def is_hidden(key: bytes) -> bool:
+    """Whether a key of kind PARTITION is of a partition that no reader knows."""
+    return bool(key[_HIDDEN_AT] & _HIDDEN_BIT)
 
 
 def compaction_key(queue_id: QueueId, index: int) -> bytes:
@@ -408,6 +416,7 @@ class Batch(NamedTuple):
     max_time_through_ms: int  # over this batch and all before it
     copied: int = 0  # 1: it lies further on than where it was appended; more: and was compacted
     routed: bool = False  # another queue has passed it on: no route passes it on again
+    number: int = 0  # among the batches of its partition that one envelope has
 
     @property
     def generation(self) -> int:
@@ -415,7 +424,9 @@ class Batch(NamedTuple):
         return self.copied - 1 if self.copied else 0
 
     def encode(self) -> bytes:
-        data = _BATCH.pack(*self[:-1])
+        data = _BATCH.pack(*self[:-2])
+        if self.number:
+            return data + _MORE.pack(self.routed, self.number)
         return data + ROUTED if self.routed else data
 
 
@@ -472,13 +483,22 @@ encode_batch = _BATCH.pack
 
 ROUTED = b"\1"
 """Behind the row of a batch that another queue has passed on."""
+_MORE = struct.Struct(">?H")  # the same, and a batch's number
+
+
+def with_number(data: bytes, number: int) -> bytes:
+    """The row of a batch that has one: it is not the first that its partition got at once."""
+    return data + _MORE.pack(False, number) if number else data
 
 
 def decode_batch(data: bytes) -> Batch:
     """Raises ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind b", data[0])
-    return Batch._make((*_BATCH.unpack_from(data), len(data) > _BATCH.size))
+    values, more = _BATCH.unpack_from(data), len(data) - _BATCH.size
+    if more > 1:
+        return Batch._make((*values, *_MORE.unpack_from(data, _BATCH.size)))
+    return Batch._make((*values, more > 0, 0))
 
 
 _COMMITTED_FORM_AT = 12  # of the time

@@ -5,7 +5,8 @@ is not published is the index of batches: it is read from the log, which still h
 batch. Below X an append is not judged again, for the state that judged it is gone; its place is
 counted on from the partition's `Anchor`, past those that have a `v` row. A MARKER takes an offset
 in each partition that it names, but those whose bits are set in its `v` row. The batches of a
-FORWARD or a SHIP are counted as an append is. From X on the fold goes on as always.
+FORWARD, a SHIP, a LATER or a DUE are counted as an append is; the latter two may have several for
+one partition, so there an anchor says which of them it is. From X on the fold goes on as always.
 """
 
 import json
@@ -16,9 +17,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from kproxy.protocol.batch import BatchHeader, read_header
-from kproxy.virtual import group_rows, rows, transaction_rows
-from kproxy.virtual.carried import carried
-from kproxy.virtual.commands import Compact, Replace
+from kproxy.virtual import delay_rows, group_rows, rows, transaction_rows
+from kproxy.virtual.carried import DELAYS, carried
+from kproxy.virtual.commands import Compact, Due, Replace
+from kproxy.virtual.delay_fold import file_at, remove_waiting
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.outcome import LogLocation
@@ -38,7 +40,10 @@ _OFFSET_END = (1 << 63) - 1
 _ROWS_AT_ONCE = 1000
 _REMEMBERED_MAX = 10_000
 _COPIES = (Kind.COPY, Kind.REPLACE)
-_CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP)
+_CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP, *DELAYS)
+_ROUTED = (Kind.FORWARD, Kind.SHIP)
+_NUMBER_AT = 48  # above a log offset: which of several batches
+_LOG_OFFSET = (1 << _NUMBER_AT) - 1
 
 
 class Anchor(NamedTuple):
@@ -48,6 +53,11 @@ class Anchor(NamedTuple):
     base_offset: int
     size_before: int
     max_time_through_ms: int
+    number: int = 0  # `Batch.number`
+
+    def encode(self) -> bytes:
+        at = self.log_offset | self.number << _NUMBER_AT
+        return _ANCHOR.pack(at, self.base_offset, self.size_before, self.max_time_through_ms)
 
 
 class RowsDisagree(Exception):
@@ -82,7 +92,7 @@ class Anchors:
             return value
         for anchor in self._look(key, value):
             if anchor is not None:
-                return _ANCHOR.pack(*anchor) + value
+                return anchor.encode() + value
         return _ANCHOR.pack(-1, 0, 0, 0) + value
 
     def look_ahead(self, keys: Iterable[bytes]) -> Iterator[None]:
@@ -116,7 +126,9 @@ class Anchors:
                     base_offset = last_offset - batch.last_delta
                     size_before = batch.size_through - batch.length
                     through_ms = batch.max_time_through_ms
-                    yield Anchor(batch.log_offset, base_offset, size_before, through_ms)
+                    yield Anchor(
+                        batch.log_offset, base_offset, size_before, through_ms, batch.number
+                    )
                     return
                 offset, passed = last_offset + 1, passed + 1
             whole = passed == _ROWS_AT_ONCE
@@ -147,7 +159,7 @@ def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None
             counter, row = None, None
         else:
             anchor, row = data[: _ANCHOR.size], data[_ANCHOR.size :]
-            there = Anchor._make(_ANCHOR.unpack(anchor)).log_offset >= 0
+            there = _ANCHOR.unpack(anchor)[0] >= 0
             counter = anchor + row[rows.NEXT_OFFSET] if there else None
         yield rows.counter_key(key), counter
         yield key, row
@@ -248,9 +260,22 @@ class Reindex:
         elif kind == Kind.MARKER:
             self._marker(log_offset, envelope, location)
         elif kind in _CARRYING and not self._void(log_offset):
-            routed = kind != Kind.APPEND
+            if kind in DELAYS:
+                self._delayed(log_offset, envelope, location)
+                return
+            routed = kind in _ROUTED
             for key, batch, place in carried(self._state, log_offset, envelope, location):
                 self._count_on(key, log_offset, read_header(batch), place, routed=routed)
+
+    def _delayed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
+        if envelope.kind == Kind.DUE:
+            due = Due.decode(envelope)
+            for last_offset in due.removed:
+                remove_waiting(self._state, delay_rows.hidden(due.key), last_offset)
+        numbers: dict[PartitionKey, int] = {}
+        for key, batch, place in carried(self._state, log_offset, envelope, location):
+            numbers[key] = number = numbers.get(key, -1) + 1
+            self._count_on(key, log_offset, read_header(batch), place, number=number)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """All partitions share the batch that it carries; a `v` row has those that took none."""
@@ -262,15 +287,18 @@ class Reindex:
 
     def _count_on(
         self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation,
-        *, routed: bool = False,
+        *, routed: bool = False, number: int = 0,
     ) -> None:  # fmt: skip
-        """A batch took the next offsets of its partition."""
+        """A batch took the next offsets of its partition, of which it got `number` before it by the
+        same envelope."""
         counter_key = rows.counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
         if data is None:
             return
         at, base_offset, size, through_ms, end_offset = _COUNTER.unpack(data)
-        if log_offset < at:
+        if log_offset < at & _LOG_OFFSET or (
+            log_offset == at & _LOG_OFFSET and number < at >> _NUMBER_AT
+        ):
             return
         last_offset = base_offset + header.last_offset_delta
         size += location.length
@@ -281,9 +309,18 @@ class Reindex:
             through_ms, False,
         )  # fmt: skip
         self._state.count_live(location)
-        self._state.put(rows.batch_key(*key, last_offset), row + rows.ROUTED if routed else row)
-        counted = _COUNTER.pack(log_offset + 1, last_offset + 1, size, through_ms, end_offset)
+        row = row + rows.ROUTED if routed else rows.with_number(row, number)
+        self._state.put(rows.batch_key(*key, last_offset), row)
+        at = log_offset | (number + 1) << _NUMBER_AT
+        counted = _COUNTER.pack(at, last_offset + 1, size, through_ms, end_offset)
         self._state.put(counter_key, counted)
+        if key[1] & rows.HIDDEN:
+            self._waits(key, header, last_offset)
+
+    def _waits(self, key: PartitionKey, header: BatchHeader, last_offset: int) -> None:
+        """A batch waits until it is due."""
+        waiting = delay_rows.waiting_key(delay_rows.shown(key), header.max_timestamp, last_offset)
+        self._state.put(waiting, b"")
 
     def _void(self, log_offset: int) -> bool:
         return self._any_void and self._state.get(rows.no_effect_key(log_offset)) is not None
@@ -306,6 +343,8 @@ class Reindex:
             self._state.count_dead(before)
         self._state.count_live(batch)
         self._state.put(rows.batch_key(*key, last_offset), batch.encode())
+        if key[1] & rows.HIDDEN:
+            self._waits(key, header, last_offset)
         self._look_soon(key)
 
     def finish(self) -> Iterator[None]:
@@ -357,5 +396,8 @@ class Reindex:
         yield
 
     def _look_soon(self, key: PartitionKey) -> None:
+        if key[1] & rows.HIDDEN:
+            file_at(self._state, delay_rows.shown(key), 0)  # who looks sees what is due
+            return
         spread_ms = int.from_bytes(key[0][-8:], "big") % self._look_within_ms
         self._state.file(rows.retention_due_key(self._now_ms + spread_ms, *key))

@@ -158,14 +158,15 @@ class State:
 
     def add_batch(
         self, key: PartitionKey, row: Partition, header: BatchHeader, place: LogLocation,
-        log_offset: int, look_ms: int, *, routed: bool = False,
+        log_offset: int, look_ms: int | None, *, routed: bool = False, number: int = 0,
     ) -> None:  # fmt: skip
         """A batch that kproxy made takes the next offsets. (APPEND, the hot path, does so inline.)
 
-        `look_ms`: when to look at the partition's retention, where it was empty. `routed`: it comes
-        from another queue, and no route passes it on.
+        `look_ms`: when to look at the partition's retention, where it was empty; None: never.
+        `routed`: it comes from another queue, and no route passes it on. `number`: how many of this
+        envelope the partition has got before it.
         """
-        if row.next_offset == row.log_start:
+        if row.next_offset == row.log_start and look_ms is not None:
             self.file(rows.retention_due_key(look_ms, *key))  # it has records again
         last_offset = row.next_offset + header.last_offset_delta
         row.next_offset = last_offset + 1
@@ -176,7 +177,8 @@ class State:
             *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
             row.max_time_ms, False,
         )  # fmt: skip
-        self.put(rows.batch_key(*key, last_offset), batch + rows.ROUTED if routed else batch)
+        batch = batch + rows.ROUTED if routed else rows.with_number(batch, number)
+        self.put(rows.batch_key(*key, last_offset), batch)
         self.put_partition(key, row)
         self.count_live(place)
 
@@ -188,6 +190,12 @@ class State:
         self.put(rows.partition_key(*key), None)
         if self.get(compaction_key := rows.compaction_key(*key)) is not None:
             self.put(compaction_key, None)
+
+    def drop_hidden(self, key: PartitionKey) -> None:
+        """As `drop_partition`, of one that no reader knows: it is not counted."""
+        self._dirty_partitions.pop(key, None)
+        self._partitions.pop(key, None)
+        self.put(rows.partition_key(*key), None)
 
     def queue(self, name: str) -> Queue | None:
         row = self._queues.get(name)

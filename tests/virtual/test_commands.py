@@ -46,7 +46,7 @@ from kproxy.virtual.transaction_commands import EndCause
 from kproxy.virtual.transaction_rows import Participant, tag_of
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
-from tests.virtual import route_cases, share_cases
+from tests.virtual import delay_cases, route_cases, share_cases
 from tests.wire import batch
 
 Q, OTHER = QueueId(bytes(range(16))), QueueId(bytes(range(16, 32)))
@@ -91,6 +91,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (AssignPartitions(Q, "q", 3, 6, 9), None, Kind.ASSIGN_PARTITIONS, (0, 6, 9),
      b'{"name":"q","partitions":3}'),
     (QueueReady(Q, 6), None, Kind.QUEUE_READY, (0, 6, 0), b""),
+    (QueueReady(Q, 6, refused=True), None, Kind.QUEUE_READY, (0, 6, 0), b"\1"),
     (DropTombstone(Q), None, Kind.DROP_TOMBSTONE, (0, 0, 0), b""),
     (AllocateProducerId(), None, Kind.PRODUCER_ID, (0, 0, 0), b""),
     (Claim(), None, Kind.CLAIM, (0, 0, 0), b""),
@@ -149,6 +150,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (ExpireTransaction("", 7, 9), None, Kind.EXPIRE_TRANSACTION, (0, 7, 9), b"\1"),
     *share_cases.WRITTEN,
     *route_cases.WRITTEN,
+    *delay_cases.WRITTEN,
 ]  # fmt: skip
 
 
@@ -197,7 +199,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
         "COMMIT", "GROUP", "CONFIGURE", "CONFIGURE_GROUP", "COPY", "REPLACE", "SHARE", "SHARE_SET",
-        "SHARE_QUEUES", "TRANSACTION_COMMIT", "ROUTE", "CUT",
+        "SHARE_QUEUES", "TRANSACTION_COMMIT", "ROUTE", "CUT", "DUE",
     }  # fmt: skip
 
 
@@ -246,6 +248,7 @@ def story() -> list[Envelope]:
         ),
     )  # fmt: skip
     log += route_cases.story(len(log))
+    log += delay_cases.story()
     log += [DropTombstone(OTHER).envelope(), DeleteQueue(Q).envelope(), Foreign().envelope()]
     return log
 
@@ -309,6 +312,8 @@ def test_a_kind_changes_the_published_rows_that_its_traits_name_and_no_others() 
         (Marker(CONTROL, 7, 3, 6, True, [], ["g"], 9).envelope(), 400),
         (route_cases.WRITTEN[0][0].envelope(), TURN),
         (route_cases.ship((Q, 0), Q, 1, [("a", b"")] * 400), 800),
+        (delay_cases.later((Q, 0), *[b""] * 400), 400),
+        (delay_cases.due((Q, 0), [0] * 200, [b""] * 200, time_ms=9), 800),
     ],
 )
 def test_weights(envelope: Envelope, least: int) -> None:
