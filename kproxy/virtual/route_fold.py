@@ -31,6 +31,7 @@ from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 TO, FROM, FROM_START = "kproxy.route.to", "kproxy.route.from", "kproxy.route.from.start"
 FILTER, CONFIGS = "kproxy.route.filter", "kproxy.route.configs"
 UNROUTABLE = "kproxy.route.unroutable"
+FROM_SETTINGS = frozenset((FROM, FROM_START, FILTER))
 ROUTE_SETTINGS = b'"kproxy.route.'
 """In the body of a CREATE of a queue that defines a route."""
 _SPEC = (TO, CONFIGS, UNROUTABLE, FILTER)
@@ -119,19 +120,32 @@ class RouteFold:
         known = self._definitions(asked.source)
         spec = asked.spec.encode()
         before = next((one for one in known if one.definer == asked.definer), None)
-        if before is None and not spec:
-            return None  # it was never told of
-        if before is not None and (before.as_of >= asked.as_of or before.spec == spec):
+        if before is not None and before.as_of >= asked.as_of:
             return None
         others = [one for one in known if one is not before]
         if len(others) >= DEFINITIONS_MAX:
             gone = [one for one in others if not one.spec]
             if not gone:
-                return Code.POLICY_VIOLATION
+                return Code.POLICY_VIOLATION if spec else None
             others.remove(min(gone, key=lambda one: one.as_of))
-        made = Definition(asked.definer, asked.as_of, asked.from_start, spec)
+        first = before is None or before.from_start
+        # What was passed on once is not passed on again; one that was never told of may begin so.
+        from_start = first and (asked.from_start if spec else before is None)
+        made = Definition(asked.definer, asked.as_of, from_start, spec)
         self._put_definitions(asked.source, [*others, made])
-        return Code.NONE
+        return None if spec == (b"" if before is None else before.spec) else Code.NONE
+
+    def crowded(self, before: Queue | None, after: Queue) -> str | None:
+        """The source that has as many routes as it may, where a queue is to have one more.
+
+        Of sources whose home is asked at once; others answer for themselves.
+        """
+        for source, spec in definitions_between(before, after).items():
+            if spec and (self._shards == 1 or source == after.name):
+                others = [one for one in self.routes_from(source) if one.definer != after.queue_id]
+                if len(others) >= DEFINITIONS_MAX:
+                    return source
+        return None
 
     def forget(self, source: str, definer: QueueId) -> None:
         """A queue is gone that had a route of its own: nobody tells of it any more."""
