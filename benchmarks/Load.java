@@ -3,6 +3,7 @@
 //   java -cp 'kafka-libs/*' Load.java wide    SERVER PREFIX QUEUES ROUNDS QUEUES_PER_PRODUCER MORE
 //   java -cp 'kafka-libs/*' Load.java back    SERVER PREFIX QUEUES RECORDS
 //   java -cp 'kafka-libs/*' Load.java follow  SERVER PREFIX QUEUES SECONDS RATE
+//   java -cp 'kafka-libs/*' Load.java keyed   SERVER QUEUE KEYS
 //   java -cp 'kafka-libs/*' Load.java latency SERVER QUEUE RECORDS RATE WARM_UP
 //
 // Each prints one line of JSON for each thing that it measured, and ends with 1 at the first error.
@@ -42,6 +43,7 @@ class Load {
             case "wide" -> wide(server, args[2], number(args[3]), number(args[4]), number(args[5]), number(args[6]));
             case "back" -> back(server, args[2], number(args[3]), number(args[4]));
             case "follow" -> follow(server, args[2], number(args[3]), number(args[4]), number(args[5]));
+            case "keyed" -> keyed(server, args[2], number(args[3]));
             case "latency" -> latency(server, args[2], number(args[3]), number(args[4]), number(args[5]));
             default -> throw new IllegalArgumentException(args[0]);
         }
@@ -89,6 +91,22 @@ class Load {
         producer.send(new ProducerRecord<>(queue, 0, null, VALUE), (metadata, error) -> {
             if (error != null) failed.compareAndSet(null, error);
         });
+    }
+
+    // One record of each key to one queue.
+    static void keyed(String server, String queue, int keys) throws Exception {
+        long began = System.nanoTime();
+        double before = cpu();
+        try (KafkaProducer<byte[], byte[]> producer = producer(server, "linger.ms", "5",
+                "enable.metrics.push", "false", "delivery.timeout.ms", "600000")) {
+            for (int key = 0; key < keys; key++) {
+                byte[] name = Integer.toString(key).getBytes();
+                producer.send(new ProducerRecord<>(queue, name, VALUE), (metadata, error) -> {
+                    if (error != null) failed.compareAndSet(null, error);
+                });
+            }
+        }
+        System.out.printf("{\"seconds\": %f, \"cpu\": %f}%n", seconds(began), cpu() - before);
     }
 
     // One record to each queue, ROUNDS times; then, in one more round, MORE to each.
