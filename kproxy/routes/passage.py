@@ -118,6 +118,8 @@ class Passage:
         self._made = 0  # queues, since the last CUT
         self._news = anyio.Event()
         self._trimmed_s = 0.0
+        self.waits: str | None = None
+        """Why it cannot go on, for people."""
 
     @property
     def serves(self) -> bool:
@@ -144,7 +146,7 @@ class Passage:
                 await anyio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 continue
-            wait_s = _AGAIN_S
+            wait_s, self.waits = _AGAIN_S, None
             if step is Step.OVER:
                 return False
             if step is Step.NOTHING:
@@ -177,6 +179,7 @@ class Passage:
             return Step.NOTHING, 0
         held = self._held_back(route)
         if held is not None:
+            self.waits = held
             self._shared.counters.routes_held_back += 1
             self._shared.warn("route_held_back", self.definer, reason=held)
             await anyio.sleep(_HELD_S)
@@ -245,6 +248,7 @@ class Passage:
                 )  # fmt: skip
         except (OSError, EOFError) as error:
             self._shared.warn("route_not_read", self.definer, reason=str(error))
+            self.waits = f"its records cannot be read: {error}"
             return False
         return self.serves
 
@@ -297,9 +301,9 @@ class Passage:
             outcome = await _outcome(ticket)
             if outcome.code:
                 left.append((index, one))
-                self._shared.warn(
-                    "route_waits", self.definer, shard=index, reason=Code(outcome.code).name
-                )
+                reason = Code(outcome.code).name
+                self._shared.warn("route_waits", self.definer, shard=index, reason=reason)
+                self.waits = f"shard {index} takes no records: {reason}"
             elif outcome.numbers:
                 self._made += outcome.numbers[0]
         return left

@@ -6,25 +6,32 @@ fold (`State.routed`); where a shard is taken up, its routes are looked through 
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kproxy.config import Config
 from kproxy.counters import Counters
+from kproxy.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
-from kproxy.loop.pace import scanned
+from kproxy.loop.pace import scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.passage import Asks, Passage, Shared
 from kproxy.shard.shard import Shard
-from kproxy.virtual.route_rows import route_of, routes_range
+from kproxy.virtual.commands import ForgetLanded
+from kproxy.virtual.route_rows import decode_landed, landed_of, route_of, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _FOLLOW_S = 0.25
 _AT_ONCE = 32  # routes of one shard
+
+_FORGET_LOOK_S = 3600.0
+_FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a source that is gone
+_FORGET_MAX = 500  # in one command
 
 RouteKey = tuple[PartitionKey, QueueId]
 
@@ -46,6 +53,11 @@ class _ShardRoutes:
     def of(self, shard: Shard) -> bool:
         """Whether this is a shard as it is served now."""
         return self._shard is shard and self._claim_offset == shard.claim_offset
+
+    def waits(self, key: RouteKey) -> str | None:
+        """Why a route cannot go on, where it does not."""
+        running = self._running.get(key)
+        return None if running is None else running.waits
 
     @property
     def _serves(self) -> bool:
@@ -107,9 +119,15 @@ class Passages:
         self._shared = Shared(asks, catalogue, config, counters, clock)
         self._by_shard: dict[int, _ShardRoutes] = {}
 
+    def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:
+        """Why this worker passes nothing on by a route, for people; None: it does, or need not."""
+        known = self._by_shard.get(shard.shard)
+        return None if known is None or not known.of(shard) else known.waits((source, definer))
+
     async def run(self) -> None:
         """Pass on what the shards have that are served here."""
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._forget_now_and_then)
             while True:
                 shards = self._serving()
                 for index in self._by_shard.keys() - {shard.shard for shard in shards}:
@@ -121,3 +139,24 @@ class Passages:
                             shard, self._shared, shard.tasks or tasks
                         )
                 await pulse(_FOLLOW_S)
+
+    async def _forget_now_and_then(self) -> None:
+        while True:
+            await anyio.sleep(_FORGET_LOOK_S)
+            for shard in self._serving():
+                await self.forget(shard)
+
+    async def forget(self, shard: Shard) -> None:
+        """Let go of what a shard knows of sources that are gone for long."""
+        before_ms = self._shared.clock.now_ms() - _FORGET_MS
+        find, gone = self._shared.catalogue.find_id, []
+        async for found in scanned(shard.kv.scan, *RowKind.LANDED.range()):
+            for key, data in found:
+                definer, source = landed_of(key)
+                if find(source[0]) is None and decode_landed(data).used_ms <= before_ms:
+                    gone.append((definer, source))
+        for some in slices(gone, _FORGET_MAX):
+            if not shard.serving:
+                return
+            with suppress(KafkaError):
+                await shard.append([ForgetLanded(some, before_ms).envelope()]).wait()

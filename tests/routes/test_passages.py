@@ -19,9 +19,10 @@ from kproxy.protocol.records import bodies, unpacked
 from kproxy.routes import passage
 from kproxy.routes.passages import Passages
 from kproxy.shard.compaction_plan import NotDue, plan
-from kproxy.virtual.commands import ConfigureQueue, Cut
+from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.route_rows import route_in
+from kproxy.virtual.route_rows import landed_of, route_in
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
@@ -245,3 +246,25 @@ async def test_a_queue_with_a_filter_takes_from_when_it_was_made_or_from_the_sta
         await put(worker, orders, (b"red-2", b"3"), (b"blue-2", b"4"))
         await until(lambda: read(worker, "early") == [b"1", b"3"])
         await until(lambda: read(worker, "late") == [b"3"])
+
+
+async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as worker:
+        entrance, other = await create(worker, "in", TO), await create(worker, "other", TO)
+        for queue in (entrance, other):
+            await put(worker, queue, (b"a", b"1"))
+        await until(lambda: len(read(worker, "to-a")) == 2)
+        shard = worker.any_shard()
+        await shard.append([DeleteQueue(entrance.queue_id).envelope()]).wait()
+
+        def known() -> list[bytes]:
+            rows = shard.kv.scan(*RowKind.LANDED.range())
+            return [landed_of(key)[0] for key, _ in rows]
+
+        await worker.passages.forget(shard)
+        assert sorted(known()) == sorted([entrance.queue_id, other.queue_id])
+        monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
+        await worker.passages.forget(shard)
+        assert known() == [other.queue_id]
