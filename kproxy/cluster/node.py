@@ -350,6 +350,7 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
 
 
 def _start_tasks(
+    tasks.start_soon(worker.delays.run)
     node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades, counters: Counters
 ) -> Membership:
     assert node.me is not None

@@ -1,15 +1,17 @@
 """Reads the records of a batch before it is appended, for queues whose settings ask for it.
 
 Those are compacted queues (each record needs a key), queues with a bound on how old a timestamp
-may be, and queues with a compression of their own. Rules, codes and messages follow Kafka's
-`LogValidator`. All others are appended as they came: nobody looks inside.
+may be, queues with a compression of their own, and those whose records may say when they are due.
+Rules, codes and messages follow Kafka's `LogValidator`. All others are appended as they came:
+nobody looks inside.
 """
 
 from anyio import to_thread
 
+from kproxy.delays.splitting import Split, split
 from kproxy.errors import Code
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.protocol.batch import BadBatch, Records, check, read_header
+from kproxy.protocol.batch import BadBatch, BatchHeader, Records, check, read_header
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.protocol.records import INSPECTED_BYTES_MAX, TooLarge, keyed_records, repacked, unpacked
 from kproxy.protocol.varint import Malformed
@@ -17,10 +19,11 @@ from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
-Inspected = dict[PartitionKey, Records | BadBatch]
+Inspected = dict[PartitionKey, Records | Split | BadBatch]
 """What is appended in the place of what came, or why nothing is."""
 
 _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
+_DELAY_AT_ONCE_BYTES = 16_384  # where only headers are looked for
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 _NO_TIME = -1  # of a record that has none
@@ -40,8 +43,9 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
             try:
                 header = check(records, worker.max_batch_bytes(settings), request.version)
                 assert records is not None
-                if not header.codec and len(records) <= _AT_ONCE_BYTES and settings.codec is None:
-                    found[key] = _inspected(worker.now_ms(), queue, index, settings, records)
+                most = _AT_ONCE_BYTES if settings.checks_records else _DELAY_AT_ONCE_BYTES
+                if not header.codec and len(records) <= most and settings.codec is None:
+                    found[key] = _inspected(worker, queue, index, settings, records)
                 else:
                     found[key] = await _aside(worker, queue, index, settings, records)
             except BadBatch as error:
@@ -58,46 +62,60 @@ def _queue(worker: Worker, topic: str | bytes) -> Queue | None:
 
 async def _aside(
     worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
-) -> Records:
+) -> Records | Split:
     """On a thread, of which there are few, and with memory for what it unpacks to."""
     async with worker.searchers:
         memory, size = worker.answer_memory, 2 * max(INSPECTED_BYTES_MAX, len(records))
         await memory.wait_for_room()
         memory.take(size)
         try:
-            now_ms = worker.now_ms()
-            return await to_thread.run_sync(_inspected, now_ms, queue, index, settings, records)
+            return await to_thread.run_sync(_inspected, worker, queue, index, settings, records)
         finally:
             memory.give_back(size)
 
 
 def _inspected(
-    now_ms: int, queue: Queue, index: int, settings: QueueSettings, records: Records
-) -> Records:
+    worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
+) -> Records | Split:
     """Raises BadBatch."""
-    header = read_header(records)
-    before_ms, after_ms = settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
-    blamed: list[tuple[int, str]] = []
-    code = Code.INVALID_RECORD
+    header, now_ms = read_header(records), worker.now_ms()
     try:
         data = unpacked(records)
-        for number, record in enumerate(keyed_records(header, data)):
-            if len(blamed) >= _BLAMED_MAX:
-                continue
-            if settings.compacted and record.key is None:
-                blamed.append(
-                    (number, "Compacted topic cannot accept message without key in topic partition"
-                     f" {queue.name}-{index}.")
-                )  # fmt: skip
-                continue
-            in_time = -before_ms <= record.time_ms - now_ms <= after_ms
-            if not (in_time or settings.log_append_time or record.time_ms == _NO_TIME):
-                blamed.append((number, _mistimed(number, record.time_ms, now_ms, settings)))
-                code = Code.INVALID_TIMESTAMP
+        checked = records
+        if settings.checks_records:
+            checked = _checked(now_ms, queue, index, settings, records, header, data)
+        delay = settings.delay
+        if delay is None or not delay.by_header:
+            return checked
+        most = worker.delays.batch_bytes_max
+        return split(read_header(checked), checked, data, delay, now_ms, most) or checked
     except TooLarge as error:
         raise BadBatch(Code.MESSAGE_TOO_LARGE, str(error)) from error
     except Malformed as error:
         raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
+
+
+def _checked(
+    now_ms: int, queue: Queue, index: int, settings: QueueSettings, records: Records,
+    header: BatchHeader, data: bytes,
+) -> Records:  # fmt: skip
+    """The records as they are stored. Raises BadBatch, Malformed."""
+    before_ms, after_ms = settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
+    blamed: list[tuple[int, str]] = []
+    code = Code.INVALID_RECORD
+    for number, record in enumerate(keyed_records(header, data)):
+        if len(blamed) >= _BLAMED_MAX:
+            continue
+        if settings.compacted and record.key is None:
+            blamed.append(
+                (number, "Compacted topic cannot accept message without key in topic partition"
+                 f" {queue.name}-{index}.")
+            )  # fmt: skip
+            continue
+        in_time = -before_ms <= record.time_ms - now_ms <= after_ms
+        if not (in_time or settings.log_append_time or record.time_ms == _NO_TIME):
+            blamed.append((number, _mistimed(number, record.time_ms, now_ms, settings)))
+            code = Code.INVALID_TIMESTAMP
     if blamed:
         raise BadBatch(code, _told(blamed), blamed)
     if settings.codec is None or settings.codec == header.codec:

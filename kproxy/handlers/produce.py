@@ -13,8 +13,9 @@ from typing import cast
 
 from anyio import Event
 
+from kproxy.delays.splitting import Split
 from kproxy.errors import Code, KafkaError
-from kproxy.handlers import enlisting
+from kproxy.handlers import delaying, enlisting
 from kproxy.handlers.inspection import Inspected, inspect
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
@@ -142,18 +143,22 @@ class ProduceCall:
     def _take_batch(
         self, queue: Queue, index: int, records: Records | None, answers: list[Produced]
     ) -> None:
+        split, delayed = None, False
         try:
             settings = settings_of(queue.configs)
             if settings.inspects:
-                records = self._looked_into(queue, index, records)
+                found = self._looked_into(queue, index)
+                split = found if isinstance(found, Split) else None
+                records = found.batch if isinstance(found, Split) else found
             looked = settings.inspects  # and packed, perhaps as its client could not
             version = max(self._version, ZSTD_FROM) if looked else self._version
             header = check(records, self._worker.max_batch_bytes(settings), version)
             assert records is not None
             batch = self._stamped(settings, header, records)
+            if settings.delay is not None:
+                delayed = delaying.waits(settings, header, split)
         except BadBatch as error:
-            message = str(error)
-            answers.append(Produced(index, error.code, message=message, blamed=error.blamed))
+            answers.append(_refused(index, error))
             return
         try:
             shard = self._worker.shard(queue.name, index)
@@ -179,12 +184,21 @@ class ProduceCall:
                 return
         if isinstance(batch, memoryview) and 2 * len(batch) < len(cast(bytes, batch.obj)):
             batch = bytes(batch)  # it is not to hold all of the frame that it came in
+        look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
+        if delayed:
+            try:
+                envelope = delaying.later(
+                    self._worker, shard, key, settings, batch, header, split, self._now_ms, look_ms
+                )
+            except BadBatch as error:
+                answers.append(_refused(index, error))
+                return
+        else:
+            envelope = Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
+            if not restamped:
+                envelope.header = header
         self._waiting.append((answers, len(answers), index))
         answers.append(_NOT_ANSWERED)
-        look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
-        envelope = Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
-        if not restamped:
-            envelope.header = header
         self._appends.add(shard, envelope)
         if settings.compacted:
             shard.note_uncompacted(key)
@@ -201,7 +215,7 @@ class ProduceCall:
             self._throttle_ms = max(self._throttle_ms, int(_THROTTLE_MS_MAX * share))
         return lag >= lag_max
 
-    def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Records | None:
+    def _looked_into(self, queue: Queue, index: int) -> Records | Split:
         """Raises BadBatch; NotReady."""
         if self._inspected is None:
             raise NotReady
@@ -272,6 +286,10 @@ class ProduceCall:
             answers[slot] = Produced(
                 index, code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )
+
+
+def _refused(index: int, error: BadBatch) -> Produced:
+    return Produced(index, error.code, message=str(error), blamed=error.blamed)
 
 
 def append(worker: Worker, version: int, request: ProduceRequest) -> ProduceCall | None:

@@ -11,7 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.levels import COMPACTION_FROM, ROUTES_FROM, Level
+from kproxy.metadata import delay_settings
+from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
+from kproxy.metadata.levels import COMPACTION_FROM, DELAYS_FROM, ROUTES_FROM, Level
 from kproxy.metadata.route_settings import KEEP, LAG_MAX, PREFIX, QUEUES_MAX, routes_conflict
 from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import LONG_MAX, parts, shown
@@ -92,6 +94,7 @@ def check_together(
     `given`: the names of those that are set now; None: all.
     """
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
+    fault = fault or delays_conflict(values)
     needed = 0
     compacted = "compact" in values.get("cleanup.policy", "")
     if compacted and not level.reaches(COMPACTION_FROM):
@@ -99,6 +102,9 @@ def check_together(
     routes = next((name for name in values if name.startswith(PREFIX)), "")
     if routes and not level.reaches(ROUTES_FROM):
         needed, what = ROUTES_FROM, routes
+    delays = next((name for name in values if name.startswith(delay_settings.PREFIX)), "")
+    if delays and not level.reaches(DELAYS_FROM):
+        needed, what = DELAYS_FROM, delays
     if needed:
         fault = (
             f"{what} needs level {needed}: once every worker runs this release, put it in force"
@@ -138,12 +144,16 @@ class QueueSettings:
     compression_level: int | None
     inspects: bool
     """Whether the records of a batch are looked at before it is taken."""
+    checks_records: bool
+    """Whether that is for more than headers that say when a record is due."""
     route_lag_max: int | None
     """Of an entrance: records of a partition that may wait to be passed on. None: it is none."""
     route_queues_max: int
     """Queues that each of its partitions may make."""
     route_keeps: bool
     """Whether records stay in it once they were passed on."""
+    delay: DelaySettings | None
+    """None: no record waits."""
 
     def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
         """When retention checks a partition next whose records begin at `oldest_ms`.
@@ -170,6 +180,8 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     packed = effective("compression.type", values)
     codec = None if packed == "producer" else _CODECS[packed]
     level = SETTINGS.get(f"compression.{packed}.level")
+    delay = _delay(values)
+    checks_records = "compact" in policies or codec is not None or before_ms < LONG_MAX
     return QueueSettings(
         retention_ms=int(effective("retention.ms", values)) if deleted else -1,
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
@@ -186,11 +198,23 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         dirty_ratio=float(effective("min.cleanable.dirty.ratio", values)),
         codec=codec,
         compression_level=None if level is None else int(effective(level.name, values)),
-        inspects="compact" in policies or codec is not None or before_ms < LONG_MAX,
+        inspects=checks_records or (delay is not None and delay.by_header),
+        checks_records=checks_records,
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
         route_queues_max=int(effective(QUEUES_MAX, values)),
         route_keeps=effective(KEEP, values) == "true",
+        delay=delay,
+    )  # fmt: skip
+
+
+def _delay(values: Mapping[str, str]) -> DelaySettings | None:
+    found = DelaySettings(
+        int(effective(delay_settings.FIXED, values)),
+        effective(delay_settings.MODE, values) == "header",
+        int(effective(delay_settings.MOST, values)),
+        int(effective(delay_settings.RECORDS_MAX, values)),
     )
+    return found if found.fixed_ms or found.by_header else None
 
 
 def settings_of(configs: Mapping[str, str]) -> QueueSettings:

@@ -7,6 +7,7 @@ such files or copies: these settings are checked, kept and shown, and have no ef
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kproxy.metadata.delay_settings import DELAY_SETTINGS
 from kproxy.metadata.route_settings import ROUTE_SETTINGS
 from kproxy.metadata.setting import (
     BOOLEAN,
@@ -168,7 +169,7 @@ _WITHOUT_EFFECT = (
 
 
 def _all() -> dict[str, Setting]:
-    found = [*_EFFECTIVE, *ROUTE_SETTINGS]
+    found = [*_EFFECTIVE, *ROUTE_SETTINGS, *DELAY_SETTINGS]
     for settings, why in _WITHOUT_EFFECT:
         found += [
             replace(

@@ -20,6 +20,7 @@ from kproxy.virtual import counts
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import CHECKPOINT_KEY
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
@@ -69,12 +70,17 @@ class Shard:
         self._failed: Exception | None = None
         self.uncompacted: set[PartitionKey] = set()
         """Partitions of compacted queues that have something new, as far as it is known."""
+        self.retention_overdue_ms = 0  # of the partition that is due for longest
         self.claim_offset = 0  # log offset of the claim it is served by
         self.capture: RowCapture | None = None
         self.tasks: TaskGroup | None = None
         """What works on a shard that may be given up runs here, and ends before it is closed."""
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
         """Told of every envelope applied that is not a client's batch."""
+        self.on_routed: Callable[[], None] = _nothing
+        """Told where partitions with routes have changed (`State.routed`)."""
+        self.on_delayed: Callable[[], None] = _nothing
+        """Told where something was filed that is due earlier than what its partition had."""
 
     def note_uncompacted(self, key: PartitionKey) -> None:
         """A partition of a compacted queue may have something to compact.
@@ -99,6 +105,10 @@ class Shard:
             self._failed = error
             raise
         self.watchers.wake(self.state.take_touched())
+        if self.state.routed:
+            self.on_routed()
+        if RowKind.DELAY_DUE.byte in self.state.filed:
+            self.on_delayed()
         return outcomes
 
     def _apply(
@@ -331,6 +341,10 @@ def _identity(envelope: Envelope) -> tuple[int, int, int]:
 
 
 _HELP = " restore the data directory from a backup"
+
+
+def _nothing() -> None:
+    pass
 
 
 def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:

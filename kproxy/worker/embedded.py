@@ -51,6 +51,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                 housekeeping.start_soon(worker.transactions.run)
                 housekeeping.start_soon(worker.dead_letters.run)
                 housekeeping.start_soon(worker.passages.run)
+                housekeeping.start_soon(worker.delays.run)
                 housekeeping.start_soon(worker.shares.run)
                 housekeeping.start_soon(worker.share_sessions.run)
                 retention = Retention(shard, config, lookup, worker.now_ms)

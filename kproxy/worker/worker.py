@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from kproxy.config import Config
 from kproxy.counters import Counters
+from kproxy.delays.delays import Delays
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinators import Coordinators
@@ -198,6 +199,7 @@ class Worker:
             routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock
         )
         self.passages = Passages(routes.all, routes, self.catalogue, config, self.counters, clock)
+        self.delays = Delays(routes.all, self.catalogue, config, clock)
         self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max

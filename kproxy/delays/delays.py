@@ -1,0 +1,65 @@
+"""Delays of all shards that this worker serves."""
+
+from collections.abc import Callable
+
+import anyio
+
+from kproxy.config import Config
+from kproxy.delays.looker import Looker, Means, Queues
+from kproxy.loop.clock import Clock
+from kproxy.loop.pulse import pulse
+from kproxy.shard.shard import Shard
+from kproxy.virtual.delay_rows import waiting_in
+from kproxy.virtual.types import PartitionKey
+
+_FOLLOW_S = 0.25
+_REMEMBERED_MAX = 10_000
+_ORDER_KEPT_MS = 3_600_000
+"""Where the clock is put back by more, what comes then does not wait for what came before."""
+
+
+class Delays:
+    """When records are due, and that they are delivered then."""
+
+    def __init__(
+        self, serving: Callable[[], list[Shard]], queues: Queues, config: Config, clock: Clock
+    ) -> None:
+        self._serving = serving
+        self._means = Means(queues, config, clock)
+        self._by_shard: dict[int, Looker] = {}
+        self._last: dict[PartitionKey, tuple[int, int]] = {}  # a fixed delay, and what was due last
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """Of what waits of one batch, together."""
+        return self._means.most
+
+    def due_ms(self, shard: Shard, key: PartitionKey, delay_ms: int, now_ms: int) -> int:
+        """When a batch is due that waits for this long: not before those that came before it."""
+        known = self._last.get(key)
+        if known is None or known[0] != delay_ms:
+            waiting = waiting_in(shard.state.get, key)
+            known = waiting.delay_ms, waiting.due_ms
+        due_ms = now_ms + delay_ms
+        if known[0] == delay_ms and due_ms < known[1] <= due_ms + _ORDER_KEPT_MS:
+            due_ms = known[1]
+        if len(self._last) >= _REMEMBERED_MAX:  # the rows know of what was applied
+            for old in list(self._last)[: _REMEMBERED_MAX // 2]:
+                del self._last[old]
+        self._last.pop(key, None)
+        self._last[key] = delay_ms, due_ms
+        return due_ms
+
+    async def run(self) -> None:
+        """Deliver what is due in the shards that are served here."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                shards = self._serving()
+                for index in self._by_shard.keys() - {shard.shard for shard in shards}:
+                    del self._by_shard[index]
+                for shard in shards:
+                    known = self._by_shard.get(shard.shard)
+                    if known is None or not known.of(shard):
+                        looker = self._by_shard[shard.shard] = Looker(shard, self._means)
+                        (shard.tasks or tasks).start_soon(looker.run)
+                await pulse(_FOLLOW_S)

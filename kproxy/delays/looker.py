@@ -1,0 +1,205 @@
+"""Looks for what is due in one shard, and has it appended.
+
+It holds nothing of what waits. An index has each partition under the time of what is due next
+there, or earlier; the fold files a partition whose next is earlier than that, and tells it.
+
+A turn takes some partitions that are due, and one DUE for each of them. The next turn begins once
+these are durable: so what waits for a partition is appended in its order, and is sent again only
+where nobody knows what became of it. One of the two is void then.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import anyio
+import structlog
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import checkpoint
+
+from kproxy.config import Config
+from kproxy.delays.delivery import READ_BYTES, Plan, make, plan
+from kproxy.errors import KafkaError
+from kproxy.loop.clock import Clock
+from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
+from kproxy.shard.due_index import DueIndexScanner
+from kproxy.shard.shard import Shard
+from kproxy.virtual import delay_rows
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import Queue
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_log = structlog.get_logger()
+
+_PARTITIONS_AT_ONCE = 200
+_PAUSE_S = 0.02
+"""Between two turns: what is due in between is appended together."""
+_LOOK_S = 0.5
+"""The clock may be put forward: while anything waits it is looked at this often."""
+_AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
+_FRAME_BYTES = 70_000
+_NEVER_MS = 1 << 64
+_AFTER = delay_rows.delay_due_key((1 << 64) - 1, (QueueId(b"\xff" * 16), (1 << 32) - 1))
+
+
+class Queues(Protocol):
+    """Where queues are looked up."""
+
+    def find_id(self, queue_id: QueueId) -> Queue | None: ...
+
+
+class Means:
+    """What all lookers of a worker have in common."""
+
+    def __init__(self, queues: Queues, config: Config, clock: Clock) -> None:
+        self._queues = queues
+        self.check_ms = config.retention_check_ms
+        self.most = int(config.data_message_bytes_max) - _FRAME_BYTES
+        self.clock = clock
+        self.readers = CapacityLimiter(2)  # threads: a batch may unpack to 32 MiB
+
+    def settings(self, queue_id: QueueId) -> QueueSettings:
+        queue = self._queues.find_id(queue_id)
+        return DEFAULTS if queue is None else settings_of(queue.configs)
+
+
+class Looker(DueIndexScanner):
+    """Of a shard, while it is served by this claim."""
+
+    def __init__(self, shard: Shard, means: Means) -> None:
+        super().__init__(shard, RowKind.DELAY_DUE, _PARTITIONS_AT_ONCE, _LOOK_S)
+        self._claim_offset = shard.claim_offset
+        self._means = means
+        self._news = anyio.Event()
+        self.next_ms: int | None = None
+        """Nothing is due before; None: nothing waits."""
+        shard.on_delayed = self._tell
+
+    def of(self, shard: Shard) -> bool:
+        """Whether this is a shard as it is served now."""
+        return self._shard is shard and self._claim_offset == shard.claim_offset
+
+    @property
+    def _serves(self) -> bool:
+        return self._shard.serving and self.of(self._shard)
+
+    def _tell(self) -> None:
+        """A partition was filed: what it has is due before all that was known."""
+        self._news.set()
+
+    async def run(self) -> None:
+        wait_s = _AGAIN_S
+        while self._serves:
+            self._news = anyio.Event()
+            try:
+                more = await self.scan_once()
+                wait_s = _AGAIN_S
+            except (KafkaError, OSError, EOFError) as error:
+                _log.warning("delayed_wait", shard=self._shard.shard, reason=str(error))
+                self._retry()
+                await anyio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+                continue
+            if more:
+                await checkpoint()
+                continue
+            await anyio.sleep(_PAUSE_S)
+            await self._sleep()
+
+    async def _sleep(self) -> None:
+        """Until something is due, or is filed."""
+        if self.next_ms is None:
+            await self._news.wait()
+            return
+        left_s = (self.next_ms - self._means.clock.now_ms()) / 1000
+        with anyio.move_on_after(min(max(left_s, 0.0), _LOOK_S)):
+            await self._news.wait()
+
+    async def scan_once(self) -> bool:
+        """One turn; whether there may be more. Raises KafkaError, OSError, EOFError."""
+        now_ms = self._means.clock.now_ms()
+        due, more = self._next_due(delay_rows.delay_due_key(now_ms + 1, _FIRST), _AFTER)
+        stale: set[bytes] = set()
+        found: list[tuple[bytes, int, Plan]] = []
+        size = 0
+        for key in due:
+            from_ms, partition = delay_rows.delay_due_of(key)
+            entry = self._shard.kv.get(delay_rows.delay_entry_key(partition))
+            if entry is None or delay_rows.decode_entry(entry) != from_ms:
+                stale.add(key)
+            elif self._shard.state.partition(delay_rows.hidden(partition)) is None:
+                stale |= {key, delay_rows.delay_entry_key(partition)}
+            elif size < READ_BYTES:
+                planned = plan(self._shard, partition, from_ms, now_ms)
+                found.append((key, from_ms, planned))
+                size += planned.size
+            else:
+                self._leave(key)
+                more = True
+        await self._deliver([planned for _, _, planned in found if planned.batches])
+        if not self._serves:
+            return False
+        soonest_ms = self._file(found, stale)
+        self._note_next()
+        return more or soonest_ms <= now_ms
+
+    def _note_next(self) -> None:
+        self._hear()
+        bounds = self._bounds
+        if bounds.low >= bounds.high or not RowKind.DELAY_DUE.of(bounds.low):
+            self.next_ms = None
+        elif len(bounds.low) >= len(_AFTER):
+            self.next_ms = delay_rows.delay_due_of(bounds.low[: len(_AFTER)])[0]
+        else:
+            self.next_ms = 0
+
+    def _file(self, found: Sequence[tuple[bytes, int, Plan]], stale: Iterable[bytes]) -> int:
+        """File each partition under the time of what is due next there; the soonest of these."""
+        soonest_ms = _NEVER_MS
+        changes: dict[bytes, bytes | None] = dict.fromkeys(stale)
+        kv = self._shard.kv
+        for key, from_ms, planned in found:
+            partition = planned.key
+            entry_key = delay_rows.delay_entry_key(partition)
+            entry = kv.get(entry_key)
+            changes[key] = None
+            if entry is None or delay_rows.decode_entry(entry) != from_ms:
+                continue  # it was filed for something earlier meanwhile
+            left = next(kv.walk(*delay_rows.waiting_range(partition, from_ms)), None)
+            if left is None:
+                changes[entry_key] = None
+                continue
+            next_ms, _ = delay_rows.waiting_of(left[0])
+            soonest_ms = min(soonest_ms, next_ms)
+            changes[entry_key] = delay_rows.encode_entry(next_ms)
+            changes[delay_rows.delay_due_key(next_ms, partition)] = b""
+        if changes:
+            self._shard.commit(changes)
+        return soonest_ms
+
+    async def _deliver(self, plans: list[Plan]) -> None:
+        if not plans:
+            return
+        envelopes = await self._made(plans)
+        if not self._serves:
+            return
+        await self._shard.append(envelopes).wait()
+        for planned in plans:
+            if self._means.settings(planned.key[0]).compacted:
+                self._shard.note_uncompacted(planned.key)
+
+    async def _made(self, plans: list[Plan]) -> list[Envelope]:
+        shard, means = self._shard, self._means
+        now_ms = means.clock.now_ms()
+        look_ms = [
+            means.settings(planned.key[0]).look_at_ms(now_ms, now_ms, means.check_ms)
+            for planned in plans
+        ]
+        pins = {batch.segment for planned in plans for _, batch in planned.batches}
+        with shard.segments.pinned(pins):
+            return await to_thread.run_sync(
+                make, shard.segments, plans, now_ms, look_ms, means.most, limiter=means.readers
+            )
+
+
+_FIRST: PartitionKey = (QueueId(bytes(16)), 0)

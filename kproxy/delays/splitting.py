@@ -1,0 +1,170 @@
+"""Cuts batches by when their records are due.
+
+What waits is a batch whose largest timestamp is when it is due. Where the records of a client's
+batch are due at many times, they are put into a few batches in the order of these times. Such a
+*mixed* batch is cut again when its first record is due; so no envelope has many batches, and no
+record is written more than a few times.
+
+Runs on a thread where batches are large or packed.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kproxy.errors import Code
+from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, DelaySettings
+from kproxy.metadata.setting import shown
+from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, dated, stamped
+from kproxy.protocol.made_batches import batch_of_bodies
+from kproxy.protocol.records import Body, bodies, unpacked
+
+GROUPS_MAX = 64
+"""Batches that wait, of one batch."""
+_FEWER = 8
+_GROWS = 2
+_SIZE_MIN = 256 << 10
+_SIGN = b"kproxy.de"  # both headers begin so: a batch without it is not read
+_NUMBER = re.compile(rb"[+-]?\d{1,18}")
+_BLAMED_MAX = 1000
+_TOLD_MAX = 3
+
+Piece = tuple[int, bytes]
+"""When a record is due, and its bytes from the key on."""
+
+
+class Split(NamedTuple):
+    """A client's batch of which some records wait.
+
+    `now`: what does not wait; empty where nothing is left. `whole`: `later` is all of it as it was.
+    """
+
+    batch: Records
+    now: bytes
+    later: list[bytes]
+    waiting: int
+    whole: bool
+
+    @property
+    def header_bytes(self) -> bytes:
+        """For who judges the sequence, where that is not in the batch that waits."""
+        return b"" if self.whole else bytes(self.batch[:HEADER_BYTES])
+
+
+def may_say(data: bytes) -> bool:
+    """Whether records, unpacked, may have a header that says when they are due."""
+    return _SIGN in data
+
+
+def split(
+    head: BatchHeader, batch: Records, data: bytes, delay: DelaySettings, now_ms: int, most: int
+) -> Split | None:
+    """Cut a batch by what its records' headers say; None: none of them says anything.
+
+    `data`: its records, unpacked. `most`: bytes, of all that comes of it. Raises BadBatch,
+    Malformed.
+    """
+    if not may_say(data):
+        return None
+    found = bodies(head, data, headers=True)
+    dues = _dues(found, delay, now_ms)
+    if dues is None:
+        return None
+    first = dues[0]
+    if all(due == first for due in dues):
+        if first <= now_ms:
+            return Split(batch, bytes(batch), [], 0, True)
+        return Split(batch, b"", [stamped(batch, first)], len(dues), True)
+    ready, pieces = [], []
+    for due, (_, time_ms, _, body, _) in zip(dues, found, strict=True):
+        if due <= now_ms:
+            ready.append((body, time_ms))
+        else:
+            pieces.append((due, body))
+    now = batch_of_bodies(ready, head.codec) if ready else b""
+    return Split(batch, now, grouped(pieces, head.codec, len(batch), most), len(pieces), False)
+
+
+def _dues(found: Sequence[Body], delay: DelaySettings, now_ms: int) -> list[int] | None:
+    """When each is due; None where no record says so itself. Raises BadBatch."""
+    other = now_ms + delay.fixed_ms
+    dues: list[int] = []
+    blamed: list[tuple[int, str]] = []
+    said = False
+    for number, (_, _, _, _, headers) in enumerate(found):
+        due = other
+        if headers:
+            if DELIVER_AT in headers:
+                name, value, due = DELIVER_AT, headers[DELIVER_AT], 0
+            elif DELAY_MS in headers:
+                name, value, due = DELAY_MS, headers[DELAY_MS], now_ms
+            else:
+                dues.append(due)
+                continue
+            said = True
+            why = None
+            if value is None or not _NUMBER.fullmatch(value):
+                why = "it must be a whole number of milliseconds"
+            elif (due := due + int(value)) > now_ms + delay.max_ms:
+                why = f"that is more than {delay.max_ms} ms ahead ({MOST})"
+            if why is not None and len(blamed) < _BLAMED_MAX:
+                told = shown((value or b"").decode("utf-8", "replace"))
+                blamed.append((number, f"header {name.decode()}={told}: {why}"))
+        dues.append(max(due, now_ms))
+    if blamed:
+        told = "; ".join(f"record {number}: {what}" for number, what in blamed[:_TOLD_MAX])
+        raise BadBatch(Code.INVALID_RECORD, told, blamed)
+    return dues if said else None
+
+
+def grouped(pieces: list[Piece], codec: int, size: int, most: int) -> list[bytes]:
+    """Batches that wait, of these records: one for each time, or of the times that lie together.
+
+    No more than `GROUPS_MAX`, nor many bytes more than the `size` of what they come from. Raises
+    BadBatch: they are larger than `most`.
+    """
+    pieces.sort(key=_due_of)  # those of one time stay in their order
+    enough = min(most, max(_GROWS * size, _SIZE_MIN))
+    for groups in (GROUPS_MAX, _FEWER, 1):
+        made = [_waiting(some, codec) for some in _groups(pieces, groups)]
+        total = sum(map(len, made))
+        if total <= enough or (groups == 1 and total <= most):
+            return made
+    raise BadBatch(
+        Code.MESSAGE_TOO_LARGE, f"what waits of the batch takes {total} bytes, {most} is the most"
+    )
+
+
+def _due_of(piece: Piece) -> int:
+    return piece[0]
+
+
+def _groups(pieces: list[Piece], most: int) -> list[list[Piece]]:
+    by_time: list[list[Piece]] = []
+    for piece in pieces:
+        if by_time and by_time[-1][0][0] == piece[0]:
+            by_time[-1].append(piece)
+        else:
+            by_time.append([piece])
+    if len(by_time) <= most:
+        return by_time
+    step = -(-len(by_time) // most)
+    return [
+        [piece for same in by_time[at : at + step] for piece in same]
+        for at in range(0, len(by_time), step)
+    ]
+
+
+def _waiting(pieces: list[Piece], codec: int) -> bytes:
+    first_ms, last_ms = pieces[0][0], pieces[-1][0]
+    made = batch_of_bodies([(body, due_ms) for due_ms, body in pieces], codec)
+    return stamped(made, first_ms) if first_ms == last_ms else dated(made, first_ms)
+
+
+def cut(head: BatchHeader, batch: bytes, now_ms: int, most: int) -> tuple[bytes, list[bytes]]:
+    """(what of a mixed batch is due, what waits on). Raises Malformed, BadBatch."""
+    found = bodies(head, unpacked(batch), headers=False)
+    ready = [(body, now_ms) for _, due_ms, _, body, _ in found if due_ms <= now_ms]
+    left = [(due_ms, body) for _, due_ms, _, body, _ in found if due_ms > now_ms]
+    now = stamped(batch_of_bodies(ready, head.codec), now_ms)
+    return now, grouped(left, head.codec, len(batch), most) if left else []
