@@ -27,18 +27,29 @@ class Progress:
             TimeRemainingColumn(), console=Console(file=sys.stderr), transient=True,
         )  # fmt: skip
         self._shown = 0
+        self._under_way: dict[tuple[str, int], tuple[int, Callable[[], int]]] = {}
 
     @asynccontextmanager
     async def of(
         self, event: str, total: int, done: Callable[[], int], **about: int
     ) -> AsyncIterator[None]:
         """While the block lasts, show how many of `total` are `done()`."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(
-                self._bar if self._terminal else self._lines, event, total, done, about
-            )
-            yield
-            tasks.cancel_scope.cancel()
+        work = (event, about.get("shard", -1))
+        self._under_way[work] = total, done
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(
+                    self._bar if self._terminal else self._lines, event, total, done, about
+                )
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            self._under_way.pop(work, None)
+
+    def ratio(self, event: str, shard: int) -> float | None:
+        """How much of a shard's work is done, from 0 to 1; None where none is under way."""
+        total, done = self._under_way.get((event, shard), (0, None))
+        return None if done is None else min(1.0, done() / max(1, total))
 
     async def _lines(
         self, event: str, total: int, done: Callable[[], int], about: dict[str, int]

@@ -22,6 +22,7 @@ from kproxy.cluster.map_records import MapRecordGuard
 from kproxy.cluster.owned_shards import OwnedShards
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.cluster.services import ShardServices
+from kproxy.cluster.standing import NodeStanding
 from kproxy.cluster.upgrades import ClusterUpgrades
 from kproxy.config import Config
 from kproxy.counters import Counters
@@ -92,6 +93,7 @@ class ClusterNode:
             _log.info("catalogue_read_again", hint="it is older than the topic's tombstones")
             self.cache.begin_again()
         self.link = DataLink(upstream, config, self.level, clock)
+        self.progress = Progress()
         self.map_records = MapRecordGuard(self.map, self.link.publish_map)
         self.catalogue_barrier = CatalogueBarrier(
             self.link.queues_end, lambda: self.cache.next_offset
@@ -336,13 +338,19 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
         lookup=node.cache,
         level=node.level,
         upgrades=upgrades,
-    )
+        standing=NodeStanding(
+            shards, node.progress, node.upstream.connectivity, node.disk_space,
+            node.link.append_seconds, node.clock,
+        ),
+    )  # fmt: skip
     membership = _start_tasks(node, tasks, upgrades, worker.counters)
     drain_s = node.config.drain_ms_max / 1000
     worker.hand_over = Draining(shards, membership.leave, upgrades.live, drain_s).run
     tasks.start_soon(worker.groups.run)
     tasks.start_soon(worker.transactions.run)
     tasks.start_soon(worker.dead_letters.run)
+    tasks.start_soon(worker.passages.run)
+    tasks.start_soon(worker.delays.run)
     tasks.start_soon(worker.shares.run)
     tasks.start_soon(worker.share_sessions.run)
     _log.info("joined", node_id=node.me.node_id, group=node.upstream.group)
@@ -350,7 +358,6 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
 
 
 def _start_tasks(
-    tasks.start_soon(worker.delays.run)
     node: ClusterNode, tasks: TaskGroup, upgrades: ClusterUpgrades, counters: Counters
 ) -> Membership:
     assert node.me is not None
@@ -390,7 +397,7 @@ def _services(node: ClusterNode, counters: Counters) -> ShardServices:
         command_router=node.command_router,
         announce=node.announce,
         disk_space=node.disk_space,
-        progress=Progress(),
+        progress=node.progress,
         opening=anyio.Semaphore(_OPENING_MAX),
         compacting=CompactionLimits(),
         counters=counters,

@@ -28,6 +28,7 @@ class OwnedShards:
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._leaving: set[int] = set()
         self._changed = anyio.Event()
+        self.assigned_once = False
         self.submit: Callable[[str, Envelope], Ticket]
         """Put a command in line in the home shard of a queue, wherever that is."""
         self.ask: Callable[[int, Envelope], Ticket]
@@ -48,6 +49,10 @@ class OwnedShards:
     def all(self) -> list[Shard]:
         return [h.shard for h in self._owners.values() if h.shard is not None]
 
+    def owners(self) -> list[ShardOwner]:
+        """Who holds a shard here, or tries to."""
+        return list(self._owners.values())
+
     def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
         """Append to a shard's log, whoever serves it: settled once all are durable there."""
         shard = self.serving(index)
@@ -61,6 +66,7 @@ class OwnedShards:
         """The group has decided anew which shards are this worker's."""
         _log.info("shards_assigned", shards=len(wanted))
         self._wanted = wanted
+        self.assigned_once = True
         self._changed.set()
 
     async def run(self, services: ShardServices) -> None:

@@ -64,12 +64,19 @@ class Publisher:
         self._writer: RowsWriter | None = None
         self._anchors = Anchors(shard.kv)
         self._trimmed_to = 0
-        self._published_at = self._monotonic()
+        self._published_at = self._fresh_at = self._monotonic()
+
+    @property
+    def published_s_ago(self) -> float:
+        """Seconds since all rows were published, or none waited for it."""
+        return self._monotonic() - self._fresh_at
 
     async def run(self) -> None:
         try:
             while True:
                 await pulse(min(_PERIOD_S, self._period_s))
+                if not self._changed():
+                    self._fresh_at = self._monotonic()
                 if self._due():
                     await self.publish()
                 elif self._monotonic() - self._published_at > _IDLE_S + self._period_s:
@@ -83,10 +90,13 @@ class Publisher:
             writer, self._writer = self._writer, None
             await to_thread.run_sync(writer.close)
 
-    def _due(self) -> bool:
+    def _changed(self) -> int:
+        """Rows to be published. Not a claim alone: who begins from the rows finds it in the log."""
         unpublished = self._shard.state.unpublished or set()
-        # Not for a claim alone: who begins from the rows before it finds it in the log.
-        changed = len(unpublished) - (rows.TERM_KEY in unpublished)
+        return len(unpublished) - (rows.TERM_KEY in unpublished)
+
+    def _due(self) -> bool:
+        changed = self._changed()
         if changed > self._rows_max:
             return True
         old = self._monotonic() - self._published_at > self._period_s
@@ -113,7 +123,7 @@ class Publisher:
                 raise
             await self._refused(error)
             return
-        self._published_at = self._monotonic()
+        self._published_at = self._fresh_at = self._monotonic()
         again = state.unpublished
         self._shard.commit({rows.unpublished_key(k): None for k in keys if k not in again})
         _log.debug("rows_published", shard=self._shard.shard, rows=len(keys), as_of=as_of)

@@ -24,6 +24,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import anyio
 import structlog
@@ -52,6 +53,7 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import published_key
 from kproxy.virtual.types import ShardId
+from kproxy.worker.standing import SERVED
 
 _log = structlog.get_logger()
 
@@ -82,11 +84,15 @@ class ShardOwner:
     """Holds one shard until cancelled."""
 
     def __init__(self, index: int, shards: int, directory: Path, services: ShardServices) -> None:
-        self._index = index
+        self.index = self._index = index
         self._shards = shards
         self._directory = directory
         self._services = services
         self.shard: Shard | None = None  # while it is served
+        self.held: Shard | None = None  # while its log is followed
+        self.publisher: Publisher | None = None  # the same
+        self.phase = "waiting"  # as `worker.standing.PHASES` has them
+        self._unserved_since = 0.0
         self._claimed_by_other = anyio.Event()
         self._handed_over: Callable[[], None] | None = None
         self._foreign = 0
@@ -103,6 +109,7 @@ class ShardOwner:
         self._handed_over = None
 
     async def run(self) -> None:
+        self._unserved_since = monotonic()
         while True:
             wait_s = _AGAIN_S
             try:
@@ -121,6 +128,7 @@ class ShardOwner:
             except* Exception:
                 wait_s = _REFUSED_AGAIN_S  # the other shards go on
                 _log.exception("shard_failed", shard=self._index)
+            self.phase = "waiting"
             await anyio.sleep(wait_s)
 
     async def _wiped(self) -> float:
@@ -134,12 +142,14 @@ class ShardOwner:
 
     async def _hold_once(self) -> None:
         async with self._services.opening:
+            self.phase = "opening"
             shard = await self._open()
         try:
             await self._follow(shard)
         finally:
             self._services.link.forget(self._index)
             self._stop_serving(shard)
+            self.held = self.publisher = None
             shard.tasks = None
             shard.log.close()
             shard.kv.shut()
@@ -164,6 +174,7 @@ class ShardOwner:
             _log.warning("local_copy_discarded", shard=self._index)
         await to_thread.run_sync(wipe, self._directory)
         shard = await to_thread.run_sync(self._new)
+        self.phase = "rebuilding"
         try:
             await rebuild(shard, self._services)
         except BaseException:
@@ -251,9 +262,11 @@ class ShardOwner:
         shard.on_command = partial(self._applied, shard)
         self._services.link.follow(self._index, log)
         async with anyio.create_task_group() as tasks:
-            shard.tasks = tasks
+            shard.tasks, self.held = tasks, shard
+            self.phase = "catching_up"
             tasks.start_soon(log.run)
             await self._catch_up(log)
+            self.phase = "claiming"
             self._housekeep(shard, tasks)
             try:
                 await self._claim_and_serve(shard)
@@ -265,7 +278,9 @@ class ShardOwner:
         services = self._services
         config, clock = services.config, services.clock
         housekeeper = Housekeeper(shard, config, shards=self._shards, clock=clock)
-        publisher = Publisher(shard, services.upstream, services.link, config, clock)
+        self.publisher = publisher = Publisher(
+            shard, services.upstream, services.link, config, clock
+        )
         retention = Retention(shard, config, services.lookup, clock.now_ms)
         compactor = Compactor(
             shard, config, services.lookup, clock.now_ms, services.compacting, services.counters
@@ -319,7 +334,9 @@ class ShardOwner:
     def _serve(self, shard: Shard, claim: int) -> None:
         shard.serving = True
         shard.claim_offset = claim
-        self.shard = shard
+        self.shard, self.phase = shard, SERVED
+        took = monotonic() - self._unserved_since
+        self._services.counters.takeover_seconds.observe(took)
         self._services.announce(self._index, claim)
         self._services.command_router.take_up(shard)
         _log.info("shard_served", shard=self._index, claim=claim)
@@ -327,7 +344,8 @@ class ShardOwner:
     def _stop_serving(self, shard: Shard) -> None:
         if shard.serving:
             shard.serving = False
-            self.shard = None
+            self.shard, self.phase = None, "claiming"
+            self._unserved_since = monotonic()
             self._services.command_router.left(self._index)
             shard.watchers.wake_all()
             _log.info("shard_left", shard=self._index)

@@ -43,6 +43,7 @@ class PartitionRead(NamedTuple):
     segments: Segments | None = None  # that the batches lie in
     aborted: Sequence[AbortedTransaction] | None = None
     """That begin in what is returned, or reach into it; None: whatever was written is read."""
+    records: int = 0  # about how many: offsets from the first batch to what comes next
 
     @property
     def stored(self) -> "Stored":
@@ -113,7 +114,7 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
             budget.bytes_left = 0  # full, but for less than one batch
     return PartitionRead(
         followed, Code.NONE, high_watermark, last_stable, log_start, batches, size,
-        followed.shard.segments, aborted,
+        followed.shard.segments, aborted, end - batches[0][0] if batches else 0,
     )  # fmt: skip
 
 
@@ -184,6 +185,7 @@ class StreamedResponse:
         self._stored = [piece for piece in pieces if isinstance(piece, Stored)]
         self._pins = pins or Pins()
         self._memory = memory
+        self.code = 0  # the first error that it says
         self._size = _ROW_BYTES * sum(len(batches) for batches, _ in self._stored)
         self._chunks = _chunks(pieces)
 

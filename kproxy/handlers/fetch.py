@@ -5,6 +5,7 @@ Left out: followers, diverging epochs (there is one epoch).
 
 from typing import Any
 
+from kproxy.counters import Counters
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.context import AT_ONCE, FetchContext, FetchPartition, Ident
 from kproxy.fetching.poll import Poll, PollLimits
@@ -44,12 +45,14 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
         poll = Poll(worker, context, _limits(worker, request, full), request.budget, pins)
         found = await poll.run(request.next_request)
         session_id = session.session_id if session is not None else 0
-        pieces = await _pieces(request, found, session_id, pins)
+        pieces, code = await _pieces(request, found, session_id, pins, worker.counters)
         if len(found) > FREED_AT_ONCE:
             await request.budget.let_go(found)
         if session is None and not worker.sessions.end(context):
             await worker.sessions.tidy(request.budget)  # they are many: what was found is pinned
-        return StreamedResponse(pieces, pins, worker.answer_memory)
+        response = StreamedResponse(pieces, pins, worker.answer_memory)
+        response.code = code
+        return response
     except BaseException:
         pins.release()
         if session is None:
@@ -66,7 +69,9 @@ def _refusal(request: Request, code: Code) -> StreamedResponse:
     prefix = response_prefix(
         ApiKey.FETCH, request.version, request.header.correlation_id, len(body)
     )
-    return StreamedResponse([prefix, body])
+    response = StreamedResponse([prefix, body])
+    response.code = code
+    return response
 
 
 # -- what the client follows
@@ -144,19 +149,23 @@ async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
 
 
 async def _pieces(
-    request: Request, found: list[PartitionRead], session_id: int, pins: Pins
-) -> list[bytes | Stored]:
-    """The response frame, whose records are read when it is sent."""
+    request: Request, found: list[PartitionRead], session_id: int, pins: Pins, counters: Counters
+) -> tuple[list[bytes | Stored], int]:
+    """The response frame, whose records are read when it is sent; the first error that it says."""
     version, budget = request.version, request.budget
     many = len(found) > AT_ONCE
     if many:
         pins.hold(part.stored for part in found if part.size)
     by_topic: dict[str | bytes, list[PartitionRead]] = {}
+    code = size = records = 0
     for part in found:
+        code, size, records = code or part.code, size + part.size, records + part.records
         by_topic.setdefault(part.followed.ident[0], []).append(part)
         part.followed.last_sent = (part.high_watermark, part.log_start)
         if many and budget.due:
             await budget.rest()
+    counters.fetched_bytes += size
+    counters.fetched_records += records
     pieces: list[bytes | Stored] = []
     total = 0
     texts = [responses.fetch_head(version, 0, session_id, len(by_topic))]
@@ -183,7 +192,7 @@ async def _pieces(
     pieces.append(text)
     total += len(text)
     prefix = response_prefix(ApiKey.FETCH, version, request.header.correlation_id, total)
-    return [prefix, *pieces]
+    return [prefix, *pieces], code
 
 
 def _fetched(part: PartitionRead) -> Fetched:

@@ -200,6 +200,9 @@ class ProduceCall:
         self._waiting.append((answers, len(answers), index))
         answers.append(_NOT_ANSWERED)
         self._appends.add(shard, envelope)
+        counters = self._worker.counters
+        counters.produced_bytes += len(batch)
+        counters.produced_records += header.last_offset_delta + 1
         if settings.compacted:
             shard.note_uncompacted(key)
 
@@ -274,6 +277,15 @@ class ProduceCall:
                         raise KafkaError(Code(answer.code), "a produce with acks=0 failed")
             return None
         return produce_body(self._version, self._topics, len(self._topics), self._throttle_ms)
+
+    @property
+    def code(self) -> int:
+        """The first error of `body`, or 0."""
+        for _, answers in self._topics:
+            for answer in answers:
+                if answer.code:
+                    return answer.code
+        return 0
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for number in self._transactional:

@@ -31,7 +31,9 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
         if error.code == Code.SHARE_SESSION_LIMIT_REACHED:
             await worker.long_poll(anyio.Event(), request.body.max_wait.total_seconds())
         head = encoded.share_head(error.code, error.message, 0, 0)
-        return _framed(request, [head, encoded.endpoints(())], Pins(), worker)
+        refusal = _framed(request, [head, encoded.endpoints(())], Pins(), worker)
+        refusal.code = error.code
+        return refusal
     body, group, member = request.body, session.group, session.member
     renews = bool(getattr(body, "is_renew_ack", False))
     results: dict[Ident, Acknowledged] = {}
@@ -155,6 +157,9 @@ async def _answer(
 ) -> StreamedResponse:  # fmt: skip
     leaders = Leaders(worker)
     by_ident = {one.ident: one for one in found}
+    worker.counters.fetched_bytes += sum([one.size for one in found])
+    acquired = [last - first + 1 for one in found for first, last, *_ in one.ranges]
+    worker.counters.fetched_records += sum(acquired)
     by_topic: dict[bytes, list[Ident]] = {}
     for ident in dict.fromkeys([*by_ident, *results]):
         by_topic.setdefault(ident[0], []).append(ident)

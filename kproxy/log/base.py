@@ -134,6 +134,11 @@ class Log(Protocol):
     next_offset: int
     """Of the next envelope to be applied; set at a start, once the local copy was folded."""
 
+    @property
+    def waiting(self) -> int:
+        """How much was appended and is not settled, as the log counts it."""
+        ...
+
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         """Put envelopes in line, in this order, behind all that were put there before."""
         ...

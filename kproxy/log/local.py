@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 
 import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
+from kproxy.counters import APPEND_S, Histogram
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket, cut
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
@@ -70,6 +72,7 @@ class LocalLog(Log):
         self._unsynced = False
         self._soon = False
         self._failed: Exception | None = None
+        self.append_seconds = Histogram(APPEND_S)
 
     @property
     def next_offset(self) -> int:
@@ -78,6 +81,11 @@ class LocalLog(Log):
     @next_offset.setter
     def next_offset(self, offset: int) -> None:
         self._applied = self._written = self._synced_through = offset
+
+    @property
+    def waiting(self) -> int:
+        """How many tickets wait for the next commit."""
+        return len(self._waiting)
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
@@ -206,7 +214,9 @@ class LocalLog(Log):
             if self._segments.end >= self._segment_bytes:
                 await self._roll()
             buffers, places, total = self._frame(batch)
+            began = monotonic()
             await self._write(buffers, total, self._written + len(batch))
+            self.append_seconds.observe(monotonic() - began)
         except OSError as error:
             self._not_written(tickets, error)
             return

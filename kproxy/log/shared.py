@@ -119,6 +119,16 @@ class SharedLog(Log):
         self._applied = offset
         self._sequencer = Sequencer(self._link.writer, offset)
 
+    @property
+    def lag(self) -> int:
+        """How many records of the log, as far as its end was seen, are not applied."""
+        return max(0, self._end_before - self._applied)
+
+    @property
+    def waiting(self) -> int:
+        """How many appended envelopes are not settled."""
+        return len(self._tickets)
+
     # -- appending
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:

@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import anyio
 import structlog
 
+from kproxy.counters import TIMED_EVERY, WAITED
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
@@ -57,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begun = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._admitted = False
+        self._waited = [0.0]  # of the exclusive request: seconds in long polls
         self._room: memoryview | None = None  # of the frame under way
         self._drained: asyncio.Future[None] | None = None  # while the client does not read
 
@@ -72,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._counters.connections += 1
         self._admitted = self._limiter.register(self)
         if not self._admitted:
+            self._counters.connections_ended["connection_refused"] += 1
             self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -118,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def run(self) -> None:
         """Answer the exclusive requests, for as long as the connection lasts."""
+        WAITED.set(self._waited)
         with self._scope:
             while not self._pipeline.closed:
                 await self._begun.wait()
@@ -143,15 +147,22 @@ class Connection(asyncio.BufferedProtocol):
             idle=self._pipeline.idle, inside_frame=self._pipeline.inside_frame,
         )  # fmt: skip
         if event is not None:
+            self._counters.connections_ended[event] += 1
             (_log.debug if event == "connection_idle" else _log.warning)(event, peer=self._peer)
             self.abort()
 
     # -- what the pipeline has done
 
     def accept(self, frame: Frame) -> Accepted:
-        self._counters.requests += 1
-        self._counters.request_bytes += len(frame)
-        return accept(self._worker, frame, self._host, self._next_request)
+        counters = self._counters
+        counters.requests += 1
+        counters.request_bytes += len(frame)
+        if counters.requests % TIMED_EVERY:
+            return accept(self._worker, frame, self._host, self._next_request)
+        began = self._monotonic()
+        accepted = accept(self._worker, frame, self._host, self._next_request)
+        accepted.began = began
+        return accepted
 
     def begin(self, request: PipelinedRequest) -> None:
         self._exclusive = cast(Accepted, request)
@@ -186,8 +197,10 @@ class Connection(asyncio.BufferedProtocol):
     def report(self, error: Exception) -> None:
         """A peer's fault is one line in the log, one of ours a trace."""
         if isinstance(error, Malformed):
+            self._counters.connections_ended["request_refused"] += 1
             _log.warning("request_refused", peer=self._peer, reason=str(error))
         else:
+            self._counters.connections_ended["request_failed"] += 1
             _log.error("request_failed", peer=self._peer, exc_info=error)
 
     # -- answering an exclusive request
@@ -196,7 +209,11 @@ class Connection(asyncio.BufferedProtocol):
         self._check_here()
         request, self._exclusive = self._exclusive, None
         assert request is not None
+        began, self._waited[0] = self._monotonic(), 0.0
         response = await answer(self._worker, request)
+        timed = self._counters.request_seconds.get(request.header.api_key)
+        if timed is not None:
+            timed.observe(self._monotonic() - began - self._waited[0])
         if isinstance(response, StreamedResponse):
             await self._send_streamed(response)
         elif response:

@@ -4,7 +4,7 @@ What ApiVersions advertises is derived from the table. Produce is named from ver
 2 are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from mmap import mmap
@@ -84,6 +84,7 @@ async def _versions(worker: Worker, request: Request) -> Body:
 
 
 _PRODUCE = int(ApiKey.PRODUCE)
+_ERROR_PARTS, _ERROR_DEPTH = 4, 1  # of an answer that are looked at for an error
 _APIS = (
     Api(key=ApiKey.PRODUCE, low=0, high=13, handle=produce.handle),
     Api(key=ApiKey.FETCH, low=4, high=18, handle=fetch.handle),
@@ -159,7 +160,10 @@ class Accepted:
     It is the pipeline's `PipelinedRequest`.
     """
 
-    __slots__ = ("api", "call", "frame", "header", "host", "next_request", "settled", "size")
+    __slots__ = (
+        "api", "began", "call", "frame", "header", "host", "next_request", "settled", "size",
+        "worker",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -181,6 +185,8 @@ class Accepted:
         self.host = host
         self.next_request = next_request
         self.settled = False
+        self.began = 0.0  # when, if it is timed
+        self.worker: Worker | None = None  # of a Produce, where it is counted
 
     @property
     def exclusive(self) -> bool:
@@ -201,6 +207,11 @@ class Accepted:
             body = self.call.body()
         except KafkaError as error:
             raise Malformed(f"{error.code.name}: {error}") from error
+        if (worker := self.worker) is not None:
+            worker.counters.answer(_PRODUCE, self.call.code)
+            if self.began:
+                took = worker.clock.monotonic() - self.began
+                worker.counters.request_seconds[_PRODUCE].observe(took)
         return None if body is None else _framed(self.header, body)
 
 
@@ -228,7 +239,9 @@ def accept(worker: Worker, frame: Frame, host: str, next_request: NextRequestSig
             if not produce.is_long(body):
                 call = produce.append(worker, header.api_version, body)
                 if call is not None:
-                    return Accepted(header, len(frame), call=call)
+                    accepted = Accepted(header, len(frame), call=call)
+                    accepted.worker = worker
+                    return accepted
     else:
         frame = frame if isinstance(frame, mmap) else bytes(frame)
     return Accepted(header, len(frame), api=api, frame=frame, host=host, next_request=next_request)
@@ -255,6 +268,7 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Stre
         return _too_new(header)
     with ResponseBudget(worker.answer_memory) as budget:
         body = await _handled(worker, api, accepted, budget)
+        worker.counters.answer(int(api.key), error_in(body))
         if isinstance(body, Mapping):
             await _weigh(worker, budget, body)
             key, version, correlation_id = header[:3]
@@ -329,6 +343,31 @@ async def _weigh(worker: Worker, budget: ResponseBudget, values: Mapping[str, An
     if weight > large_requests.ANSWER_WEIGHT:
         most = worker.config.answer_bytes_buffered_max
         await budget.step(await large_requests.aside(large_requests.weight, values, most))
+
+
+def error_in(body: Body) -> int:
+    """The first error code that an answer has, among its first few parts; 0 where it has none.
+
+    Of a body that is encoded already nothing is known.
+    """
+    if isinstance(body, StreamedResponse):
+        return body.code
+    if not isinstance(body, Mapping):
+        return 0
+    code = body.get("error_code", 0)
+    return int(code) if code else _error_among(body.values(), _ERROR_DEPTH)
+
+
+def _error_among(values: Iterable[Any], depth: int) -> int:
+    for value in values:
+        if isinstance(value, list | tuple):
+            for part in value[:_ERROR_PARTS]:
+                if isinstance(part, Mapping):
+                    if code := part.get("error_code", 0):
+                        return int(code)
+                    if depth and (code := _error_among(part.values(), depth - 1)):
+                        return code
+    return 0
 
 
 def _framed(header: RequestHeader, body: bytes | bytearray) -> bytes:

@@ -52,6 +52,8 @@ class Retention(DueIndexScanner):
         now = self._now_ms()
         late = rows.retention_due_key(now + queue_settings.LOOK_AGAIN_MS, *_LAST)
         due, more = self._next_due(rows.retention_due_key(now, *_LAST), late)
+        filed_ms = rows.retention_due_of(due[0])[0] if due else 0
+        self._shard.retention_overdue_ms = max(0, now - filed_ms) if filed_ms else 0
         # A setting that changes meanwhile files its partitions under 0 again: that stays.
         changed: dict[bytes, bytes | None] = {
             key: None for key in due if not rows.retention_due_of(key)[0]

@@ -101,6 +101,7 @@ class DataLink:
         self._reader = LogReader(upstream, self._was_read, self._lost, clock)
         self._admin = AdminClient(upstream.settings())
         self.writer = self._appender.writer
+        self.append_seconds = self._appender.append_seconds
         self.next_counter: Callable[[], int] = self._appender.next_counter
         self.send: Callable[[int, Envelope], None] = self._appender.send
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any, Protocol
 
 import structlog
@@ -15,6 +16,7 @@ from anyio import to_thread
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, Producer
 
+from kproxy.counters import APPEND_S, TIMED_EVERY, Histogram
 from kproxy.errors import Code, KafkaError
 from kproxy.upstream.native_producer import Header, NativeProducer, Reported, Reports, library
 from kproxy.upstream.settings import Upstream
@@ -134,6 +136,8 @@ class Appender:
         self._tags = itertools.count(1)
         self.next_counter: Callable[[], int] = self._tags.__next__
         self._in_flight: dict[int, int] = {}  # counter -> partition
+        self._timed: dict[int, float] = {}  # when some of them were sent, by counter
+        self.append_seconds = Histogram(APPEND_S)
         self._callbacks: dict[int, Callable[[], None]] = {}  # by tag
         self._ending: set[asyncio.Task[None]] = set()
         self._sending = self._new()
@@ -163,6 +167,8 @@ class Appender:
                 raise KafkaError(Code.MESSAGE_TOO_LARGE, cause.str()) from None
             raise KafkaError(Code.REQUEST_TIMED_OUT, cause.str()) from None
         self._in_flight[counter] = partition
+        if not counter % TIMED_EVERY:
+            self._timed[counter] = monotonic()
 
     def publish(
         self, topic: str, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
@@ -186,6 +192,8 @@ class Appender:
             partition = self._in_flight.pop(tag, None)
             if partition is not None:
                 reports.append((partition, tag, offset))
+                if tag in self._timed:
+                    self.append_seconds.observe(monotonic() - self._timed.pop(tag))
             else:
                 done = self._callbacks.pop(tag, None)
                 if done is not None and offset is not None:

@@ -1,5 +1,6 @@
 """The cluster's address, and the settings of each librdkafka client."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,11 @@ class Connectivity:
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self.lost = False
+        self.errors: Counter[str] = Counter()  # by the error's name
 
     def on_error(self, error: UpstreamError) -> None:
         """librdkafka's `error_cb`; may come from any thread."""
+        self.errors[error.name()] += 1
         if error.code() == UpstreamError._ALL_BROKERS_DOWN and not self.lost:
             self.lost = True
             _log.error(

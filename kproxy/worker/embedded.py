@@ -8,6 +8,7 @@ from anyio import to_thread
 
 from kproxy.config import Config
 from kproxy.errors import CannotStart
+from kproxy.log.local import LocalLog
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster_view import DirectoryUpgrades, SingleNode, open_identity
 from kproxy.protocol.responses import Broker
@@ -17,6 +18,7 @@ from kproxy.shard.retention import Retention
 from kproxy.shard.shard import open_local
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog
+from kproxy.worker.standing import OneShardStanding
 from kproxy.worker.worker import OneShard, Worker
 
 NODE_ID = 1
@@ -39,6 +41,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
             async with anyio.create_task_group() as housekeeping:
                 housekeeping.start_soon(Housekeeper(shard, config).run)
                 lookup = StateLookup(shard.state)
+                assert isinstance(shard.log, LocalLog)
                 worker = Worker(
                     config=config,
                     cluster=SingleNode(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
@@ -46,6 +49,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     lookup=lookup,
                     level=level,
                     upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
+                    standing=OneShardStanding(shard, shard.log.append_seconds),
                 )
                 housekeeping.start_soon(worker.groups.run)
                 housekeeping.start_soon(worker.transactions.run)

@@ -10,7 +10,7 @@ import anyio
 from anyio import to_thread
 
 from kproxy.config import Config
-from kproxy.counters import Counters
+from kproxy.counters import WAITED, Counters
 from kproxy.delays.delays import Delays
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
@@ -35,6 +35,7 @@ from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import QueueId
+from kproxy.worker.standing import Standing
 
 _READ_BYTES = 256 << 10
 
@@ -165,8 +166,10 @@ class Worker:
         level: Level | None = None,
         upgrades: Upgrades | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        standing: Standing | None = None,
     ) -> None:
         self.config = config
+        self.standing = standing
         self.level = level or Level()
         self.upgrades = upgrades or Newest()
         self.cluster = cluster
@@ -220,11 +223,19 @@ class Worker:
     async def long_poll(self, event: anyio.Event, seconds: float) -> None:
         """Wait for an event, for so long, or until the worker stops."""
         self._long_polls.add(event)
+        waited, began = WAITED.get(), self.clock.monotonic()
         try:
             with anyio.move_on_after(seconds):
                 await event.wait()
         finally:
             self._long_polls.discard(event)
+            if waited is not None:
+                waited[0] += self.clock.monotonic() - began
+
+    @property
+    def long_polls(self) -> int:
+        """How many requests wait for records."""
+        return len(self._long_polls)
 
     async def encoded(
         self, budget: ResponseBudget, encode: Callable[[*Args], Encoded], *args: *Args

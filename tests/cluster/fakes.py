@@ -9,6 +9,7 @@ from kproxy.cluster.announcer import ClusterContext
 from kproxy.cluster.catalogue_cache import CatalogueCache
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.shard_owner import ShardOwner
+from kproxy.counters import Counters
 from kproxy.metadata.levels import Level
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.envelope import Envelope
@@ -89,6 +90,7 @@ class Member:
         self.command_router = CommandRouter(voice, now_ms)
         self.site: Any = SimpleNamespace(
             link=self.link, command_router=self.command_router, announce=lambda shard, claim: None,
+            counters=Counters(),
             level=Level(),
         )  # fmt: skip
 
