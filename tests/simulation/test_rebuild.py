@@ -21,6 +21,7 @@ from kproxy.shard.copier import Live, copy_of
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import group_rows, rows, snapshot, transaction_rows
 from kproxy.virtual import state as state_module
+from kproxy.virtual.carried import ALONE, SEVERAL
 from kproxy.virtual.commands import Compact
 from kproxy.virtual.counts import counted
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
@@ -42,7 +43,7 @@ SEEDS = 1000
 STEPS = 120
 SEGMENT = 8  # envelopes
 SHARD, SHARDS = ShardId(1), 3
-_ALSO = (Kind.MARKER, Kind.FORWARD)  # carry a batch, and more
+_ALSO = (*ALONE, *SEVERAL)  # carry a batch, and more
 OF_QUEUES = b"kflASCMW"
 """Kinds of rows that a deleted queue leaves to be swept."""
 
