@@ -12,7 +12,7 @@ once: a shard that took a part of the later one would refuse the earlier one's.
 import random
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import structlog
@@ -20,17 +20,17 @@ from anyio import CapacityLimiter, to_thread
 
 from kproxy.config import Config
 from kproxy.counters import Counters
-from kproxy.errors import Code, KafkaError
+from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.routes.cutting import Cutter, Gathered, Parts
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.shard.appends import Asks, outcome_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Cut, Ship, Trim
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.route_rows import Epoch, Route, route_in
 from kproxy.virtual.rows import Partition
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -46,16 +46,6 @@ _SHIP_S = 30.0
 _SAY_AGAIN_S = 60.0
 _READERS = 2
 _salts = random.Random()
-
-
-class Asks(Protocol):
-    """The way to the logs of all shards."""
-
-    shards: int
-
-    def ask(self, index: int, envelope: Envelope) -> Ticket:
-        """Append a command to a shard's log: settled with what its owner's fold decides."""
-        ...
 
 
 class Shared:
@@ -259,7 +249,7 @@ class Passage:
         through = after if through is None else through
         queues = self._made
         cut = Cut(self.source, self.definer, after, through, parts, queues)
-        outcome = await _outcome(self._shard.append([cut.envelope()]))
+        outcome = await outcome_of(self._shard.append([cut.envelope()]))
         if outcome.code:
             return Code(outcome.code)
         self._made -= queues
@@ -298,7 +288,7 @@ class Passage:
         tickets = [(index, one, ask(index, _again(one))) for index, one in ships]
         left = []
         for index, one, ticket in tickets:
-            outcome = await _outcome(ticket)
+            outcome = await outcome_of(ticket)
             if outcome.code:
                 left.append((index, one))
                 reason = Code(outcome.code).name
@@ -327,7 +317,7 @@ class Passage:
         if start is None or start <= row.log_start:
             return True
         trim = Trim(*self.source, start, self._shared.clock.now_ms())
-        return not (await _outcome(self._shard.append([trim.envelope()]))).code
+        return not (await outcome_of(self._shard.append([trim.envelope()]))).code
 
 
 def _next(route: Route, row: Partition) -> _Stretch | None:
@@ -354,12 +344,3 @@ def _again(one: Envelope) -> Envelope:
     return Envelope(
         one.kind, one.queue_id, one.partition, number=one.number, time_ms=one.time_ms, body=one.body
     )
-
-
-async def _outcome(ticket: Ticket) -> Outcome:
-    """A ticket's only outcome; its error is one with that code."""
-    try:
-        (outcome,) = await ticket.wait()
-    except KafkaError as error:
-        return Outcome(error.code or Code.UNKNOWN_SERVER_ERROR)
-    return outcome

@@ -19,7 +19,8 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pace import scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
-from kproxy.routes.passage import Asks, Passage, Shared
+from kproxy.routes.passage import Passage, Shared
+from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
 from kproxy.virtual.route_rows import decode_landed, landed_of, route_of, routes_range

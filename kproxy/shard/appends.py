@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Protocol
 
 from kproxy.errors import KafkaError
 from kproxy.log.base import Ticket
@@ -88,6 +89,21 @@ async def outcomes_of(tickets: Iterable[Ticket]) -> list[Outcome]:
         except KafkaError as error:
             outcomes.append(Outcome(error.code, message=error.message))
     return outcomes
+
+
+async def outcome_of(ticket: Ticket) -> Outcome:
+    """The outcome of a ticket of one envelope; an error is one with its code."""
+    return (await outcomes_of([ticket]))[0]
+
+
+class Asks(Protocol):
+    """The way to the logs of all shards."""
+
+    shards: int
+
+    def ask(self, index: int, envelope: Envelope) -> Ticket:
+        """Append a command to a shard's log: settled with what its owner's fold decides."""
+        ...
 
 
 async def append(shard: Shard, envelope: Envelope) -> Outcome:

@@ -11,11 +11,10 @@ from itertools import islice
 import anyio
 from anyio import to_thread
 
-from kproxy.errors import Code, KafkaError
-from kproxy.log.base import Ticket
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.queue_settings import settings_of
+from kproxy.shard.appends import outcome_of
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_batches import (
     BATCH_BYTES,
@@ -300,7 +299,7 @@ class Sender:
             return True
         aim = AimForward(*key, target.key, -1 if aimed is None else aimed.log_offset)
         self._aims.add(key)
-        if (await _outcome(self._shard.append([aim.envelope()]))).code:
+        if (await outcome_of(self._shard.append([aim.envelope()]))).code:
             return False
         self._aims.discard(key)
         return True
@@ -337,7 +336,7 @@ class Sender:
         )  # fmt: skip
         shards = shared.routes.shards
         index = shard_of(target.queue.name, shards, target.partition) if shards > 1 else 0
-        return await _outcome(shared.routes.ask(index, asked.envelope()))
+        return await outcome_of(shared.routes.ask(index, asked.envelope()))
 
     def _paid(self, owed: Owed) -> None:
         left = self._owed.get(owed.group, 0) - owed.records
@@ -351,7 +350,7 @@ class Sender:
         runs = list(islice(stream.runs, count))
         for some in slices(runs, _SETTLED_MAX):
             settle: Envelope = SettleForward([run.place for run in some]).envelope()
-            if (await _outcome(self._shard.append([settle]))).code:
+            if (await outcome_of(self._shard.append([settle]))).code:
                 return False
             for run in some:
                 stream.runs.popleft()
@@ -372,12 +371,3 @@ def _advance(stream: _Stream, taken: Position) -> int:
         if run.place == taken[:2]:
             stream.runs[count] = run._replace(first=max(run.first, taken.offset + 1))
     return count
-
-
-async def _outcome(ticket: Ticket) -> Outcome:
-    """A ticket's only outcome; its error is one with that code."""
-    try:
-        (outcome,) = await ticket.wait()
-    except KafkaError as error:
-        return Outcome(error.code or Code.UNKNOWN_SERVER_ERROR)
-    return outcome

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 from anyio import CapacityLimiter
@@ -17,7 +17,7 @@ from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.queue_settings import settings_of
-from kproxy.virtual.envelope import Envelope
+from kproxy.shard.appends import Asks
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -104,16 +104,6 @@ class Targets:
 
 def takes(queue: Queue) -> bool:
     return settings_of(queue.configs).takes_dead_letters
-
-
-class Asks(Protocol):
-    """The way to the logs of all shards."""
-
-    shards: int
-
-    def ask(self, index: int, envelope: Envelope) -> Ticket:
-        """Append a command to a shard's log: settled with what its owner's fold decides."""
-        ...
 
 
 class Shared:

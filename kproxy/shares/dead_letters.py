@@ -26,9 +26,10 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_sender import Sender
-from kproxy.shares.dead_letter_targets import Asks, Shared, Targets
+from kproxy.shares.dead_letter_targets import Shared, Targets
 
 OWED_MAX = 10_000
 """Records of a group in a shard that wait; what comes on top is archived without."""

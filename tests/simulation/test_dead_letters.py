@@ -7,9 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
+from kproxy.shard.appends import outcome_of
 from kproxy.shares import dead_letter_batches, dead_letter_sender
 from kproxy.shares.dead_letter_batches import plan
-from kproxy.shares.dead_letter_sender import Sender, _advance, _outcome, _Stream
+from kproxy.shares.dead_letter_sender import Sender, _advance, _Stream
 from kproxy.shares.dead_letter_targets import Target
 from kproxy.virtual import share_rows
 from kproxy.virtual.commands import Forward, SettleForward
@@ -124,7 +125,7 @@ def _two_under_way(patch: pytest.MonkeyPatch) -> None:
         ticket = routes.ask(index, asked.envelope())
 
         async def settle() -> None:
-            if not (await _outcome(ticket)).code and places:
+            if not (await outcome_of(ticket)).code and places:
                 self._shard.append([SettleForward(places).envelope()])
 
         routes.world.tasks.start_soon(settle)
