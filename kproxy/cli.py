@@ -20,6 +20,8 @@ from kproxy.printable import printable
 from kproxy.server.descriptors import raise_limit
 from kproxy.server.listener import serve
 from kproxy.supervisor import Supervisor, instructed
+from kproxy.tools.backup import backup_command, restore_command
+from kproxy.tools.check import check_command
 from kproxy.tools.commands import COMMANDS
 from kproxy.tools.drain import drain_command
 from kproxy.tools.locate import health, locate
@@ -109,7 +111,8 @@ def locate_command(queue: str, partition: int, config_file: Path | None, **flags
     click.echo(printable(locate(_loaded(config_file, flags), queue, partition)))
 
 
-for _command in (*COMMANDS, upgrade_command, drain_command):
+_OPERATIONS = (upgrade_command, drain_command, backup_command, restore_command, check_command)
+for _command in (*COMMANDS, *_OPERATIONS):
     cli.add_command(_command)
 
 

@@ -143,6 +143,24 @@ def open_identity(directory: Path) -> tuple[str, Level]:
     return str(values["cluster_id"]), Level(_level_of(values))
 
 
+def identity(directory: Path) -> dict[str, Any]:
+    """What `meta.json` of a data directory says. Raises OSError, ValueError."""
+    values = _read_identity(directory / "meta.json")
+    if values is None:
+        raise ValueError("it is not there: this is no data directory")
+    return values
+
+
+def raise_level(directory: Path, level: int) -> Level:
+    """Let an embedded data directory have this level at least. Raises OSError, ValueError."""
+    values = identity(directory)
+    known = _level_of(values)
+    if known < level:
+        path = directory / "meta.json"
+        _write_identity(path, str(values["cluster_id"]), 1, kafka=False, level=level)
+    return Level(max(known, level))
+
+
 class DirectoryUpgrades:
     """`Upgrades` of an embedded data directory: its format is what says the level."""
 

@@ -22,6 +22,8 @@ ROUTES_FROM = 6
 """Queues may pass records on to others."""
 DELAYS_FROM = 6
 """Records may wait until they are due."""
+RESTORES_FROM = 6
+"""A data directory may come from a backup."""
 FEATURE = "kproxy.level"
 
 

@@ -21,6 +21,7 @@ from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.loop.pulse import pulse
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
+from kproxy.store.backups import ON_KAFKA
 from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import LogFailed
@@ -132,7 +133,8 @@ class Server:
                 cluster_id=worker.cluster.cluster_id, node_id=me.node_id,
             )  # fmt: skip
             task_status.started(self.port)
-            async with admin_socket(config.data_dir, {"drain": self._drain_asked}):
+            commands = {"drain": self._drain_asked, "backup": self._backup_asked}
+            async with admin_socket(config.data_dir, commands):
                 await self._ending.wait()
                 await self._hand_over(worker)
             _log.info("stopping", connections=len(self._connections))
@@ -160,6 +162,16 @@ class Server:
         self._told = lambda left: asked.report(shards=left)
         self._ending.set()
         await self._left.wait()
+        return {}
+
+    async def _backup_asked(self, asked: Asked) -> dict[str, Any]:
+        """What is staged is kept until who asked has it, or is gone."""
+        assert self._worker is not None
+        if self._worker.staging is None:
+            raise CannotStart(ON_KAFKA)
+        async with self._worker.staging.staged() as staged:
+            asked.report(**staged)
+            await asked.gone()
         return {}
 
     async def _wait_for_others(self, worker: Worker) -> None:

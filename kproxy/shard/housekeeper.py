@@ -160,6 +160,8 @@ class Housekeeper:
         segments, pace = self._shard.segments, Pace()
         for segment in dead:
             await pace.step()
+            if self._shard.staging:
+                return
             if segment >= self._shard.durable_through[1]:
                 continue
             freed = segments.drop(segment)

@@ -67,6 +67,7 @@ class Shard:
         # Of the rows, and of those on disk.
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
+        self.staging = False  # a backup takes its files: none of the log's is to be deleted
         self._failed: Exception | None = None
         self.uncompacted: set[PartitionKey] = set()
         """Partitions of compacted queues that have something new, as far as it is known."""
@@ -295,6 +296,21 @@ class Shard:
         """The rows stand for all before this log offset from now on, after a rebuild."""
         end = (self.segments.active, self.segments.end)
         self._write(self._checkpoint(next_offset, end, last))
+
+    def skip_to(self, log_offset: int, envelope: Envelope) -> None:
+        """Go on at this log offset, in a segment of its own, with this envelope. Blocks.
+
+        For a log that nobody serves, and that has all before in its rows. Raises LogFailed,
+        OSError.
+        """
+        segments = self.segments
+        segments.sync()
+        segments.start(log_offset)
+        self.applied_through = self.applied_through.moved(log_offset, log_offset, 0)
+        buffers, places, total = segments.frame(log_offset, [envelope], log_offset)
+        segments.write(buffers, total, True)
+        self._deliver(log_offset, [envelope], places, (segments.active, segments.end))
+        segments.is_synced(log_offset + 1, segments.active, segments.end)
 
     def close(self) -> None:
         """Flush the rows and close the files; the log must have been closed before.

@@ -43,6 +43,9 @@ class FrameReader:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
         if isinstance(self._data, mmap.mmap):
             self._data.close()
@@ -65,6 +68,12 @@ class FrameReader:
         envelope = envelopes.decode(content, 8)
         location = LogLocation(self._segment, position + BODY_AT, len(envelope.body))
         return log_offset, envelope, location, after
+
+    def part(self, position: int, length: int) -> bytes | None:
+        """These bytes; None where the file ends before."""
+        if position + length > self._size:
+            return None
+        return self._data[position : position + length]
 
     def frames(self, position: int) -> Iterator[Frame]:
         """The sound frames from `position` on, up to the first that is not."""

@@ -187,6 +187,10 @@ class RocksKv:
         self._behind = {}
         self._kept = None
 
+    def tables(self) -> frozenset[str]:
+        """The names of the files that have what is on disk."""
+        return frozenset(str(one["name"]).lstrip("/") for one in self._db.live_files())
+
     def unflushed_bytes(self) -> int:
         return self._number("cur-size-active-mem-table")
 

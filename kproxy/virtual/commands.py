@@ -23,6 +23,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
+from kproxy.virtual.restore_commands import Restored
 from kproxy.virtual.route_commands import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import NOT_COMPACTED, Compaction
@@ -87,6 +88,7 @@ __all__ = [
     "NoteShareQueues",
     "QueueReady",
     "Replace",
+    "Restored",
     "SetShares",
     "SettleForward",
     "Ship",
@@ -397,7 +399,9 @@ _REFUSED = b"\1"
 
 
 @of_kind(
-    Kind.QUEUE_READY, DiskUse.ALWAYS, one,
+    Kind.QUEUE_READY,
+    DiskUse.ALWAYS,
+    one,
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
 )
 class QueueReady(NamedTuple):

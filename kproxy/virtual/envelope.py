@@ -70,6 +70,7 @@ class Kind(IntEnum):
     FORGET_LANDED = 48
     LATER = 49
     DUE = 50
+    RESTORED = 60
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

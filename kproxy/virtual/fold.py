@@ -150,6 +150,7 @@ class Fold:
             Kind.COMPLETE: transactions.complete,
             Kind.TRANSACTION_COMMIT: participants.commit,
             Kind.EXPIRE_TRANSACTION: transactions.expire,
+            Kind.RESTORED: transactions.restored,
             Kind.SHARE_SET: shares.set,
             Kind.SHARE: shares.change,
             Kind.SHARE_QUEUES: shares.note_queues,

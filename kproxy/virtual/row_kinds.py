@@ -87,6 +87,7 @@ class RowKind(_Kind):
     FORWARD_TARGET = b"W", "published"  # to which partition a source's dead letters go
     ROUTE = b"P", "published", "index"  # how far a partition's records were passed on, by definer
     ROUTE_DEFINITION = b"X", "published"  # a route from a queue, by name, in its home shard
+    RESTORED = b"9", "published"  # the log offset at which the log goes on after a restore
     LANDED = b"V", "published"  # what a shard has taken of what a partition passes on
     WAITING = b"Y"  # a batch that waits until it is due, by time
     DELAY = b"Z", "published"  # how much waits for a partition

@@ -10,6 +10,8 @@ from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
+from kproxy.virtual.restore_commands import Restored
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import (
     ASKS_ONLY,
@@ -34,6 +36,7 @@ from kproxy.virtual.types import ShardId
 
 PARTICIPANTS_MAX = 100_000
 """Partitions and groups in one transaction."""
+_ROWS_AT_ONCE = 500
 _EMPTY, _ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 _COMPLETE = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
 _PREPARE = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
@@ -49,6 +52,7 @@ class TransactionFold:
         self._shard = shard
         self._shards = shards
         self._participants = participants
+        self._restored_at: int | None = None  # not looked at yet
 
     def _row(self, transactional_id: str) -> Transaction | None:
         data = self._state.get(transaction_rows.transaction_key(transactional_id))
@@ -67,6 +71,31 @@ class TransactionFold:
         """Unique for ever: no two commands share shard and log offset."""
         return log_offset * self._shards + self._shard
 
+    # -- after a restore
+
+    def restored(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """All that is open is aborted. `_is_lost` says what becomes of producer ids."""
+        time_ms = Restored.decode(envelope).time_ms
+        self._restored_at = log_offset
+        restored = transaction_rows.encode_restored(log_offset)
+        self._state.put(transaction_rows.RESTORED_KEY, restored)
+        start, end = RowKind.TRANSACTION.range()
+        while found := self._state.some(start, end, _ROWS_AT_ONCE):
+            for key, data in found:
+                row = decode_transaction(data)
+                if row.state == _ONGOING:
+                    name = transaction_rows.id_of_transaction(key)
+                    self._put(name, row, self._fenced(log_offset, row, time_ms))
+            start = found[-1][0] + b"\0"
+        return Outcome(Code.NONE, log_offset)
+
+    def _is_lost(self, row: Transaction) -> bool:
+        """Whether more epochs of this producer id may have been given out than are known here."""
+        if self._restored_at is None:
+            data = self._state.get(transaction_rows.RESTORED_KEY)
+            self._restored_at = 0 if data is None else transaction_rows.decode_restored(data)
+        return row.producer_id < self._restored_at * self._shards
+
     # -- who may write
 
     def init(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -83,7 +112,8 @@ class TransactionFold:
             return Outcome(Code.NONE, made.producer_id, epoch=made.epoch)
         expects = expected_id >= 0
         over_rotation = expected_id == row.previous_producer_id and expected_epoch >= EPOCH_LAST
-        if expects and expected_id != row.producer_id and not over_rotation:
+        lost = self._is_lost(row)
+        if expects and (lost or (expected_id != row.producer_id and not over_rotation)):
             return Outcome(Code.PRODUCER_FENCED)
         if row.state.is_ending:
             return Outcome(Code.CONCURRENT_TRANSACTIONS)
@@ -93,7 +123,12 @@ class TransactionFold:
         after = row._replace(
             timeout_ms=timeout_ms, state=_EMPTY, start_ms=-1, update_ms=time_ms, participants=0
         )
-        if row.epoch >= EPOCH_LAST and (not expects or expected_epoch == row.epoch):
+        if lost:
+            new_id = self._new_producer_id(log_offset)
+            after = after._replace(
+                producer_id=new_id, previous_producer_id=-1, epoch=0, last_epoch=-1
+            )
+        elif row.epoch >= EPOCH_LAST and (not expects or expected_epoch == row.epoch):
             after = after._replace(
                 producer_id=self._new_producer_id(log_offset),
                 previous_producer_id=row.producer_id,
@@ -127,7 +162,7 @@ class TransactionFold:
         row = self._row(asked.transactional_id)
         if row is None or row.producer_id != asked.producer_id:
             return Outcome(Code.INVALID_PRODUCER_ID_MAPPING)
-        if row.epoch != asked.epoch:
+        if row.epoch != asked.epoch or self._is_lost(row):
             return Outcome(Code.PRODUCER_FENCED)
         if row.state.is_ending:
             return Outcome(Code.CONCURRENT_TRANSACTIONS)
@@ -204,6 +239,8 @@ class TransactionFold:
         if row is None:
             return Outcome(Code.INVALID_PRODUCER_ID_MAPPING)
         code = self._end_fault(asked, row)
+        if asked.producer_id == row.producer_id and self._is_lost(row):
+            code = Code.PRODUCER_FENCED
         if code is not None:
             return Outcome(code, row.producer_id, epoch=row.epoch)
         if row.state == _ONGOING:

@@ -110,6 +110,18 @@ def transaction_key(transactional_id: str) -> bytes:
     return RowKind.TRANSACTION + transactional_id.encode()
 
 
+RESTORED_KEY = RowKind.RESTORED.letter
+
+
+def encode_restored(log_offset: int) -> bytes:
+    return _COUNT.pack(log_offset)
+
+
+def decode_restored(data: bytes) -> int:
+    (log_offset,) = _COUNT.unpack(data)
+    return int(log_offset)
+
+
 def id_of_transaction(key: bytes) -> str:
     return key[1:].decode()
 

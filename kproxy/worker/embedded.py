@@ -16,6 +16,8 @@ from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import open_local
+from kproxy.shard.staging import Staging, sweep
+from kproxy.store.backups import refuse_unfinished
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.worker.standing import OneShardStanding
@@ -31,7 +33,9 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
     Raises CannotStart; RowsFailed and LogFailed where the disk cannot be written any more.
     """
     try:
+        refuse_unfinished(config.data_dir)
         cluster_id, level = open_identity(config.data_dir)
+        await to_thread.run_sync(sweep, config.data_dir)
         shard = await to_thread.run_sync(open_local, config.data_dir / "shard-0", config, level)
     except (DamagedLog, RowsFailed, ValueError, OSError) as error:
         raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
@@ -39,7 +43,8 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shard.log.run)
             async with anyio.create_task_group() as housekeeping:
-                housekeeping.start_soon(Housekeeper(shard, config).run)
+                housekeeper = Housekeeper(shard, config)
+                housekeeping.start_soon(housekeeper.run)
                 lookup = StateLookup(shard.state)
                 assert isinstance(shard.log, LocalLog)
                 worker = Worker(
@@ -51,6 +56,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
                     standing=OneShardStanding(shard, shard.log.append_seconds),
                 )
+                worker.staging = Staging(config.data_dir, shard, housekeeper.flush)
                 housekeeping.start_soon(worker.groups.run)
                 housekeeping.start_soon(worker.transactions.run)
                 housekeeping.start_soon(worker.dead_letters.run)

@@ -28,6 +28,7 @@ from kproxy.protocol.codec import RequestHeader
 from kproxy.routes.passages import Passages
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
+from kproxy.shard.staging import Staging
 from kproxy.shares.dead_letters import DeadLetters
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
@@ -209,6 +210,7 @@ class Worker:
         )
         self.stopping = False
         self.draining = False
+        self.staging: Staging | None = None  # embedded: what a backup is made from
         self.hand_over: Callable[[Callable[[int], None]], Awaitable[None]] = _nothing_to_hand_over
         """Hand all shards to other workers, where there are any. It reports how many are left."""
         self._long_polls: set[anyio.Event] = set()

@@ -138,7 +138,7 @@ TRANSACTION_MISTAKES = [
     (complete_before_all_are_told, 30),
     (who_takes_a_shard_over_leaves_what_is_ending, 30),
     (only_shards_served_here_are_told_of_the_end, 10),
-    (requests_on_connections_given_up_count, 10),
+    (requests_on_connections_given_up_count, 40),
     (groups_are_not_told_of_the_end, 10),
     (what_is_open_for_too_long_stays_open, 10),
     (a_refused_part_is_taken, 10),

@@ -34,6 +34,7 @@ from kproxy.virtual.commands import (
     InitProducer,
     Marker,
     QueueReady,
+    Restored,
     TransactionCommit,
     Trim,
 )
@@ -147,6 +148,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      b"\1" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
      + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\0\4meta"),
     (ExpireTransaction("t", -1, 9), None, Kind.EXPIRE_TRANSACTION, (0, -1, 9), b"\1t"),
+    (Restored(9), None, Kind.RESTORED, (0, 0, 9), b""),
     (ExpireTransaction("", 7, 9), None, Kind.EXPIRE_TRANSACTION, (0, 7, 9), b"\1"),
     *share_cases.WRITTEN,
     *route_cases.WRITTEN,
@@ -194,7 +196,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
-        "FORGET_LANDED",
+        "FORGET_LANDED", "RESTORED",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
@@ -249,6 +251,7 @@ def story() -> list[Envelope]:
     )  # fmt: skip
     log += route_cases.story(len(log))
     log += delay_cases.story()
+    log += [Restored(9).envelope()]
     log += [DropTombstone(OTHER).envelope(), DeleteQueue(Q).envelope(), Foreign().envelope()]
     return log
 

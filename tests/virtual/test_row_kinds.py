@@ -23,7 +23,7 @@ ON_DISK = {
     "GROUP_CONFIG": b"E",
     "SHARE_PARTITION": b"S", "SHARE_STATES": b"C", "SHARE_QUEUE": b"R", "DEAD_LETTER": b"L",
     "FORWARDED": b"M", "FORWARD_TARGET": b"W",
-    "ROUTE": b"P", "ROUTE_DEFINITION": b"X", "LANDED": b"V",
+    "ROUTE": b"P", "ROUTE_DEFINITION": b"X", "LANDED": b"V", "RESTORED": b"9",
     "WAITING": b"Y", "DELAY": b"Z", "DELAY_DUE": b"0", "DELAY_ENTRY": b"1",
 }  # fmt: skip
 
@@ -43,7 +43,7 @@ def test_no_letter_has_two_meanings(kinds: type[RowKind] | type[CatalogueRow]) -
 
 
 def test_what_is_published_and_what_is_an_index() -> None:
-    assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguKzTBUJflAGONESCRLMWPXVZ"))
+    assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguKzTBUJflAGONESCRLMWPXVZ9"))
     assert bytes(sorted(INDEX_BYTES)) == bytes(sorted(b"cexyDIHLP0"))
 
 

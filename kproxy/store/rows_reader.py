@@ -1,0 +1,40 @@
+"""Rows of a directory that nobody writes, to be looked at."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rocksdict import AccessType, Options, Rdict
+
+from kproxy.store.rocks import RowsFailed
+
+
+class RowsReader:
+    """Reads rows as they are on disk, and changes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises RowsFailed."""
+        options = Options(raw_mode=True)
+        options.set_max_open_files(256)
+        try:
+            read_only = AccessType.read_only(error_if_log_file_exist=False)
+            self._db = Rdict(str(path), options, access_type=read_only)
+        except Exception as error:  # rocksdict raises nothing more precise
+            raise RowsFailed(f"the rows in {path} do not open: {error}") from error
+
+    def get(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._db.get(key)
+        return found
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < end. Raises RowsFailed where a table is damaged."""
+        try:
+            for key, value in self._db.items(from_key=start):
+                assert isinstance(key, bytes)
+                if key >= end:
+                    return
+                yield key, value
+        except Exception as error:  # as above
+            raise RowsFailed(str(error)) from error
+
+    def close(self) -> None:
+        self._db.close()
