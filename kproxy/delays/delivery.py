@@ -1,11 +1,13 @@
 """What becomes of batches that are due: planned on the loop, made on a thread."""
 
 from collections.abc import Sequence
-from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
-from kproxy.delays.splitting import cut
-from kproxy.protocol.batch import read_header, stamped
+from kproxy.delays.splitting import Piece, grouped
+from kproxy.protocol.batch import BatchHeader, read_header, stamped
+from kproxy.protocol.made_batches import batch_of_bodies
+from kproxy.protocol.records import bodies, unpacked
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands import Due
@@ -19,13 +21,19 @@ BATCHES_AT_ONCE = 200
 BYTES_AT_ONCE = 512 << 10
 READ_BYTES = 4 << 20
 """Of all partitions, in one turn."""
+UNPACKED_MAX = 8 << 20
+"""Of mixed batches, for one DUE; the first may have more."""
 
 
 class Plan(NamedTuple):
-    """Batches of one partition that are due, in the order in which they are: last offset, row."""
+    """Batches of one partition that are due, in the order in which they are: last offset, row.
+
+    `until_ms`: nothing else is due before.
+    """
 
     key: PartitionKey
     batches: list[tuple[int, Batch]]
+    until_ms: int
 
     @property
     def size(self) -> int:
@@ -36,49 +44,98 @@ def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int) -> Plan:
     """What is due of a partition of which nothing waits that was due before `from_ms`."""
     found: list[tuple[int, Batch]] = []
     size, aside = 0, hidden(key)
-    waiting = shard.state.kv.walk(*waiting_range(key, from_ms))
-    for row_key, _ in islice(waiting, BATCHES_AT_ONCE):
+    for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms)):
         due_ms, last_offset = waiting_of(row_key)
         if due_ms > now_ms:
             break
         batch = shard.state.batch_at(aside, last_offset)
         if batch is None:
             continue  # its queue is gone, and is being swept
-        if found and size + batch.length > BYTES_AT_ONCE:
-            break
-        found.append((last_offset, batch))
         size += batch.length
-    return Plan(key, found)
+        if found and (size > BYTES_AT_ONCE or len(found) >= BATCHES_AT_ONCE):
+            return Plan(key, found, due_ms)
+        found.append((last_offset, batch))
+    return Plan(key, found, now_ms)
 
 
 def make(
     segments: Segments, plans: Sequence[Plan], now_ms: int, look_ms: Sequence[int], most: int
 ) -> list[Envelope]:
-    """A DUE for each plan; where the next batch is mixed, it ends before it, or has it alone.
+    """A DUE for each plan, or for the beginning of it.
 
     `look_ms`: for each, when to look at its retention. `most`: bytes in one. On a thread. Raises
-    OSError, EOFError.
+    OSError, EOFError, Malformed, BadBatch.
     """
     return [
-        _due(segments, plan, now_ms, look, most) for plan, look in zip(plans, look_ms, strict=True)
+        _Delivery(segments, one, now_ms).envelope(look, most)
+        for one, look in zip(plans, look_ms, strict=True)
     ]
 
 
-def _due(segments: Segments, plan: Plan, now_ms: int, look_ms: int, most: int) -> Envelope:
-    removed: list[int] = []
-    now: list[bytes] = []
-    later: list[bytes] = []
-    for last_offset, batch in plan.batches:
-        data = memoryview(bytearray(batch.length))
-        segments.read_into(data, batch.segment, batch.position, True)
-        head = read_header(data)
-        if not head.is_log_append_time:
-            if removed:
+class _Part(NamedTuple):
+    """A batch that is due, or one record of a mixed one."""
+
+    due_ms: int
+    batch: memoryview | None
+    body: bytes
+    codec: int
+
+
+class _Delivery:
+    """Of one partition: what was due first comes first, whichever batches have it."""
+
+    def __init__(self, segments: Segments, planned: Plan, now_ms: int) -> None:
+        self._planned = planned
+        self._now_ms = now_ms
+        self._until_ms = planned.until_ms
+        self._removed: list[int] = []
+        self._parts: list[_Part] = []
+        self._mixed: list[tuple[BatchHeader, bytes]] = []
+        size = 0
+        for last_offset, batch in planned.batches:
+            if size > UNPACKED_MAX:
+                self._until_ms = batch.max_time_ms
                 break
-            ready, later = cut(head, bytes(data), now_ms, most)
-            return Due.envelope(
-                plan.key, [last_offset], [ready], later, time_ms=now_ms, look_ms=look_ms
-            )
-        removed.append(last_offset)
-        now.append(stamped(data, now_ms))
-    return Due.envelope(plan.key, removed, now, time_ms=now_ms, look_ms=look_ms)
+            data = memoryview(bytearray(batch.length))
+            segments.read_into(data, batch.segment, batch.position, True)
+            head = read_header(data)
+            self._removed.append(last_offset)
+            if head.is_log_append_time:
+                self._parts.append(_Part(batch.max_time_ms, data, b"", 0))
+            else:
+                records = unpacked(data)
+                size += len(records)
+                self._mixed.append((head, records))
+
+    def envelope(self, look_ms: int, most: int) -> Envelope:
+        left: list[Piece] = []
+        codec = 0
+        for head, records in self._mixed:
+            codec = codec or head.codec
+            for _, due_ms, _, body, _ in bodies(head, records, headers=False):
+                if due_ms <= self._until_ms:
+                    self._parts.append(_Part(due_ms, None, body, head.codec))
+                else:
+                    left.append((due_ms, body))
+        self._parts.sort(key=itemgetter(0))  # those of one time stay in their order
+        now = self._batches()
+        later = grouped(left, codec, self._planned.size, most - sum(map(len, now))) if left else []
+        return Due.envelope(
+            self._planned.key, self._removed, now, later, time_ms=self._now_ms, look_ms=look_ms
+        )
+
+    def _batches(self) -> list[bytes]:
+        """Batches as they came; what is between two of them is one."""
+        made: list[bytes] = []
+        run: list[_Part] = []
+        for part in (*self._parts, None):
+            if part is not None and part.batch is None:
+                run.append(part)
+                continue
+            if run:
+                records = [(one.body, self._now_ms) for one in run]
+                made.append(stamped(batch_of_bodies(records, run[0].codec), self._now_ms))
+                run = []
+            if part is not None and part.batch is not None:
+                made.append(stamped(part.batch, self._now_ms))
+        return made

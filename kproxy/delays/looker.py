@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.delays.delivery import READ_BYTES, Plan, make, plan
-from kproxy.errors import KafkaError
+from kproxy.errors import Code, KafkaError
 from kproxy.loop.clock import Clock
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
 from kproxy.shard.due_index import DueIndexScanner
@@ -39,6 +39,8 @@ _LOOK_S = 0.5
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _FRAME_BYTES = 70_000
 _NEVER_MS = 1 << 64
+_FAULTS = KafkaError, OSError, EOFError, ValueError
+_SETTLED = Code.NONE, Code.UNKNOWN_TOPIC_ID
 _AFTER = delay_rows.delay_due_key((1 << 64) - 1, (QueueId(b"\xff" * 16), (1 << 32) - 1))
 
 
@@ -94,7 +96,7 @@ class Looker(DueIndexScanner):
             try:
                 more = await self.scan_once()
                 wait_s = _AGAIN_S
-            except (KafkaError, OSError, EOFError) as error:
+            except _FAULTS as error:
                 _log.warning("delayed_wait", shard=self._shard.shard, reason=str(error))
                 self._retry()
                 await anyio.sleep(wait_s)
@@ -116,7 +118,7 @@ class Looker(DueIndexScanner):
             await self._news.wait()
 
     async def scan_once(self) -> bool:
-        """One turn; whether there may be more. Raises KafkaError, OSError, EOFError."""
+        """One turn; whether there may be more. Raises what is in `_FAULTS`."""
         now_ms = self._means.clock.now_ms()
         due, more = self._next_due(delay_rows.delay_due_key(now_ms + 1, _FIRST), _AFTER)
         stale: set[bytes] = set()
@@ -183,8 +185,10 @@ class Looker(DueIndexScanner):
         envelopes = await self._made(plans)
         if not self._serves:
             return
-        await self._shard.append(envelopes).wait()
-        for planned in plans:
+        outcomes = await self._shard.append(envelopes).wait()
+        for planned, outcome in zip(plans, outcomes, strict=True):
+            if outcome.code not in _SETTLED:
+                raise KafkaError(outcome.code)
             if self._means.settings(planned.key[0]).compacted:
                 self._shard.note_uncompacted(planned.key)
 

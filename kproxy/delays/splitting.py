@@ -17,7 +17,7 @@ from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, DelaySett
 from kproxy.metadata.setting import shown
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, dated, stamped
 from kproxy.protocol.made_batches import batch_of_bodies
-from kproxy.protocol.records import Body, bodies, unpacked
+from kproxy.protocol.records import Body, bodies
 
 GROUPS_MAX = 64
 """Batches that wait, of one batch."""
@@ -159,12 +159,3 @@ def _waiting(pieces: list[Piece], codec: int) -> bytes:
     first_ms, last_ms = pieces[0][0], pieces[-1][0]
     made = batch_of_bodies([(body, due_ms) for due_ms, body in pieces], codec)
     return stamped(made, first_ms) if first_ms == last_ms else dated(made, first_ms)
-
-
-def cut(head: BatchHeader, batch: bytes, now_ms: int, most: int) -> tuple[bytes, list[bytes]]:
-    """(what of a mixed batch is due, what waits on). Raises Malformed, BadBatch."""
-    found = bodies(head, unpacked(batch), headers=False)
-    ready = [(body, now_ms) for _, due_ms, _, body, _ in found if due_ms <= now_ms]
-    left = [(due_ms, body) for _, due_ms, _, body, _ in found if due_ms > now_ms]
-    now = stamped(batch_of_bodies(ready, head.codec), now_ms)
-    return now, grouped(left, head.codec, len(batch), most) if left else []

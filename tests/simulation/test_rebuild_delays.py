@@ -1,5 +1,5 @@
-"""As `test_rebuild`, with delays: batches wait, several of one envelope, are copied forward, and are
-due out of order, in part, late and twice, and wait on."""
+"""As `test_rebuild`, with delays: batches wait, several of one envelope, are copied forward, and
+are due out of order, in part, late and twice, and wait on."""
 
 import struct
 from collections.abc import Callable, Iterator

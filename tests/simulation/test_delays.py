@@ -1,0 +1,149 @@
+"""Seeded: delays as they are delivered, by workers whose clocks jump, over a log that fails."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproxy.delays import delays as delays_module
+from kproxy.delays import delivery, looker, splitting
+from kproxy.virtual import delay_fold, delay_rows, producers
+from kproxy.virtual.delay_rows import waiting_range
+from tests.simulation.delays import World
+
+SEEDS = 40
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is done on a thread, and little at once."""
+
+    async def run_sync(work: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
+        return work(*args)
+
+    monkeypatch.setattr(looker.to_thread, "run_sync", run_sync)
+    monkeypatch.setattr(delivery, "BATCHES_AT_ONCE", 4)
+    monkeypatch.setattr(splitting, "GROUPS_MAX", 6)
+    monkeypatch.setattr(splitting, "_FEWER", 2)
+
+
+@pytest.mark.parametrize("part", range(SEEDS // 10))
+async def test_each_is_seen_once_in_order_and_never_early(part: int) -> None:
+    seen = dict.fromkeys(("jumps", "takeovers", "retried", "split"), 0)
+    for seed in range(part * 10, part * 10 + 10):
+        world = World(seed)
+        await world.run()
+        for name in seen:
+            seen[name] += getattr(world, name)
+    assert min(seen.values()) > 3, seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(50))
+async def test_more_seeds(part: int) -> None:
+    for seed in range(1000 + part * 40, 1040 + part * 40):
+        await World(seed).run()
+
+
+def _due_before_its_time(patch: pytest.MonkeyPatch) -> None:
+    """Neither who looks nor the fold minds the time."""
+    plan = delivery.plan
+    patch.setattr(
+        looker, "plan", lambda shard, key, from_ms, now_ms: plan(shard, key, from_ms, now_ms + 99)
+    )
+    decode = delay_fold.Due.decode
+    patch.setattr(
+        delay_fold.Due, "decode",
+        staticmethod(lambda envelope: decode(envelope)._replace(time_ms=1 << 62)),
+    )  # fmt: skip
+
+
+def _due_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(delay_fold, "remove_waiting", lambda *removed: None)
+
+
+def _in_any_order(patch: pytest.MonkeyPatch) -> None:
+    plan = delivery.plan
+
+    def backwards(*args: Any) -> Any:
+        planned = plan(*args)
+        return planned._replace(batches=planned.batches[-1:])
+
+    patch.setattr(looker, "plan", backwards)
+
+
+def _order_of_arrival_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        delays_module.Delays, "due_ms",
+        lambda self, shard, key, delay_ms, now_ms: now_ms + delay_ms,
+    )  # fmt: skip
+
+
+def _sequences_are_not_judged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(producers, "judge", lambda known, header: None)
+
+
+def _what_is_left_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(delivery, "grouped", lambda *args: [])
+
+
+def _what_is_sooner_is_not_filed(patch: pytest.MonkeyPatch) -> None:
+    def file_at(state: Any, key: Any, due_ms: int) -> None:
+        if state.get(delay_rows.delay_entry_key(key)) is None:
+            delay_fold_file(state, key, due_ms)
+
+    delay_fold_file = delay_fold.file_at
+    patch.setattr(delay_fold, "file_at", file_at)
+
+
+def _what_failed_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(looker.Looker, "_retry", lambda self: None)
+
+
+def _what_came_meanwhile_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """The next look begins behind what was delivered, and one millisecond more."""
+    patch.setattr(
+        looker.delay_rows, "waiting_range",
+        lambda key, due_ms=0: waiting_range(key, due_ms + 1 if due_ms else 0),
+    )  # fmt: skip
+
+
+def _a_mixed_one_is_due_as_a_whole(patch: pytest.MonkeyPatch) -> None:
+    """Whatever else is due in between."""
+    plan = delivery.plan
+
+    def until_now(*args: Any) -> Any:
+        return plan(*args)._replace(until_ms=args[-1])
+
+    patch.setattr(looker, "plan", until_now)
+
+
+def _all_of_a_mixed_one_is_due(patch: pytest.MonkeyPatch) -> None:
+    plan = delivery.plan
+    patch.setattr(looker, "plan", lambda *args: plan(*args)._replace(until_ms=1 << 60))
+
+
+MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "nobody minds the time": _due_before_its_time,
+    "what was delivered waits on": _due_twice,
+    "the last is delivered first": _in_any_order,
+    "a clock that is put back loses the order": _order_of_arrival_is_lost,
+    "a retry waits once more": _sequences_are_not_judged,
+    "what is left of a mixed batch is lost": _what_is_left_is_lost,
+    "what is due sooner is not filed": _what_is_sooner_is_not_filed,
+    "what could not be appended is forgotten": _what_failed_is_forgotten,
+    "the next look begins too late": _what_came_meanwhile_is_passed_over,
+    "all of a mixed batch is due": _all_of_a_mixed_one_is_due,
+    "what is due between records of a mixed batch comes later": _a_mixed_one_is_due_as_a_whole,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    MISTAKES[mistake](monkeypatch)
+    for seed in range(100):
+        try:
+            await World(seed).run()
+        except (AssertionError, KeyError):
+            return
+    pytest.fail("nobody saw it")
