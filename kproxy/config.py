@@ -27,6 +27,7 @@ from kproxy.log.local import Sync
 
 ENV_PREFIX = "KPROXY_"
 MIB = 1 << 20
+HTTP_DEFAULT = "127.0.0.1:9644"
 _SECRET = re.compile("passw|secret|token|credential|key")  # in a name: the value is never shown
 _SHOWN_MAX = 200
 
@@ -40,6 +41,10 @@ def _address(text: str) -> str:
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise ValueError("write it as HOST:PORT, for example 127.0.0.1:9092")
     return text
+
+
+def _http_address(text: str) -> str:
+    return text if text == "off" else _address(text)
 
 
 def _sync(text: str) -> str:
@@ -80,6 +85,23 @@ class Config(GroupsConfig):
     listen: Address = Field("127.0.0.1:9092", description="address to accept connections on")
     advertise: Address | None = Field(
         None, description="address that clients are told to use [default: the listen address]"
+    )
+    http_listen: Annotated[str, AfterValidator(_http_address)] | None = Field(
+        None,
+        description="address of metrics and health, for HTTP; off: none"
+        f" [default: {HTTP_DEFAULT}, or the next free port]",
+    )
+    http_tls_cert: Path | None = Field(None, description="certificate chain for it, as PEM")
+    http_tls_key: Path | None = Field(None, description="its key, where the chain has none")
+    http_token_file: Path | None = Field(
+        None, description="file of the bearer token that metrics and /healthz ask for"
+    )
+    metrics_queues: str | None = Field(
+        None, description="queues that have series of their own: an expression (RE2) of names"
+    )
+    metrics_groups: str | None = Field(None, description="the same of groups")
+    metrics_series_max: PositiveInt = Field(
+        10_000, description="most series of single queues and groups"
     )
     data_dir: Path = Field(Path("data"), description="directory that holds all queues")
     bootstrap_servers: str | None = Field(
@@ -253,6 +275,13 @@ class Config(GroupsConfig):
     @property
     def listen_address(self) -> tuple[str, int]:
         return _split(self.listen)
+
+    def http_address_of(self, index: int) -> str | None:
+        """Of one of several workers: they count up, where it is given and says a port."""
+        if self.http_listen is None or self.http_listen == "off":
+            return self.http_listen
+        host, _, port = self.http_listen.rpartition(":")
+        return f"{host}:{int(port) + index if int(port) else 0}"
 
     @property
     def advertised_address(self) -> tuple[str, int]:

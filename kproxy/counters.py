@@ -40,15 +40,16 @@ class Counters:
     """Totals since the start of the process."""
 
     __slots__ = (
-        "answered", "compaction_passes", "connections", "connections_ended", "dead_letters",
-        "dead_letters_blocked", "dead_letters_dropped", "dead_letters_refused", "failed",
-        "fetched_bytes", "fetched_records", "loop_lag", "not_compacted", "produced_bytes",
-        "produced_records", "request_bytes", "request_seconds", "requests", "response_bytes",
-        "routed", "routes_held_back", "takeover_seconds", "unroutable", "writes",
+        "answered", "compaction_passes", "connections", "connections_ended",
+        "connections_open", "dead_letters", "dead_letters_blocked", "dead_letters_dropped",
+        "dead_letters_refused", "failed", "fetched_bytes", "fetched_records", "loop_lag",
+        "not_compacted", "produced_bytes", "produced_records", "request_bytes", "request_seconds",
+        "requests", "response_bytes", "routed", "routes_held_back", "takeover_seconds", "unroutable", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.connections = 0
+        self.connections_open = 0
         self.connections_ended: Counter[str] = Counter()  # by why kproxy ended or refused them
         self.requests = 0
         self.request_bytes = 0  # of frames, without their lengths

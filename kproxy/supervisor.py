@@ -47,6 +47,7 @@ def instructions(config: Config, index: int) -> bytes:
         "listen": f"{host}:{port + index}",
         "advertise": f"{name}:{first + index}",
         "data_dir": str(config.data_dir / f"worker-{index}"),
+        "http_listen": config.http_address_of(index),
     }
     together = [(name, first + number) for number in range(config.workers)]
     return json.dumps({"settings": settings, "together": together}).encode() + b"\n"

@@ -52,6 +52,11 @@ class FetchSessions:
         self._partitions_max = partitions_max
         self._ended: deque[FetchContext] = deque()  # and not let go of yet
 
+    @property
+    def count(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
     def open(self, owner: Owner, by_id: bool, partitions: int) -> Session | None:
         """A new session, or None where there is no room for one: the client goes on without."""
         if not self._make_room(partitions):

@@ -36,7 +36,7 @@ class DiskSpace:
         self._monotonic = clock.monotonic
         self._looked_at = self._maintained_at = float("-inf")
         self._free_bytes = 0  # as of then, less what was written since
-        self._free_bytes_min = free_bytes_min
+        self._free_bytes_min = self.free_bytes_min = free_bytes_min
         self._reserve = directory / "RESERVE"
         self._reserve_bytes = min(_RESERVE_BYTES_MAX, free_bytes_min // 4)
         self._held = self._reserve.exists()

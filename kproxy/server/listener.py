@@ -19,6 +19,7 @@ from kproxy.cluster.node import joined
 from kproxy.config import Config
 from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.loop.pulse import pulse
+from kproxy.observe.endpoint import Endpoint
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.store.backups import ON_KAFKA
@@ -53,6 +54,7 @@ class Server:
         self._together = frozenset(together)
         self._connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
+        self._endpoint = Endpoint(config)
         self._stop = anyio.Event()
         self._ending = anyio.Event()
         self._left = anyio.Event()  # shards were handed over, all that could be
@@ -65,7 +67,7 @@ class Server:
     async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until `stop`. Raises CannotStart, also where it could not go on."""
         config = self._config
-        with locked(config.data_dir):
+        with locked(config.data_dir), self._endpoint.listening():
             try:
                 await self._serve(task_status)
             except* (RowsFailed, LogFailed) as group:
@@ -127,6 +129,7 @@ class Server:
             self._tasks = connections
             accepting = await self._accept(listener, worker)
             self._worker = worker
+            self._endpoint.serve(worker)
             _log.info(
                 "ready", listen=f"{config.listen_address[0]}:{self.port}",
                 advertise=f"{me.host}:{me.port}", data_dir=str(config.data_dir), sync=config.sync,
@@ -207,12 +210,18 @@ class Server:
             _log.warning("connection_refused", peer=ip, connections=len(self._connections))
             return False
         self._connections.add(connection)
+        self._count()
         self._by_ip[ip] += 1
         self._tasks.start_soon(connection.run)
         return True
 
+    def _count(self) -> None:
+        if self._worker is not None:
+            self._worker.counters.connections_open = len(self._connections)
+
     def unregister(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._count()
         self._fewer.set()
         self._by_ip[connection.ip] -= 1
         if not self._by_ip[connection.ip]:

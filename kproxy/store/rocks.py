@@ -224,6 +224,10 @@ class RocksKv:
         self.begin_flush()
         self.finish_flush()
 
+    def disk_bytes(self) -> int:
+        """What the rows take on disk; from any thread."""
+        return 0 if self._shut else self._number("total-sst-files-size")
+
     def _number(self, name: str) -> int:
         return self._db.property_int_value(f"rocksdb.{name}") or 0
 

@@ -72,6 +72,10 @@ class Segments:
             self._sizes[segment] = self.path(segment).stat().st_size
         return self._sizes[segment]
 
+    def total_bytes(self) -> int:
+        """Of all segments. Raises OSError where one was just deleted."""
+        return sum(map(self.size, list(self.ids)))
+
     # -- writing
 
     def start(self, segment: int) -> None:

@@ -383,6 +383,17 @@ class State:
             return self.clean_bytes(key, row) + row.size - done.size_through
         return row.size - found[1].size_through + found[1].length
 
+    def live_size_about(self, key: PartitionKey) -> int:
+        """As `live_size`, with one look: what compaction took of the middle counts as there."""
+        row = self.partition(key)
+        if row is None or row.log_start == row.next_offset:
+            return 0
+        start, end = rows.batch_key(*key, row.log_start), rows.batch_key(*key, row.next_offset)
+        for _, data in self.kv.walk(start, end):
+            first = rows.decode_batch(data)
+            return row.size - first.size_through + first.length
+        return 0
+
     def clean_bytes(self, key: PartitionKey, row: Partition) -> int:
         """Bytes of what compaction has left, from the log start on: after a trim about so many."""
         done = self.compaction(key)

@@ -1,0 +1,210 @@
+"""Series of single queues and groups, where `--metrics-queues` or `--metrics-groups` names them.
+
+The event loop gathers them in slices, when a scrape asks; the scraping thread waits for that, for
+a while. A loop that is stuck leaves them out. Names that the expressions (RE2) match are looked for
+every 30 s, among names that begin as the expression does: `orders-.*` costs a million other queues
+nothing. At most `series_max` series are given; what is left out is counted.
+
+What another worker serves is its to tell: a worker has the ends of partitions that it serves, and
+the commits of groups that it coordinates. Lag is given where it has both.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import TimeoutError as TooLate
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NamedTuple
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from kproxy.errors import KafkaError
+from kproxy.groups.regex import compiled
+from kproxy.loop.pace import Pace
+from kproxy.shard.shard import Shard
+from kproxy.virtual import rows
+from kproxy.virtual.group_rows import decode_group
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import Queue
+from kproxy.worker.worker import Worker
+
+NAMES_S = 30.0
+_WAIT_S = 8.0
+_QUEUE = (("queue_start_offset", "first offset"), ("queue_end_offset", "next offset"),
+          ("queue_bytes", "of its batches, about"))  # fmt: skip
+_GROUP = (("group_lag_sum", "records behind, over its partitions served here"),
+          ("group_lag_max", "of the partition that is furthest behind"),
+          ("group_members", "members"))  # fmt: skip
+_PREFIX_MAX = 64
+
+
+class Line(NamedTuple):
+    """One series: its name, its labels' values, its value."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+class Selected:
+    """Of one worker. `collect` is called on the scraping thread."""
+
+    def __init__(self, queues: str | None, groups: str | None, series_max: int) -> None:
+        """Raises KafkaError: an expression is not one."""
+        self._queues: Any = None if queues is None else compiled(queues)
+        self._groups: Any = None if groups is None else compiled(groups)
+        self._series_max = series_max
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._names: tuple[float, list[str]] = (-NAMES_S, [])
+        self._of_groups: tuple[float, list[str]] = (-NAMES_S, [])
+        self._left = 0
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The worker's loop: what the rows say is read there."""
+        self._loop = loop
+
+    def collect(self, worker: Worker) -> Iterator[Metric]:
+        assert self._loop is not None
+        gathering = asyncio.run_coroutine_threadsafe(self.gather(worker), self._loop)
+        lines: list[Line] = []
+        whole = False
+        try:
+            lines = gathering.result(_WAIT_S)
+            whole = True
+        except TooLate:
+            gathering.cancel()
+        except (KafkaError, RuntimeError):
+            pass  # a shard was given up meanwhile, or the loop has ended
+        yield from _families(lines)
+        dropped = max(0, self._left)
+        yield GaugeMetricFamily("kproxy_selected_complete", "1 where none is left out",
+                                float(whole and not dropped))  # fmt: skip
+        yield GaugeMetricFamily("kproxy_selected_series_dropped", "as there are too many", dropped)
+
+    # -- on the worker's loop
+
+    async def gather(self, worker: Worker) -> list[Line]:
+        """All series, at most so many. `_left`: how many more there are."""
+        lines: list[Line] = []
+        pace = Pace()
+        self._left = 0
+        if self._queues is not None:
+            for name in await self._queue_names(worker, pace):
+                for line in _queue_lines(worker, name):
+                    self._add(lines, line)
+                await pace.step()
+        if self._groups is not None:
+            for group in await self._group_names(worker, pace):
+                for line in await _group_lines(worker, group, pace):
+                    self._add(lines, line)
+                await pace.step()
+        return lines
+
+    def _add(self, lines: list[Line], line: Line) -> None:
+        if len(lines) < self._series_max:
+            lines.append(line)
+        else:
+            self._left += 1
+
+    async def _queue_names(self, worker: Worker, pace: Pace) -> list[str]:
+        if monotonic() - self._names[0] >= NAMES_S:
+            low, high = bounds(self._queues)
+            found: list[str] = []
+            for number, queue in enumerate(worker.catalogue.all(low)):
+                if high is not None and queue.name > high:
+                    break
+                if self._queues.fullmatch(queue.name) and len(found) < self._series_max:
+                    found.append(queue.name)
+                if number % 64 == 0 and pace.due:
+                    await pace.rest()
+            self._names = monotonic(), found
+        return self._names[1]
+
+    async def _group_names(self, worker: Worker, pace: Pace) -> list[str]:
+        if monotonic() - self._of_groups[0] >= NAMES_S:
+            low, high = bounds(self._groups)
+            found: list[str] = []
+            for shard in worker.routes.all():
+                end = RowKind.GROUP.range()[1] if high is None else RowKind.GROUP + high.encode()
+                start = RowKind.GROUP + low.encode()
+                for number, (key, _) in enumerate(shard.kv.scan(start, end + b"\0")):
+                    name = rows.name_of(key)
+                    if self._groups.fullmatch(name) and len(found) < self._series_max:
+                        found.append(name)
+                    if number % 64 == 0 and pace.due:
+                        await pace.rest()
+            self._of_groups = monotonic(), found
+        return self._of_groups[1]
+
+
+def bounds(pattern: Any) -> tuple[str, str | None]:
+    """The first name that may match, and the last; None: there is no last one."""
+    with suppress(Exception):  # re2 says so where an expression begins with anything
+        low, high = pattern.possiblematchrange(_PREFIX_MAX)
+        return low.decode(), high.decode("utf-8", "strict") if high else None
+    return "", None
+
+
+def _queue_lines(worker: Worker, name: str) -> Iterator[Line]:
+    queue = worker.catalogue.find(name)
+    for index in range(queue.partitions) if queue is not None else ():
+        assert queue is not None
+        shard = _served(worker, queue, index)
+        key = (queue.queue_id, index)
+        row = None if shard is None else shard.state.partition(key)
+        if shard is None or row is None:
+            continue
+        labels = (name, str(index))
+        yield Line("queue_start_offset", labels, row.log_start)
+        yield Line("queue_end_offset", labels, row.next_offset)
+        yield Line("queue_bytes", labels, shard.state.live_size_about(key))
+
+
+def _served(worker: Worker, queue: Queue, index: int) -> Shard | None:
+    return worker.routes.serving(shard_of(queue.name, worker.routes.shards, index))
+
+
+async def _group_lines(worker: Worker, group: str, pace: Pace) -> list[Line]:
+    shard = worker.routes.serving(shard_of(group, worker.routes.shards))
+    head = None if shard is None else shard.state.get(RowKind.GROUP + group.encode())
+    if shard is None or head is None:
+        return []
+    lines, lags = [], []
+    for key, data in shard.kv.scan(*rows.offset_range(group)):
+        queue_id, index = rows.partition_of_offset(key)
+        queue = worker.catalogue.find_id(queue_id)
+        owner = None if queue is None else _served(worker, queue, index)
+        row = None if owner is None else owner.state.partition((queue_id, index))
+        if queue is not None:
+            committed = rows.decode_committed(data).offset
+            labels = (group, queue.name, str(index))
+            lines.append(Line("group_committed_offset", labels, committed))
+            if row is not None:
+                lags.append(max(0, row.next_offset - max(committed, row.log_start)))
+                lines.append(Line("group_lag", labels, lags[-1]))
+        if pace.due:
+            await pace.rest()
+    if lags:
+        lines.append(Line("group_lag_sum", (group,), sum(lags)))
+        lines.append(Line("group_lag_max", (group,), max(lags)))
+    lines.append(Line("group_members", (group,), decode_group(head).members))
+    return lines
+
+
+_LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (text, ("queue", "partition")) for name, text in _QUEUE},
+    **{name: (text, ("group",)) for name, text in _GROUP},
+    "group_lag": ("records behind", ("group", "queue", "partition")),
+    "group_committed_offset": ("committed offset", ("group", "queue", "partition")),
+}
+
+
+def _families(lines: list[Line]) -> Iterator[Metric]:
+    families = {
+        name: GaugeMetricFamily(f"kproxy_{name}", text, labels=labels)
+        for name, (text, labels) in _LABELS.items()
+    }
+    for line in lines:
+        families[line.name].add_metric(line.labels, line.value)
+    yield from (family for family in families.values() if family.samples)

@@ -1,0 +1,1 @@
+"""kproxy seen from outside."""

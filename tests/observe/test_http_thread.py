@@ -1,0 +1,133 @@
+"""The HTTP server on a thread: what it answers, whom, and what it bounds."""
+
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kproxy.observe import http_thread
+from kproxy.observe.http_thread import CONNECTIONS_MAX, Answer, HttpThread
+from tests.harness import need_program
+
+PAGES = {
+    "/metrics": lambda: Answer(200, b"m" * 100_000),
+    "/livez": lambda: Answer(200, b"ok\n"),
+    "/readyz": lambda: Answer(503, b"not yet\n"),
+}
+
+
+@contextmanager
+def served(token: str | None = None, tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    thread = HttpThread(socket.create_server(("127.0.0.1", 0)), PAGES, token=token, tls=tls)
+    thread.start()
+    try:
+        yield thread.port
+    finally:
+        thread.stop()
+
+
+def said(connection: socket.socket, request: str) -> bytes:
+    connection.settimeout(10)
+    connection.sendall(request.encode())
+    answer = b""
+    while part := connection.recv(1 << 16):
+        answer += part
+    return answer
+
+
+def asked(port: int, request: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        return said(connection, request)
+
+
+def get(path: str, *headers: str, method: str = "GET") -> str:
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers]
+    return "\r\n".join(lines) + "\r\n\r\n"
+
+
+def test_pages() -> None:
+    with served() as port:
+        whole = asked(port, get("/metrics?x=1"))
+        assert whole.startswith(b"HTTP/1.1 200")
+        assert whole.endswith(b"m" * 100_000)
+        assert asked(port, get("/readyz")).endswith(b"not yet\n")
+        assert asked(port, get("/readyz")).startswith(b"HTTP/1.1 503")
+        absent = asked(port, get("/"))
+        assert absent.startswith(b"HTTP/1.1 404")
+        assert b"/metrics" in absent
+        head = asked(port, get("/metrics", method="HEAD"))
+        assert b"content-length: 100000" in head.lower()
+        assert head.endswith(b"\r\n\r\n")
+        assert asked(port, get("/metrics", method="DELETE")).startswith(b"HTTP/1.1 405")
+
+
+def test_a_connection_asks_more_than_once() -> None:
+    with served() as port:
+        first = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+        answers = asked(port, first * 2 + get("/livez"))
+        assert answers.count(b"HTTP/1.1 200") == 3
+
+
+@pytest.mark.parametrize(
+    "noise", ["\x00\x01", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "a" * 40_000]
+)
+def test_noise_ends_its_own_connection_only(noise: str) -> None:
+    with served() as port:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(noise.encode())
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(10)
+            with suppress(ConnectionError):  # a reset is as good
+                while connection.recv(4096):
+                    pass
+        assert asked(port, get("/livez")).startswith(b"HTTP/1.1 200")
+
+
+def test_a_token_is_asked_for_where_something_is_said() -> None:
+    with served(token="secret") as port:
+        assert asked(port, get("/metrics")).startswith(b"HTTP/1.1 401")
+        assert asked(port, get("/absent")).startswith(b"HTTP/1.1 401")
+        assert asked(port, get("/metrics", "Authorization: Bearer wrong")).startswith(
+            b"HTTP/1.1 401"
+        )
+        right = asked(port, get("/metrics", "Authorization: Bearer secret"))
+        assert right.startswith(b"HTTP/1.1 200")
+        assert asked(port, get("/livez")).startswith(b"HTTP/1.1 200")
+
+
+def test_slow_and_many_clients_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_thread, "_REQUEST_S", 0.3)
+    with served() as port:
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS_MAX + 4)]
+        idle[0].sendall(b"GET /livez HTTP/1.1\r\n")
+        until = time.monotonic() + 10
+        while True:
+            try:
+                if asked(port, get("/livez")).startswith(b"HTTP/1.1 200"):
+                    break
+            except ConnectionError:
+                pass
+            assert time.monotonic() < until
+        for connection in idle:
+            connection.close()
+
+
+def test_tls(tmp_path: Path) -> None:
+    need_program("openssl")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+               "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+               "-keyout", str(key), "-out", str(cert)]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(cert, key)
+    theirs = ssl.create_default_context(cafile=str(cert))
+    with served(tls=ours) as port:
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            with theirs.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                assert said(connection, get("/livez")).endswith(b"ok\n")
