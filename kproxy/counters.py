@@ -15,8 +15,9 @@ APPEND_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 TIMED = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 3: "Metadata", 8: "OffsetCommit",
          9: "OffsetFetch", 78: "ShareFetch", 79: "ShareAcknowledge"}  # fmt: skip
 """The hot APIs, by key: how long their requests take is counted."""
-TIMED_EVERY = 16
-"""Of so many requests one Produce is timed: two looks at the clock are 1 % of one."""
+TIMED_EVERY = 17
+"""Of so many requests one Produce is timed: two looks at the clock are 1 % of one. A prime, for
+clients whose requests come in some rhythm."""
 WAITED: ContextVar[list[float] | None] = ContextVar("waited", default=None)
 """What a request waits for records, in seconds: of no interest in how long it takes."""
 
@@ -36,15 +37,39 @@ class Histogram:
         self.total += value
 
 
+class Busiest:
+    """About how much there was of the names that there was most of: for a look, not for a bill.
+
+    Bounded: where there are too many names, half of them goes, those of which there was least.
+    """
+
+    __slots__ = ("_names_max", "amounts")
+
+    def __init__(self, names_max: int = 500) -> None:
+        self._names_max = names_max
+        self.amounts: dict[str | bytes, int] = {}
+
+    def add(self, name: str | bytes, amount: int) -> None:
+        amounts = self.amounts
+        amounts[name] = amounts.get(name, 0) + amount
+        if len(amounts) > self._names_max:
+            self.amounts = dict(self.top(self._names_max // 2))
+
+    def top(self, count: int) -> list[tuple[str | bytes, int]]:
+        """The names with most, most first."""
+        return sorted(self.amounts.items(), key=lambda item: -item[1])[:count]
+
+
 class Counters:
     """Totals since the start of the process."""
 
     __slots__ = (
-        "answered", "compaction_passes", "connections", "connections_ended",
-        "connections_open", "dead_letters", "dead_letters_blocked", "dead_letters_dropped",
-        "dead_letters_refused", "failed", "fetched_bytes", "fetched_records", "loop_lag",
-        "not_compacted", "produced_bytes", "produced_records", "request_bytes", "request_seconds",
-        "requests", "response_bytes", "routed", "routes_held_back", "takeover_seconds", "unroutable", "writes",
+        "answered", "busy_groups", "busy_in", "busy_out", "compaction_passes", "connections",
+        "connections_ended", "connections_open", "dead_letters", "dead_letters_blocked",
+        "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
+        "fetched_records", "loop_lag", "not_compacted", "produced_bytes", "produced_records",
+        "request_bytes", "request_seconds", "requests", "response_bytes", "routed",
+        "routes_held_back", "takeover_seconds", "unroutable", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +82,9 @@ class Counters:
         self.answered = [0] * APIS  # requests answered without an error, by API key
         self.failed: Counter[tuple[int, int]] = Counter()  # others, by API key and first error
         self.request_seconds = {key: Histogram() for key in TIMED}
+        self.busy_in = Busiest()  # bytes by queue, of one Produce in `TIMED_EVERY` requests
+        self.busy_out = Busiest()  # the same of Fetch
+        self.busy_groups = Busiest()  # commits
         self.produced_bytes = 0  # of batches, taken for the log
         self.produced_records = 0
         self.fetched_bytes = 0  # of batches, in answers to Fetch and ShareFetch

@@ -5,7 +5,7 @@ Left out: followers, diverging epochs (there is one epoch).
 
 from typing import Any
 
-from kproxy.counters import Counters
+from kproxy.counters import TIMED_EVERY, Counters
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.context import AT_ONCE, FetchContext, FetchPartition, Ident
 from kproxy.fetching.poll import Poll, PollLimits
@@ -170,7 +170,10 @@ async def _pieces(
     total = 0
     texts = [responses.fetch_head(version, 0, session_id, len(by_topic))]
     tail = responses.fetch_tail(version)
+    sampled = size and counters.requests % TIMED_EVERY == 0
     for topic, parts in by_topic.items():
+        if sampled and parts[0].size:
+            counters.busy_out.add(topic, TIMED_EVERY * parts[0].size)
         texts.append(responses.fetch_topic_head(version, topic, len(parts)))
         for part in parts:
             aborted = () if part.followed.key is None else part.aborted

@@ -92,6 +92,7 @@ def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str,
 async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
+    worker.counters.busy_groups.add(body.group_id, 1)
     group_fault = await _group_fault(worker, request)
     if not group_fault and not by_id:
         try:

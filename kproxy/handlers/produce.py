@@ -50,6 +50,7 @@ _LAGS = (
     "too much of this entrance is not passed on yet: try again, or raise its kproxy.route.lag.max"
 )
 _THROTTLE_MS_MAX = 1000
+_NAMED = 8
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
 
@@ -277,6 +278,10 @@ class ProduceCall:
                         raise KafkaError(Code(answer.code), "a produce with acks=0 failed")
             return None
         return produce_body(self._version, self._topics, len(self._topics), self._throttle_ms)
+
+    def queues(self) -> list[str | bytes]:
+        """The first few queues that it names, by name or id."""
+        return [name for name, _ in self._topics[:_NAMED]]
 
     @property
     def code(self) -> int:

@@ -18,6 +18,7 @@ from kproxy.observe.http_thread import Answer, HttpThread
 from kproxy.observe.loop_watch import LoopWatch
 from kproxy.observe.selected import Selected
 from kproxy.observe.series import WorkerSeries
+from kproxy.observe.top_page import TopPage
 from kproxy.worker.worker import Worker
 
 _log = structlog.get_logger()
@@ -38,6 +39,7 @@ class Endpoint:
         self.health = Health(self.watch)
         self._selected = _selected(config)
         self._series = WorkerSeries(self.health, self._selected)
+        self._top = TopPage(self.health)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -54,8 +56,10 @@ class Endpoint:
     def serve(self, worker: Worker) -> None:
         """The worker accepts connections from now on."""
         self.watch.lag = worker.counters.loop_lag
+        loop = asyncio.get_running_loop()
+        self._top.attach(loop)
         if self._selected is not None:
-            self._selected.attach(asyncio.get_running_loop())
+            self._selected.attach(loop)
         self.health.worker = worker
 
     def _thread(self) -> HttpThread | None:
@@ -67,7 +71,7 @@ class Endpoint:
         thread = HttpThread(
             listening,
             {"/metrics": self._metrics, "/livez": self._livez, "/readyz": self._readyz,
-             "/healthz": self._healthz},
+             "/healthz": self._healthz, "/top": self._top_page},
             token=_token(self._config.http_token_file), tls=_tls(self._config),
         )  # fmt: skip
         thread.start()
@@ -79,6 +83,9 @@ class Endpoint:
 
     def _metrics(self) -> Answer:
         return Answer(200, self._series.page(), _TEXT)
+
+    def _top_page(self) -> Answer:
+        return Answer(200, self._top.page(), "application/json")
 
     def _livez(self) -> Answer:
         stuck = self.health.stuck()

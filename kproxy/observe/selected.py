@@ -96,7 +96,7 @@ class Selected:
                 await pace.step()
         if self._groups is not None:
             for group in await self._group_names(worker, pace):
-                for line in await _group_lines(worker, group, pace):
+                for line in await group_lines(worker, group, pace):
                     self._add(lines, line)
                 await pace.step()
         return lines
@@ -165,7 +165,8 @@ def _served(worker: Worker, queue: Queue, index: int) -> Shard | None:
     return worker.routes.serving(shard_of(queue.name, worker.routes.shards, index))
 
 
-async def _group_lines(worker: Worker, group: str, pace: Pace) -> list[Line]:
+async def group_lines(worker: Worker, group: str, pace: Pace) -> list[Line]:
+    """What this worker knows of a group that it coordinates; on its loop."""
     shard = worker.routes.serving(shard_of(group, worker.routes.shards))
     head = None if shard is None else shard.state.get(RowKind.GROUP + group.encode())
     if shard is None or head is None:

@@ -162,6 +162,10 @@ class Connection(asyncio.BufferedProtocol):
         began = self._monotonic()
         accepted = accept(self._worker, frame, self._host, self._next_request)
         accepted.began = began
+        if accepted.call is not None:
+            names = accepted.call.queues()
+            for name in names:
+                counters.busy_in.add(name, TIMED_EVERY * len(frame) // len(names))
         return accepted
 
     def begin(self, request: PipelinedRequest) -> None:

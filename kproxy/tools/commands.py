@@ -19,6 +19,7 @@ from rich.text import Text
 from kproxy.errors import CannotStart
 from kproxy.printable import printable
 from kproxy.tools.client import Client, Refused
+from kproxy.tools.top import top_command
 from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
 
 _LIMIT = 100
@@ -260,4 +261,4 @@ def delete_command(
         raise CannotStart(f"not deleted: {failed[0]}{more}: is it there? `kproxy queues` lists all")
 
 
-COMMANDS = (queues_command, groups_command, describe_command, delete_command)
+COMMANDS = (queues_command, groups_command, describe_command, delete_command, top_command)

@@ -1,0 +1,95 @@
+"""What `kproxy top` asks of a worker: plain numbers, and the busiest queues and groups, as JSON.
+
+The event loop gathers it, as the rows are its own. Rates are for who asks twice to make.
+"""
+
+import asyncio
+import json
+from concurrent.futures import TimeoutError as TooLate
+from time import monotonic
+from typing import Any
+
+from kproxy.errors import KafkaError
+from kproxy.loop.pace import Pace
+from kproxy.observe.health import Health
+from kproxy.observe.selected import group_lines
+from kproxy.virtual.types import QueueId
+from kproxy.worker.worker import Worker
+
+SHOWN = 20
+_WAIT_S = 4.0
+
+
+class TopPage:
+    """Of one worker. `page` is called on the HTTP thread."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def page(self) -> bytes:
+        """A JSON object; of a worker that does not serve yet, or is stuck, only its health."""
+        said: dict[str, Any] = {"health": self._health.report()}
+        worker, loop = self._health.worker, self._loop
+        if worker is not None and loop is not None:
+            gathering = asyncio.run_coroutine_threadsafe(_gathered(worker), loop)
+            try:
+                said |= gathering.result(_WAIT_S)
+            except TooLate:
+                gathering.cancel()
+            except (KafkaError, RuntimeError):
+                pass  # a shard was given up meanwhile, or the loop has ended
+        return json.dumps(said).encode()
+
+
+async def _gathered(worker: Worker) -> dict[str, Any]:
+    counters, pace = worker.counters, Pace()
+    groups = []
+    for group, commits in counters.busy_groups.top(SHOWN):
+        lines = {line.name: line.value for line in await group_lines(worker, str(group), pace)}
+        groups.append(
+            {"group": group, "commits": commits, "lag": lines.get("group_lag_sum"),
+             "members": lines.get("group_members")}
+        )  # fmt: skip
+        await pace.step()
+    standing = worker.standing
+    shards = [] if standing is None else standing.shards()
+    served = [one.shard for one in shards if one.shard is not None]
+    timed = counters.request_seconds[0]
+    return {
+        "at": monotonic(),
+        "address": f"{worker.cluster.me.host}:{worker.cluster.me.port}",
+        "shards_configured": worker.routes.shards,
+        "counters": counters.values() | {"answered": sum(counters.answered),
+                                         "failed": sum(counters.failed.values())},
+        "produce_seconds": [list(timed.bounds), list(timed.counts)],
+        "loop_lag": [list(counters.loop_lag.bounds), list(counters.loop_lag.counts)],
+        "shards": [[one.number, one.phase, one.lag] for one in shards],
+        "queues": _queues(worker), "groups": groups,
+        "queues_count": sum(shard.state.counts.queues for shard in served),
+        "partitions_count": sum(shard.state.counts.partitions for shard in served),
+        "groups_count": sum(sum(shard.state.counts.groups.values()) for shard in served),
+        "live_bytes": sum(shard.state.counts.bytes for shard in served),
+        "appends_waiting": sum(shard.log.waiting for shard in served),
+        "long_polls": worker.long_polls,
+        "buffered": worker.request_memory.used + worker.answer_memory.used,
+    }  # fmt: skip
+
+
+def _queues(worker: Worker) -> list[list[Any]]:
+    """[name, bytes in, bytes out] of the busiest; a queue that is gone is left out."""
+    counters = worker.counters
+    found: dict[str, list[int]] = {}
+    for column, busiest in enumerate((counters.busy_in, counters.busy_out)):
+        for ident, amount in busiest.top(2 * SHOWN):
+            name = ident
+            if isinstance(ident, bytes):
+                queue = worker.catalogue.find_id(QueueId(ident))
+                if queue is None:
+                    continue
+                name = queue.name
+            found.setdefault(str(name), [0, 0])[column] += amount
+    return [[name, *amounts] for name, amounts in found.items()]
