@@ -1,8 +1,16 @@
-"""structlog to standard error: readable lines on a terminal, JSON lines otherwise."""
+"""structlog to standard error: readable lines on a terminal, JSON lines otherwise.
+
+One event is one line, but for traces on a terminal. Values are bounded, as clients choose some of
+them, and so is what is logged of one name: `Floods`. docs/events.md lists the names.
+"""
 
 import logging
 import sys
+import time
 import traceback
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
 from typing import Any, TextIO
 
 import structlog
@@ -22,8 +30,10 @@ def configure(level: str, style: str, worker: str | None = None) -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            floods,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _plain if console else structlog.processors.format_exc_info,
+            _bounded,
+            _plain if console else _traced,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
@@ -34,6 +44,77 @@ def configure(level: str, style: str, worker: str | None = None) -> None:
     )
     if worker is not None:
         structlog.contextvars.bind_contextvars(worker=worker)
+
+
+_TEXT_MAX = 1000
+_ITEMS_MAX = 50
+_TRACE_MAX = 16_000
+_BURST = 50
+_A_SECOND = 10
+
+
+class Floods:
+    """Lets so many warnings and errors of a name through, and counts the rest.
+
+    Somebody who connects ten thousand times a second must not fill the disk. From any thread.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}  # by name: how many, as of when
+        self._suppressed: Counter[str] = Counter()
+
+    def __call__(self, _: Any, __: str, event: structlog.typing.EventDict) -> Any:
+        """A structlog processor. Raises DropEvent."""
+        if event.get("level") not in ("warning", "error"):
+            return event
+        name, now = str(event["event"]), self._clock()
+        left, as_of = self._left.get(name, (_BURST, now))
+        left = min(_BURST, left + (now - as_of) * _A_SECOND)
+        if left < 1:
+            self._left[name] = left, now
+            self._suppressed[name] += 1
+            raise structlog.DropEvent
+        self._left[name] = left - 1, now
+        return event
+
+    def take(self) -> dict[str, int]:
+        """How many events of which names were left out since the last call."""
+        if not self._suppressed:
+            return {}
+        suppressed, self._suppressed = self._suppressed, Counter()
+        return dict(suppressed)
+
+
+floods = Floods()
+
+
+def report_floods() -> None:
+    """Say what was left out; called every second or so."""
+    for name, count in floods.take().items():
+        structlog.get_logger().info("events_suppressed", of=name, count=count)
+
+
+def _bounded(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: _cut(value) for name, value in event.items()}
+
+
+def _cut(value: Any, depth: int = 2) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT_MAX else f"{value[:_TEXT_MAX]}… ({len(value)})"
+    if isinstance(value, list | tuple | set | frozenset) and depth:
+        some = [_cut(one, depth - 1) for one in islice(value, _ITEMS_MAX)]
+        return some if len(value) <= _ITEMS_MAX else [*some, f"… ({len(value)})"]
+    return value
+
+
+def _traced(logger: Any, name: str, event: structlog.typing.EventDict) -> Any:
+    event = structlog.processors.format_exc_info(logger, name, event)
+    trace = event.get("exception")
+    if isinstance(trace, str) and len(trace) > _TRACE_MAX:
+        half = _TRACE_MAX // 2
+        event["exception"] = f"{trace[:half]}\n…\n{trace[-half:]}"
+    return event
 
 
 def _plain(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -1,8 +1,17 @@
 """Log lines: what a client sent is text in them and nothing else."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from kproxy.logs import Floods
+from tests.harness import ROOT
 
 CODE = r"""
 import sys, structlog
@@ -44,3 +53,97 @@ def test_json_lines_are_ascii() -> None:
     lines = logged("json").splitlines()
     assert all(line.isascii() and line.isprintable() for line in lines)
     assert [json.loads(line)["event"][:6] for line in lines] == ["refuse", "failed"]
+
+
+LONG = r"""
+import structlog
+from kproxy.logs import configure
+configure("info", "json")
+log = structlog.get_logger()
+log.warning("long", text="x" * 100_000, many=["y" * 5000] * 1000)
+def deep(n):
+    if n: return deep(n - 1)
+    raise ValueError("z" * 100_000)
+try:
+    deep(200)
+except ValueError:
+    log.exception("traced")
+for _ in range(500):
+    log.warning("flood", peer="p")
+    log.info("told")
+"""
+
+
+def test_lines_are_bounded_and_floods_are_cut() -> None:
+    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, check=True, text=True)
+    lines = done.stderr.splitlines()
+    long, traced, *rest = map(json.loads, lines)
+    assert max(map(len, lines)) < 120_000
+    assert len(long["text"]) < 1100
+    assert len(long["many"]) == 51
+    assert len(traced["exception"]) < 17_000
+    names = [line["event"] for line in rest]
+    assert names.count("told") == 500
+    assert 50 <= names.count("flood") < 200
+
+
+def test_what_is_left_out_of_a_flood_is_counted() -> None:
+    now = 100.0
+    floods = Floods(lambda: now)
+
+    def passed(count: int, name: str) -> int:
+        through = 0
+        for _ in range(count):
+            try:
+                floods(None, "warning", {"event": name, "level": "warning"})
+            except structlog.DropEvent:
+                continue
+            through += 1
+        return through
+
+    assert passed(80, "a") == 50
+    assert passed(10, "b") == 10
+    assert floods.take() == {"a": 30}
+    assert floods.take() == {}
+    now += 2
+    assert passed(80, "a") == 20
+
+
+DYNAMIC = {
+    "client_does_not_read", "client_stopped_inside_a_request", "connection_idle",
+    "dead_letters_dropped", "dead_letters_refused", "dead_letters_wait", "route_held_back",
+    "route_not_read", "route_waits", "shard_catching_up", "shard_rebuilding",
+}  # fmt: skip
+"""Names that are handed to who logs them."""
+
+
+def _names(argument: ast.expr) -> Iterator[str]:
+    if isinstance(argument, ast.Constant):
+        yield argument.value
+    elif isinstance(argument, ast.IfExp):
+        yield from _names(argument.body)
+        yield from _names(argument.orelse)
+
+
+def logged_names() -> set[str]:
+    """The names of all events in the source."""
+    found = set(DYNAMIC)
+    for path in (ROOT / "kproxy").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                of = ast.unparse(node.func.value)
+                if of in ("_log", "structlog.get_logger()") and node.args:
+                    found |= set(_names(node.args[0]))
+    return found
+
+
+def test_the_documentation_lists_each_event() -> None:
+    text = (ROOT / "docs" / "events.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert listed == sorted(set(listed))
+    assert set(listed) == logged_names()
+
+
+@pytest.mark.parametrize("name", sorted(DYNAMIC))
+def test_names_that_are_handed_on_are_in_the_source(name: str) -> None:
+    assert any(f'"{name}"' in path.read_text() for path in (ROOT / "kproxy").rglob("*.py"))

@@ -18,6 +18,7 @@ from kproxy.admin_socket.server import Asked, admin_socket
 from kproxy.cluster.node import joined
 from kproxy.config import Config
 from kproxy.errors import CannotGoOn, CannotStart, first_of
+from kproxy.logs import report_floods
 from kproxy.loop.pulse import pulse
 from kproxy.observe.endpoint import Endpoint
 from kproxy.server.connection import Connection
@@ -230,6 +231,7 @@ class Server:
     async def _expire_connections(self) -> None:
         while True:
             await pulse(_EXPIRE_PERIOD_S)
+            report_floods()
             for connection in tuple(self._connections):
                 connection.expire()
 
