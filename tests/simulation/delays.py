@@ -59,7 +59,7 @@ class SimShard(MemoryShard):
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         ticket = Ticket(list(envelopes))
         for one in envelopes:
-            one.writer = self.writer
+            one.writer, one.counter = self.writer, self._world.planned_at.get(self.writer, 0)
         dice = self._world.rng.random()
         if dice < _LOST + _UNCERTAIN:
             if dice < _UNCERTAIN:
@@ -130,7 +130,7 @@ class World:
         for one in envelopes:
             copy = Envelope(
                 one.kind, one.queue_id, one.partition, number=one.number, time_ms=one.time_ms,
-                body=bytes(one.body), writer=one.writer,
+                body=bytes(one.body), writer=one.writer, counter=one.counter,
             )  # fmt: skip
             key: PartitionKey = (copy.queue_id, copy.partition)
             before = self.ends(key)
@@ -163,8 +163,7 @@ class World:
             self.is_seen(Due.decode(one), one)
 
     def is_seen(self, due: Due, one: Envelope) -> None:
-        planned_at = self.planned_at.get(one.writer, len(self.log))
-        last_ms = 0
+        planned_at, last_ms = one.counter, 0
         for at, size in due.now:
             head = read_header(one.body, at)
             assert head.is_log_append_time
