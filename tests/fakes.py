@@ -101,6 +101,10 @@ class MemorySegments:
     def pinned(self, segments: set[int]) -> Iterator[None]:
         yield
 
+    def pin(self, segments: set[int]) -> None: ...
+
+    def unpin(self, segments: set[int]) -> None: ...
+
 
 class MemoryShard:
     """Stands in for `kproxy.shard.shard.Shard`."""

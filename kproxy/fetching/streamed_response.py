@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -152,21 +152,21 @@ class Pins:
 
     def __init__(self) -> None:
         self._held: dict[Segments, set[int]] = {}
-        self._stack = ExitStack()
 
     def hold(self, stored: Iterable[Stored]) -> None:
-        wanted: dict[Segments, set[int]] = {}
         for batches, segments in stored:
-            wanted.setdefault(segments, set()).update([batch[1] for batch in batches])
-        for segments, numbers in wanted.items():
-            held = self._held.setdefault(segments, set())
-            if not numbers <= held:
-                self._stack.enter_context(segments.pinned(numbers - held))
-                held |= numbers
+            held = self._held.get(segments)
+            if held is None:
+                held = self._held[segments] = set()
+            wanted = {batch[1] for batch in batches} - held
+            if wanted:
+                segments.pin(wanted)
+                held |= wanted
 
     def release(self) -> None:
-        self._stack.close()
-        self._held.clear()
+        pinned, self._held = self._held, {}
+        for segments, held in pinned.items():
+            segments.unpin(held)
 
 
 class StreamedResponse:

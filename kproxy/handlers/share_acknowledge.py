@@ -31,14 +31,15 @@ async def handle(worker: Worker, request: Request) -> bytes:
             if request.budget.due:
                 await request.budget.rest()
     renews = bool(getattr(body, "is_renew_ack", False))
-    acknowledging = Acknowledging(shares, worker.partition, group, member, renews=renews)
+    settings = shares.settings(group)
+    acknowledging = Acknowledging(shares, worker.partition, session, settings, renews=renews)
     try:
-        results = await acknowledging.take(said, request.budget)
+        await acknowledging.take(said, request.budget)
+        results = await acknowledging.done()
     finally:
         if body.share_session_epoch == FINAL_EPOCH:
             worker.share_sessions.end(session)
-    lock_ms = shares.settings(group).lock_duration_ms
-    return await _answer(worker, request, lock_ms, results)
+    return await _answer(worker, request, settings.lock_duration_ms, results)
 
 
 async def _answer(

@@ -1,7 +1,8 @@
 """ShareFetch (78), versions 1 and 2: acquires records for a member (KIP-932, KIP-1206, KIP-1222).
 
-Acknowledgements that come with it are worked on first. Where there were any, it does not wait for
-records: Kafka answers them only once it has.
+Acknowledgements that come with it are worked on first. While the log takes them, the records are
+found; where some are released, once it has. Where there were any, it does not wait for records:
+Kafka answers them only once it has.
 """
 
 import anyio
@@ -10,6 +11,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import Pins, Stored, StreamedResponse
 from kproxy.handlers.list_offsets import offset_by_time
 from kproxy.handlers.share_answers import Leaders, check_member, said_of, topic_id_of
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol import share_responses as encoded
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import response_prefix
@@ -34,32 +36,53 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
         refusal = _framed(request, [head, encoded.endpoints(())], Pins(), worker)
         refusal.code = error.code
         return refusal
-    body, group, member = request.body, session.group, session.member
+    body = request.body
     renews = bool(getattr(body, "is_renew_ack", False))
-    results: dict[Ident, Acknowledged] = {}
+    settings = worker.shares.settings(session.group)
+    acknowledging = Acknowledging(worker.shares, worker.partition, session, settings, renews=renews)
     pins = Pins()
     try:
         if said:
-            acknowledging = Acknowledging(
-                worker.shares, worker.partition, group, member, renews=renews
-            )
-            results = await acknowledging.take(said, request.budget)
+            await acknowledging.take(said, request.budget)
         found: list[Found] = []
-        poll = None
         if body.share_session_epoch == FINAL_EPOCH:
+            await acknowledging.done()
             worker.share_sessions.end(session)
         elif not renews and body.max_records > 0 and body.max_bytes > 0:
             await _resolve(worker, request, session)
-            limits = _limits(worker, request, wait=not said)
-            poll = SharePoll(
-                worker, worker.shares, worker.share_sessions, session, limits, request.budget, pins
-            )
-            found = await poll.run(request.next_request)
-        settings = worker.shares.settings(group) if poll is None else poll.settings
+            found, settings = await _found(worker, request, session, acknowledging, pins)
+        results = await acknowledging.done()
         return await _answer(worker, request, settings.lock_duration_ms, found, results, pins)
     except BaseException:
         pins.release()
         raise
+
+
+async def _found(
+    worker: Worker, request: Request, session: ShareSession, acknowledging: Acknowledging,
+    pins: Pins,
+) -> tuple[list[Found], GroupSettings]:  # fmt: skip
+    """What there is for the member, and its group's settings by then."""
+    said = bool(acknowledging.results)
+    if not acknowledging.final:
+        await acknowledging.done()
+    limits = _limits(worker, request, wait=not said)
+
+    def poll() -> SharePoll:
+        return SharePoll(
+            worker, worker.shares, worker.share_sessions, session, limits, request.budget, pins
+        )
+
+    first = poll()
+    found = await first.run(request.next_request)
+    if not said:
+        return found, first.settings
+    await acknowledging.done()
+    found = first.give_back(found, acknowledging.refused)
+    if not acknowledging.final or not session.dirty or any(one.ranges for one in found):
+        return found, first.settings
+    second = poll()  # there may be room by now
+    return await second.run(request.next_request), second.settings
 
 
 # -- the session

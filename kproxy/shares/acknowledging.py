@@ -4,17 +4,17 @@ Of a partition all is done or nothing. Other partitions of the request go on.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
-from kproxy.shares.sessions import Ident
+from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.share_partition import SharePartition
-from kproxy.shares.share_partitions import Change, SharePartitions, codes_of
+from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
 from kproxy.shares.window import RENEW, BeyondEnd, InvalidState, Pending
-from kproxy.virtual.types import PartitionKey
+from kproxy.virtual.share_rows import TERMINAL
 
 Said = tuple[int, int, Sequence[int]]
 """First and last offset, and one type for all of them or one for each."""
@@ -52,40 +52,52 @@ def check_form(said: Sequence[Said], *, renews: bool) -> None:
 
 
 class Acknowledging:
-    """Acknowledgements of one request, by one member of a group."""
+    """Acknowledgements of one request, by one member of a group: `take`, then `done`."""
 
     def __init__(
-        self, shares: SharePartitions, partition: Callable[[bytes, int], Located], group: str,
-        member: str, *, renews: bool,
+        self, shares: SharePartitions, partition: Callable[[bytes, int], Located],
+        session: ShareSession, settings: GroupSettings, *, renews: bool,
     ) -> None:  # fmt: skip
-        """`renews`: the request may renew locks."""
+        """`settings`: the group's; `renews`: the request may renew locks."""
         self._shares = shares
         self._partition = partition
-        self._group, self._member = group, member
+        self._session = session
         self._renews = renews
-        self._settings = shares.settings(group)
+        self._settings = settings
         self._changes: list[Change] = []
         self._idents: dict[int, Ident] = {}
+        self._logged: list[Logged] = []
         self.results: dict[Ident, Acknowledged] = {}
+        self.refused: dict[Ident, Code] = {}
+        """What the log did not take, once it is done."""
+        self.final = True
+        """Whether nobody is given again what was said to be released."""
 
-    async def take(
-        self, said: Sequence[tuple[Ident, Sequence[Said]]], pace: Pace
-    ) -> dict[Ident, Acknowledged]:
-        """What became of each partition, once the log has it."""
+    async def take(self, said: Sequence[tuple[Ident, Sequence[Said]]], pace: Pace) -> None:
+        """Check what is said, and put it in line for the log."""
         for ident, some in said:
             try:
                 self._take(ident, some)
             except KafkaError as error:
                 self.results[ident] = Acknowledged(error.code, error.message)
             if pace.due:
-                await self._log()
+                self._log()
                 await pace.rest()
-        await self._log()
+        self._log()
+
+    async def done(self) -> dict[Ident, Acknowledged]:
+        """What became of each partition, once the log has it."""
+        for ticket, some in self._logged:
+            for change, code in zip(some, await codes_once_done(ticket, len(some)), strict=True):
+                if code:
+                    ident = self._idents[id(change)]
+                    self.results[ident] = Acknowledged(code)
+                    self.refused[ident] = code
         return self.results
 
     def _take(self, ident: Ident, said: Sequence[Said]) -> None:
         """Raises KafkaError: nothing of it was done."""
-        _, key, shard = self._partition(*ident)
+        share = self._located(ident)
         check_form(said, renews=self._renews)
         self.results[ident] = DONE
         if not said:
@@ -95,9 +107,11 @@ class Acknowledging:
                 Code.INVALID_RECORD_STATE,
                 "Renewing acquisition locks is not enabled for the group.",
             )
-        share = self._shares.find(shard, key, self._group)
+        if share is None:
+            _, key, shard = self._partition(*ident)
+            share = self._shares.find(shard, key, self._session.group)
         try:
-            pending = self._said(share, key, said)
+            pending = self._said(share, said)
         finally:
             self._shares.let_go(share)
         if pending.runs:
@@ -105,8 +119,17 @@ class Acknowledging:
             self._changes.append(change)
             self._idents[id(change)] = ident
 
-    def _said(self, share: SharePartition, key: PartitionKey, said: Sequence[Said]) -> Pending:
-        row = share.shard.state.partition(key)
+    def _located(self, ident: Ident) -> SharePartition | None:
+        """The share partition, where it is known. Raises KafkaError: the partition is not here."""
+        followed = self._session.partitions.get(ident)
+        share = None if followed is None else followed.share
+        if share is not None and share.is_current:
+            return share
+        self._partition(*ident)
+        return None
+
+    def _said(self, share: SharePartition, said: Sequence[Said]) -> Pending:
+        row = share.shard.state.partition(share.key)
         window = share.window
         if row is not None:
             window.trim(row.log_start)
@@ -117,7 +140,7 @@ class Acknowledging:
                     raise InvalidState(
                         "The offset cannot be acknowledged. The offset is not acquired."
                     )
-                window.check(self._member, first, last)
+                window.check(self._session.member, first, last)
             except InvalidState as error:
                 raise KafkaError(Code.INVALID_RECORD_STATE, str(error)) from error
             except BeyondEnd as error:
@@ -130,14 +153,9 @@ class Acknowledging:
             some = window.acknowledge(first, last, types, limit, deadline)
             pending.runs.extend(some.runs)
             pending.held.extend(some.held)
+        self.final = self.final and all(TERMINAL[run.byte] for run in pending.runs)
         return pending
 
-    async def _log(self) -> None:
+    def _log(self) -> None:
         changes, self._changes = self._changes, []
-        for ticket, some in self._shares.log(self._group, changes):
-            with suppress(KafkaError):  # each partition has its code
-                await ticket.wait()
-            for change, code in zip(some, codes_of(ticket, len(some)), strict=True):
-                if code:
-                    self.results[self._idents[id(change)]] = Acknowledged(code)
-        self._idents.clear()
+        self._logged += self._shares.log(self._session.group, changes)

@@ -4,6 +4,7 @@ Records are acquired in one turn of the loop. Those that were delivered before a
 log has how often: a record that kills who reads it is not given for ever.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -13,14 +14,13 @@ import anyio
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.poll import NextRequest
 from kproxy.fetching.streamed_response import Pins, Stored
-from kproxy.log.base import Ticket
 from kproxy.loop.pace import Pace
 from kproxy.memory_budget import MemoryBudget
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
-from kproxy.shares.share_partitions import Change, SharePartitions, codes_of
+from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
 from kproxy.virtual.rows import StoredBatch
 
@@ -72,7 +72,7 @@ class _Round:
     found: list[Found] = field(default_factory=list)
     news: bool = False  # an error that the client does not know of
     unlogged: list[Change] = field(default_factory=list)
-    tickets: list[tuple[Ticket, list[Change]]] = field(default_factory=list)
+    logged: list[Logged] = field(default_factory=list)
     places: dict[int, tuple[int, Followed]] = field(default_factory=dict)
     """Of what was delivered before, by the change that says so: where in `found` it is."""
     bytes_left: int = 0
@@ -95,60 +95,73 @@ class SharePoll:
         self._pace = pace
         self._pins = pins
         self.settings: GroupSettings  # of the last round
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None  # while it waits
+        self._told = False
         self._errors: list[Found] = []
 
     async def run(self, next_request: NextRequest) -> list[Found]:
         """The partitions' parts of the answer."""
-        session, source = self._session, self._source
-        deadline = anyio.current_time() + self._limits.max_wait_s
-        session.look_again(self._shares.settings(session.group))
+        session, source, now = self._session, self._source, self._shares.now
+        deadline = now() + self._limits.max_wait_s
+        self.settings = self._shares.settings(session.group)
+        session.look_again(self.settings)
+        session.waiting.add(self)
         try:
             while True:
                 await source.answer_memory.wait_for_room()
-                changed = self._expect_change()
+                self._told = False
                 if self._limits.min_bytes > 1:
-                    left = deadline - anyio.current_time()
+                    left = deadline - now()
                     if left > 0 and await self._too_little() and not source.stopping:
-                        next_request.wake(changed)
                         session.gathering += 1
                         try:
-                            await source.long_poll(changed, left)
+                            await self._wait(next_request, left)
                         finally:
                             session.gathering -= 1
                         if not next_request.arrived:
+                            self.settings = self._shares.settings(session.group)
                             continue
                 seen = await self._round()
                 if seen.found or seen.news:
                     return [*await self._given(seen), *self._errors]
                 if seen.again:
                     await self._pace.rest()
+                    self.settings = self._shares.settings(session.group)
                     continue
-                left = deadline - anyio.current_time()
+                left = deadline - now()
                 if source.stopping or next_request.arrived or session.ended or left <= 0:
                     return self._errors
                 if session.dirty:
                     await self._pace.rest()
                 else:
-                    next_request.wake(changed)
-                    await source.long_poll(changed, left)
+                    await self._wait(next_request, left)
+                self.settings = self._shares.settings(session.group)
         finally:
-            session.waiting.discard(self._changed)
+            session.waiting.discard(self)
             self._pass_on()
 
-    def _expect_change(self) -> anyio.Event:
-        """An event that is set when there may be something."""
-        waiting = self._session.waiting
-        waiting.discard(self._changed)
-        self._changed = anyio.Event()
-        waiting.add(self._changed)
-        return self._changed
+    def set(self) -> None:
+        """There may be something."""
+        self._told = True
+        if self._changed is not None:
+            self._changed.set()
+
+    async def _wait(self, next_request: NextRequest, seconds: float) -> None:
+        """Until it was told since it last looked, or another request comes; so long at most."""
+        changed = self._changed = anyio.Event()
+        if self._told:
+            changed.set()
+        next_request.wake(changed)
+        try:
+            await self._source.long_poll(changed, seconds)
+        finally:
+            self._changed = None
 
     async def _too_little(self) -> bool:
         """Whether less is available than the client waits for; nothing is acquired."""
         if self._source.stopping or self._session.ended:
             return False
-        size, settings = 0, self._shares.settings(self._session.group)
+        size, settings = 0, self.settings
         for followed in list(self._session.dirty):
             with suppress(KafkaError, Searching):
                 share = self._locate(followed)
@@ -177,7 +190,6 @@ class SharePoll:
     async def _round(self) -> _Round:
         seen = _Round(bytes_left=self._limits.max_bytes, records_left=self._limits.max_records)
         self._pace.begin()
-        self.settings = self._shares.settings(self._session.group)
         dirty = self._session.dirty
         try:
             for followed in list(dirty):
@@ -200,7 +212,7 @@ class SharePoll:
         """What became of records is on its way before anybody else has a turn."""
         self._pins.hold(one.stored for one in seen.found if one.stored is not None)
         changes, seen.unlogged = seen.unlogged, []
-        seen.tickets += self._shares.log(self._session.group, changes)
+        seen.logged += self._shares.log(self._session.group, changes)
 
     def _look(self, followed: Followed, seen: _Round) -> None:
         session, settings = self._session, self.settings
@@ -280,10 +292,8 @@ class SharePoll:
 
     async def _given(self, seen: _Round) -> list[Found]:
         """What was found, once the log has what it must have before that is given."""
-        for ticket, some in seen.tickets if seen.places else ():
-            with suppress(KafkaError):  # each partition has its code
-                await ticket.wait()
-            for change, code in zip(some, codes_of(ticket, len(some)), strict=True):
+        for ticket, some in seen.logged if seen.places else ():
+            for change, code in zip(some, await codes_once_done(ticket, len(some)), strict=True):
                 if code and id(change) in seen.places:
                     place, followed = seen.places[id(change)]
                     change.share.window.give_back(seen.found[place].ranges)
@@ -292,6 +302,24 @@ class SharePoll:
                     self._session.dirty[followed] = None
                     change.share.wake_next()
         return seen.found
+
+    def give_back(self, found: list[Found], refused: Mapping[Ident, Code]) -> list[Found]:
+        """Give nothing of partitions whose shard's log has refused what the member said."""
+        if not refused:
+            return found
+        kept = []
+        for one in found:
+            followed = self._session.partitions.get(one.ident)
+            if one.ident not in refused or followed is None or followed.share is None:
+                kept.append(one)
+                continue
+            followed.share.window.give_back(one.ranges)
+            followed.share.waiters.pop(followed, None)
+            self._session.dirty[followed] = None
+            followed.share.wake_next()
+            if one.code:
+                kept.append(one)
+        return kept
 
 
 def _within(readable: Readable, most: int) -> None:

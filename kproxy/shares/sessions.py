@@ -5,6 +5,7 @@ connection: the end of an earlier one, noticed late, does not end what was opene
 """
 
 from collections import deque
+from typing import Protocol
 
 import anyio
 
@@ -20,6 +21,14 @@ _AT_ONCE = 200
 
 Ident = tuple[bytes, int]
 """A partition as the client names it: topic id and index."""
+
+
+class Waiting(Protocol):
+    """A poll of a session."""
+
+    def set(self) -> None:
+        """There may be something."""
+        ...
 
 
 class Followed:
@@ -51,7 +60,7 @@ class ShareSession:
         self.told: set[Followed] = set()  # of those the ones that only this session was told of
         self.again: set[Followed] = set()  # those that had an error: each poll looks at them once
         self._settings: GroupSettings | None = None  # as the last poll found them
-        self.waiting: set[anyio.Event] = set()  # polls: mostly one
+        self.waiting: set[Waiting] = set()  # polls: mostly one
         self.gathering = 0  # of them those that wait for more than there may be
         self.ended = False
         self.releases = True  # what its member holds, once it has ended
@@ -68,16 +77,16 @@ class ShareSession:
     def finish(self, number: int) -> None:
         """Polls that wait end."""
         self.ended, self.ended_at = True, number
-        for event in self.waiting:
-            event.set()
+        for poll in self.waiting:
+            poll.set()
 
     def woken(self, followed: Followed) -> bool:
         """Whether a poll waits that looks at it now."""
         if self.ended:
             return False
         self.dirty[followed] = None
-        for event in self.waiting:
-            event.set()
+        for poll in self.waiting:
+            poll.set()
         if len(self.waiting) <= self.gathering:
             return False  # one that waits for more than this may leave it to others
         self.told.add(followed)

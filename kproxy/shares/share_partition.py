@@ -14,6 +14,7 @@ from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
 from kproxy.shares.taking import Limits
 from kproxy.shares.window import Acquired, Pending, Window
+from kproxy.store.rocks import Checkpoint
 from kproxy.virtual import share_rows
 from kproxy.virtual.rows import StoredBatch
 from kproxy.virtual.share_rows import SharePartition as Row
@@ -85,13 +86,14 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_claim", "_search", "due", "epoch", "followers", "group", "key", "shard",
-        "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_search", "due", "epoch", "followers", "group", "key",
+        "shard", "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
         self.shard, self.key, self.group = shard, key, group
         self._claim = shard.claim_offset
+        self._as_of: Checkpoint | None = None  # what was applied when it was found current
         self._search: AbortedSearch | None = None  # that the next look goes on with
         self._aborted: AbortedStretch | None = None
         self.epoch = row.epoch
@@ -107,12 +109,15 @@ class SharePartition:
         shard = self.shard
         if not shard.serving or shard.claim_offset != self._claim:
             return False
+        if shard.applied_through is self._as_of:  # no row has changed since
+            return True
         if shard.state.partition(self.key) is None:
             return False
         row = share_rows.share_in(shard.state.get, self.key, self.group)
         if row is None or row.epoch != self.epoch or row.since_ms >= 0:
             return False
         self.window.trim(row.start)
+        self._as_of = shard.applied_through
         return True
 
     @property

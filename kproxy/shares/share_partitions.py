@@ -4,6 +4,7 @@ What becomes of records is logged before anybody is told: one SHARE for each req
 What runs out is gathered, one SHARE for each group and shard.
 """
 
+import asyncio
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
@@ -68,7 +69,7 @@ class SharePartitions:
 
     def now(self) -> float:
         """Seconds of the loop's clock, by which locks run out."""
-        return anyio.current_time()
+        return asyncio.get_running_loop().time()
 
     # -- finding
 
@@ -248,6 +249,19 @@ def _owing(runs: list[Run], owed: int) -> list[Run]:
     return [
         run._replace(cause=run.cause | owed) if run.cause != Cause.NONE else run for run in runs
     ]
+
+
+Logged = tuple[Ticket, list[Change]]
+"""A SHARE on its way, and what it says."""
+
+
+async def codes_once_done(ticket: Ticket, partitions: int) -> list[Code]:
+    """As `codes_of`, once it is."""
+    if not ticket.done:
+        event = asyncio.Event()
+        ticket.add_done_callback(event.set)
+        await event.wait()
+    return codes_of(ticket, partitions)
 
 
 def codes_of(ticket: Ticket, partitions: int) -> list[Code]:

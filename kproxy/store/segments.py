@@ -9,7 +9,7 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -240,19 +240,30 @@ class Segments:
     @contextmanager
     def pinned(self, segments: set[int]) -> Iterator[None]:
         """Keep these segments' files open, whatever is dropped or closed, until they are read."""
-        held = []
+        self.pin(segments)
         try:
-            with self._files:
+            yield
+        finally:
+            self.unpin(segments)
+
+    def pin(self, segments: set[int]) -> None:
+        """As `pinned`, until `unpin` of the same. Raises OSError: nothing is pinned."""
+        held = []
+        with self._files:
+            try:
                 for segment in segments:
                     self._fd(segment)
                     self._pins[segment] = self._pins.get(segment, 0) + 1
                     held.append(segment)
-            yield
-        finally:
-            with self._files:
+            except BaseException:
                 self._unpin(held)
+                raise
 
-    def _unpin(self, held: list[int]) -> None:
+    def unpin(self, segments: set[int]) -> None:
+        with self._files:
+            self._unpin(segments)
+
+    def _unpin(self, held: Iterable[int]) -> None:
         for segment in held:
             self._pins[segment] -= 1
             if not self._pins[segment]:

@@ -149,7 +149,7 @@ class Member:
         for ident, first, last in got:
             await anyio.sleep(rng.choice((0.0, 0.0, 0.02, 0.2)))
             for said in self.says(ident, first, last):
-                await self.acknowledge(worker, ident, said)
+                await self.acknowledge(worker, session, ident, said)
         if dice < 0.18:
             self.leave(worker, session)
             worker.sessions.end(session)
@@ -186,7 +186,9 @@ class Member:
             return ACCEPT
         return self.rng.choice((ACCEPT, ACCEPT, ACCEPT, RELEASE, RELEASE, REJECT, RENEW))
 
-    async def acknowledge(self, worker: Worker, ident: Ident, said: Sequence[Said]) -> None:
+    async def acknowledge(
+        self, worker: Worker, session: ShareSession, ident: Ident, said: Sequence[Said]
+    ) -> None:
         truth, rng = self.truth, self.rng
         key, claim = (QueueId(ident[0]), ident[1]), worker.shard.claim_offset
         asked, epoch = anyio.current_time(), self.epochs(worker).get(key, -1)
@@ -201,10 +203,11 @@ class Member:
             one = truth.lets_go(claim, at, self.name) if kind != RENEW else None
             if one is not None:
                 held[at] = one
-        acknowledging = Acknowledging(worker.shares, worker.partition, self.group, self.name,
+        settings = worker.shares.settings(self.group)
+        acknowledging = Acknowledging(worker.shares, worker.partition, session, settings,
                                       renews=True)  # fmt: skip
-        results = await acknowledging.take([(ident, said)], Pace())
-        code = results[ident].code
+        await acknowledging.take([(ident, said)], Pace())
+        code = (await acknowledging.done())[ident].code
         truth.counted[f"acknowledged: {code.name}"] += 1
         if code:
             now = anyio.current_time()

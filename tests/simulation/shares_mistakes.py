@@ -164,22 +164,22 @@ def a_renewed_lock_is_as_short_as_before(patch: Patch) -> None:
 
 
 def an_acknowledgement_is_answered_before_it_is_durable(patch: Patch) -> None:
-    async def log(self: Acknowledging) -> None:
+    def log(self: Acknowledging) -> None:
         changes, self._changes = self._changes, []
-        self._shares.log(self._group, changes)
+        self._shares.log(self._session.group, changes)
 
     patch.setattr(Acknowledging, "_log", log)
 
 
 def a_list_is_half_applied(patch: Patch) -> None:
-    def said(self: Acknowledging, share: Any, key: Any, said: Any) -> Pending:
+    def said(self: Acknowledging, share: Any, said: Any) -> Pending:
         pending = Pending([], [])
         for first, last, types in said:
             try:
-                share.window.check(self._member, first, last)
+                share.window.check(self._session.member, first, last)
             except (InvalidState, BeyondEnd) as error:
                 if pending.runs:
-                    self._shares.log(self._group, [Change(share, pending.runs, pending)])
+                    self._shares.log(self._session.group, [Change(share, pending.runs, pending)])
                 raise KafkaError(Code.INVALID_REQUEST) from error
             some = share.window.acknowledge(first, last, types, 9, self._shares.now() + 1)
             pending.runs.extend(some.runs)
