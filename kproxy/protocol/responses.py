@@ -97,7 +97,7 @@ def produce_body(
                 add(b"\0")
         if flexible:
             add(b"\0")
-    add(_I32.pack(throttle_ms))
+    add(_I32.pack(throttle_ms) if throttle_ms else b"\0\0\0\0")
     if flexible:
         add(b"\0")
     return b"".join(parts)
