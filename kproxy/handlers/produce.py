@@ -285,12 +285,11 @@ class ProduceCall:
 
     @property
     def code(self) -> int:
-        """The first error of `body`, or 0."""
-        for _, answers in self._topics:
-            for answer in answers:
-                if answer.code:
-                    return answer.code
-        return 0
+        """The first error of `body`, or 0. Most requests name one partition."""
+        topics = self._topics
+        if len(topics) == 1 and len(answers := topics[0][1]) == 1:
+            return answers[0].code
+        return next((one.code for _, answers in topics for one in answers if one.code), 0)
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for number in self._transactional:

@@ -112,7 +112,7 @@ class Selected:
             low, high = bounds(self._queues)
             found: list[str] = []
             for number, queue in enumerate(worker.catalogue.all(low)):
-                if high is not None and queue.name > high:
+                if high is not None and queue.name.encode() > high:
                     break
                 if self._queues.fullmatch(queue.name) and len(found) < self._series_max:
                     found.append(queue.name)
@@ -126,7 +126,7 @@ class Selected:
             low, high = bounds(self._groups)
             found: list[str] = []
             for shard in worker.routes.all():
-                end = RowKind.GROUP.range()[1] if high is None else RowKind.GROUP + high.encode()
+                end = RowKind.GROUP.range()[1] if high is None else RowKind.GROUP + high
                 start = RowKind.GROUP + low.encode()
                 for number, (key, _) in enumerate(shard.kv.scan(start, end + b"\0")):
                     name = rows.name_of(key)
@@ -138,11 +138,11 @@ class Selected:
         return self._of_groups[1]
 
 
-def bounds(pattern: Any) -> tuple[str, str | None]:
-    """The first name that may match, and the last; None: there is no last one."""
+def bounds(pattern: Any) -> tuple[str, bytes | None]:
+    """The first name that may match, and what none lies behind, if there is such."""
     with suppress(Exception):  # re2 says so where an expression begins with anything
         low, high = pattern.possiblematchrange(_PREFIX_MAX)
-        return low.decode(), high.decode("utf-8", "strict") if high else None
+        return low.decode(errors="ignore"), high or None
     return "", None
 
 

@@ -208,7 +208,10 @@ class Accepted:
         except KafkaError as error:
             raise Malformed(f"{error.code.name}: {error}") from error
         if (worker := self.worker) is not None:
-            worker.counters.answer(_PRODUCE, self.call.code)
+            if code := self.call.code:
+                worker.counters.failed[_PRODUCE, code] += 1
+            else:
+                worker.counters.answered[_PRODUCE] += 1
             if self.began:
                 took = worker.clock.monotonic() - self.began
                 worker.counters.request_seconds[_PRODUCE].observe(took)
