@@ -58,16 +58,21 @@ def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int) -> Plan:
     return Plan(key, found, now_ms)
 
 
+class Aside(Exception):
+    """This is to be done on a thread: the disk is to be read, or something is to be unpacked."""
+
+
 def make(
-    segments: Segments, plans: Sequence[Plan], now_ms: int, look_ms: Sequence[int], most: int
-) -> list[Envelope]:
+    segments: Segments, plans: Sequence[Plan], now_ms: int, look_ms: Sequence[int], most: int,
+    *, wait: bool = True,
+) -> list[Envelope]:  # fmt: skip
     """A DUE for each plan, or for the beginning of it.
 
-    `look_ms`: for each, when to look at its retention. `most`: bytes in one. On a thread. Raises
-    OSError, EOFError, Malformed, BadBatch.
+    `look_ms`: for each, when to look at its retention. `most`: bytes in one. On a thread, or with
+    `wait` false on the loop. Raises OSError, EOFError, Malformed, BadBatch; Aside.
     """
     return [
-        _Delivery(segments, one, now_ms).envelope(look, most)
+        _Delivery(segments, one, now_ms, wait=wait).envelope(look, most)
         for one, look in zip(plans, look_ms, strict=True)
     ]
 
@@ -84,7 +89,7 @@ class _Part(NamedTuple):
 class _Delivery:
     """Of one partition: what was due first comes first, whichever batches have it."""
 
-    def __init__(self, segments: Segments, planned: Plan, now_ms: int) -> None:
+    def __init__(self, segments: Segments, planned: Plan, now_ms: int, *, wait: bool) -> None:
         self._planned = planned
         self._now_ms = now_ms
         self._until_ms = planned.until_ms
@@ -97,8 +102,10 @@ class _Delivery:
                 self._until_ms = batch.max_time_ms
                 break
             data = memoryview(bytearray(batch.length))
-            segments.read_into(data, batch.segment, batch.position, True)
+            there = segments.read_into(data, batch.segment, batch.position, wait)
             head = read_header(data)
+            if not there or (not wait and head.codec and not head.is_log_append_time):
+                raise Aside
             self._removed.append(last_offset)
             if head.is_log_append_time:
                 self._parts.append(_Part(batch.max_time_ms, data, b"", 0))

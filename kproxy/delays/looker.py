@@ -9,6 +9,7 @@ where nobody knows what became of it. One of the two is void then.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
@@ -17,7 +18,7 @@ from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
-from kproxy.delays.delivery import READ_BYTES, Plan, make, plan
+from kproxy.delays.delivery import READ_BYTES, Aside, Plan, make, plan
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.clock import Clock
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
@@ -38,6 +39,8 @@ _LOOK_S = 0.5
 """The clock may be put forward: while anything waits it is looked at this often."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _FRAME_BYTES = 70_000
+_AT_ONCE_BYTES = 32 << 10
+"""Of batches in the page cache: they are made in a millisecond."""
 _NEVER_MS = 1 << 64
 _FAULTS = KafkaError, OSError, EOFError, ValueError
 _SETTLED = Code.NONE, Code.UNKNOWN_TOPIC_ID
@@ -201,6 +204,9 @@ class Looker(DueIndexScanner):
         ]
         pins = {batch.segment for planned in plans for _, batch in planned.batches}
         with shard.segments.pinned(pins):
+            if sum(planned.size for planned in plans) <= _AT_ONCE_BYTES:
+                with suppress(Aside):
+                    return make(shard.segments, plans, now_ms, look_ms, means.most, wait=False)
             return await to_thread.run_sync(
                 make, shard.segments, plans, now_ms, look_ms, means.most, limiter=means.readers
             )

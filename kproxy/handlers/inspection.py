@@ -11,7 +11,14 @@ from anyio import to_thread
 from kproxy.delays.splitting import Split, split
 from kproxy.errors import Code
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.protocol.batch import BadBatch, BatchHeader, Records, check, read_header
+from kproxy.protocol.batch import (
+    HEADER_BYTES,
+    BadBatch,
+    BatchHeader,
+    Records,
+    check,
+    read_header,
+)
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.protocol.records import INSPECTED_BYTES_MAX, TooLarge, keyed_records, repacked, unpacked
 from kproxy.protocol.varint import Malformed
@@ -23,7 +30,7 @@ Inspected = dict[PartitionKey, Records | Split | BadBatch]
 """What is appended in the place of what came, or why nothing is."""
 
 _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
-_DELAY_AT_ONCE_BYTES = 16_384  # where only headers are looked for
+_SPLIT_AT_ONCE_BYTES = 32_768  # where only headers are looked for
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 _NO_TIME = -1  # of a record that has none
@@ -43,8 +50,7 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
             try:
                 header = check(records, worker.max_batch_bytes(settings), request.version)
                 assert records is not None
-                most = _AT_ONCE_BYTES if settings.checks_records else _DELAY_AT_ONCE_BYTES
-                if not header.codec and len(records) <= most and settings.codec is None:
+                if not header.codec and len(records) <= _AT_ONCE_BYTES and settings.codec is None:
                     found[key] = _inspected(worker, queue, index, settings, records)
                 else:
                     found[key] = await _aside(worker, queue, index, settings, records)
@@ -52,6 +58,27 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
                 found[key] = error
             await request.budget.step()
     return found
+
+
+def split_at_once(
+    worker: Worker, settings: QueueSettings, records: Records | None, version: int
+) -> Split | None:
+    """What waits of a small batch; None: nothing. Raises BadBatch."""
+    header, delay = check(records, worker.max_batch_bytes(settings), version), settings.delay
+    assert records is not None
+    assert delay is not None
+    try:
+        data = unpacked(records)
+        return split(header, records, data, delay, worker.now_ms(), worker.delays.batch_bytes_max)
+    except Malformed as error:
+        raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
+
+
+def is_split_at_once(settings: QueueSettings, records: Records | None) -> bool:
+    """Whether no more is looked for in a batch than when its records are due, and it is small."""
+    if settings.checks_records or not records or len(records) < HEADER_BYTES:
+        return False
+    return len(records) <= _SPLIT_AT_ONCE_BYTES and not read_header(records).codec
 
 
 def _queue(worker: Worker, topic: str | bytes) -> Queue | None:

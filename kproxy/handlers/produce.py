@@ -16,7 +16,7 @@ from anyio import Event
 from kproxy.delays.splitting import Split
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import delaying, enlisting
-from kproxy.handlers.inspection import Inspected, inspect
+from kproxy.handlers.inspection import Inspected, inspect, is_split_at_once, split_at_once
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
     HEADER_BYTES,
@@ -148,9 +148,12 @@ class ProduceCall:
         try:
             settings = settings_of(queue.configs)
             if settings.inspects:
-                found = self._looked_into(queue, index)
-                split = found if isinstance(found, Split) else None
-                records = found.batch if isinstance(found, Split) else found
+                if self._inspected is None and is_split_at_once(settings, records):
+                    split = split_at_once(self._worker, settings, records, self._version)
+                else:
+                    found = self._looked_into(queue, index)
+                    split = found if isinstance(found, Split) else None
+                    records = found.batch if isinstance(found, Split) else found
             looked = settings.inspects  # and packed, perhaps as its client could not
             version = max(self._version, ZSTD_FROM) if looked else self._version
             header = check(records, self._worker.max_batch_bytes(settings), version)
