@@ -20,7 +20,10 @@ from anyio.abc import Process
 
 from kproxy.admin_socket.server import Asked, admin_socket
 from kproxy.config import Config
+from kproxy.counters import Histogram
 from kproxy.errors import CannotGoOn, CannotStart
+from kproxy.observe.loop_watch import LoopWatch
+from kproxy.observe.service_manager import ServiceManager
 from kproxy.store.directory_lock import locked
 
 _log = structlog.get_logger()
@@ -69,6 +72,7 @@ class Supervisor:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._manager = ServiceManager()
         self._processes: dict[int, Process] = {}
         self._stopping = False
         self._refused: int | None = None
@@ -76,13 +80,16 @@ class Supervisor:
 
     async def run(self) -> None:
         """Raises CannotGoOn where a worker refuses to start, CannotStart."""
-        directory = self._config.data_dir
+        directory, watch = self._config.data_dir, LoopWatch(Histogram())
+        watch.on_turn = self._manager.turned
         with locked(directory):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._wait_for_signal)
+                watch.start()
                 async with admin_socket(directory, {"drain": self._drain_asked}):
                     await self._keep_all()
                 tasks.cancel_scope.cancel()
+            watch.stop()
         if self._refused is not None:
             raise CannotGoOn(f"a worker ended with status {self._refused}; its last line says why")
 
@@ -90,6 +97,7 @@ class Supervisor:
         async with anyio.create_task_group() as workers:
             for index in range(self._config.workers):
                 workers.start_soon(self._keep, index)
+            self._manager.ready()
         self._ended.set()
 
     async def _drain_asked(self, asked: Asked) -> dict[str, Any]:
@@ -111,6 +119,7 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         self._stopping = True
+        self._manager.stopping()
         self._send_all(signal.SIGTERM)  # workers that others can stand in for are drained
 
     def _send_all(self, number: signal.Signals) -> None:

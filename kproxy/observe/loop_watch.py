@@ -11,6 +11,10 @@ STUCK_S = 5.0
 """A loop that did not turn for so long is stuck."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class LoopWatch:
     """Of the loop that `start` is called on, until `stop`."""
 
@@ -19,6 +23,8 @@ class LoopWatch:
         self._clock = clock
         self._turned_at = clock()
         self._due: asyncio.TimerHandle | None = None
+        self.on_turn: Callable[[], None] = _nothing
+        """Called with each look."""
 
     def start(self) -> None:
         self._again(asyncio.get_running_loop())
@@ -30,6 +36,7 @@ class LoopWatch:
 
     def _again(self, loop: asyncio.AbstractEventLoop) -> None:
         self._turned_at = self._clock()
+        self.on_turn()
         at = loop.time() + PERIOD_S
         self._due = loop.call_at(at, self._turn, loop, at)
 

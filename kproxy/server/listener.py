@@ -21,6 +21,7 @@ from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.logs import report_floods
 from kproxy.loop.pulse import pulse
 from kproxy.observe.endpoint import Endpoint
+from kproxy.observe.service_manager import NOBODY, ServiceManager
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.store.backups import ON_KAFKA
@@ -48,14 +49,19 @@ class Server:
     `together`: the addresses of the workers that were started with it.
     """
 
-    def __init__(self, config: Config, together: Iterable[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self, config: Config, together: Iterable[tuple[str, int]] = (),
+        manager: ServiceManager = NOBODY,
+    ) -> None:  # fmt: skip
         self._config = config
+        self._manager = manager
         shards = config.shards if config.bootstrap_servers else 1
         self._connections_max = connections_max(config.connections_max, shards)
         self._together = frozenset(together)
         self._connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
         self._endpoint = Endpoint(config)
+        self._endpoint.watch.on_turn = manager.turned
         self._stop = anyio.Event()
         self._ending = anyio.Event()
         self._left = anyio.Event()  # shards were handed over, all that could be
@@ -136,11 +142,13 @@ class Server:
                 advertise=f"{me.host}:{me.port}", data_dir=str(config.data_dir), sync=config.sync,
                 cluster_id=worker.cluster.cluster_id, node_id=me.node_id,
             )  # fmt: skip
+            self._manager.ready()
             task_status.started(self.port)
             commands = {"drain": self._drain_asked, "backup": self._backup_asked}
             async with admin_socket(config.data_dir, commands):
                 await self._ending.wait()
                 await self._hand_over(worker)
+            self._manager.stopping()
             _log.info("stopping", connections=len(self._connections))
             for server in accepting:
                 server.close()
@@ -269,7 +277,7 @@ async def serve(
 
     Raises CannotStart.
     """
-    server = Server(config, together)
+    server = Server(config, together, NOBODY if supervised else ServiceManager())
     if supervised:
         _stop_at_eof(server.stop)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
