@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ class Answers:
             yield values
 
     def release(self) -> None:
-        """Tell it that what it holds is not needed any more."""
-        self._connection.sendall(b"\n")
+        """Tell it that what it holds is not needed any more, if it is there still."""
+        with suppress(OSError):
+            self._connection.sendall(b"\n")
+            self._lines.readline()
 
     def _next(self) -> tuple[str, Any]:
         try:

@@ -16,6 +16,7 @@ from kproxy import __version__
 from kproxy.admin_socket.client import NotServing, asking
 from kproxy.config import load
 from kproxy.errors import CannotStart
+from kproxy.logs import configure
 from kproxy.metadata.cluster_view import identity, raise_level
 from kproxy.metadata.levels import RESTORES_FROM
 from kproxy.shard.restored import begin_again
@@ -145,6 +146,7 @@ def restore_command(backup: Path, data_dir: Path) -> None:
         sources = backups.files_of(backup, manifest)
     except BadBackup as error:
         raise CannotStart(str(error)) from None
+    configure("warning", "auto")
     now_ms = time.time_ns() // 1_000_000
     if now_ms < manifest.time_ms:
         raise CannotStart("the clock of this machine is behind the backup: set it first")

@@ -64,7 +64,7 @@ def test_ids_are_those_of_log_offsets_behind_it() -> None:
 def test_a_log_goes_on_where_none_was() -> None:
     now_ms = 1_800_000_000_000
     assert first_offset(10, now_ms) == now_ms * OFFSETS_PER_MS
-    earlier = first_offset(10, now_ms - 1)  # another restore of it, with a million records since
-    assert first_offset(10, now_ms) >= earlier + 1_000_000
+    earlier = first_offset(10, now_ms - 1)  # another restore of it, with 2000 envelopes since
+    assert first_offset(10, now_ms) >= earlier + 2000
     assert first_offset(1 << 62, now_ms) == 1 << 62
-    assert first_offset(0, 4_000_000_000_000) < 1 << 63  # in the year 2096, too
+    assert first_offset(0, 4_000_000_000_000) < 1 << 53  # in the year 2096, too
