@@ -34,7 +34,7 @@ class Size(NamedTuple):
     limit_s: int
 
 
-SHORT = Size(24_000, 300, 6, 120)
+SHORT = Size(16_000, 300, 4, 120)
 LONG = Size(1_000_000, 10_000, 60, 3000)
 
 
