@@ -15,7 +15,8 @@ from kproxy.groups.coordinator import Coordinator, storage_code
 from kproxy.groups.heartbeat import HeartbeatResult
 from kproxy.groups.share_group import ShareGroup
 from kproxy.groups.share_member import ShareMember
-from kproxy.loop.steps import done, in_order
+from kproxy.loop.pace import Pace
+from kproxy.loop.steps import done, once_in_order
 
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 MEMBER_ID_MAX = 36  # characters
@@ -110,8 +111,9 @@ async def _stay(
     coordinator: Coordinator, group: ShareGroup, asked: ShareHeartbeatRequest
 ) -> HeartbeatResult:
     member, fresh = _member(group, asked, coordinator.config.group_share_max_size)
-    before = member.assigned
+    before, pace = member.assigned, Pace()
     subscribed = await _update(group, member, asked)
+    await pace.step()
     if fresh:
         group.put(member)
     group.renew_session(member)
@@ -121,9 +123,11 @@ async def _stay(
     if group.unchecked:
         group.making = group.making or subscribed or bump  # said with what is logged anyway
         await _log(coordinator, group)  # share partitions are made for a group that is logged
+        pace.begin()
         await coordinator.shares.begin(group)
         if group.members.get(member.id) is not member:
             raise KafkaError(Code.NOT_COORDINATOR)
+    await pace.step()
     if group.may_assign():
         coordinator.subscriptions.assign(group)
     group.reconcile(member)
@@ -181,7 +185,7 @@ async def _update(group: ShareGroup, member: ShareMember, asked: ShareHeartbeatR
         group.changed.add(member.id)
     if asked.topics is None:
         return False
-    topics = tuple(await done(in_order(set(asked.topics))))
+    topics = tuple(await done(once_in_order(asked.topics)))
     if topics == member.topics:
         return False
     group.subscribe(member, topics)

@@ -78,10 +78,20 @@ def spent(count: int) -> Steps[None]:
         yield
 
 
+def once_in_order(names: Iterable[str]) -> Steps[list[str]]:
+    """Sorted, each once."""
+    found: set[str] = set()
+    left = iter(names)
+    while piece := list(islice(left, 4 * EVERY)):
+        found.update(piece)
+        yield
+    return (yield from in_order(found))
+
+
 def in_order(names: Iterable[str]) -> Steps[list[str]]:
     """Sorted; many are sorted piece by piece, as sorting all is one long call."""
     pieces, left = [], iter(names)
-    while piece := sorted(islice(left, 16 * EVERY)):
+    while piece := sorted(islice(left, 4 * EVERY)):
         pieces.append(piece)
         yield
     if len(pieces) < 2:
