@@ -42,7 +42,7 @@ _REMEMBERED_MAX = 10_000
 _COPIES = (Kind.COPY, Kind.REPLACE)
 _CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP, *DELAYS)
 _ROUTED = (Kind.FORWARD, Kind.SHIP)
-_NUMBER_AT = 48  # above a log offset: which of several batches
+_NUMBER_AT = 53  # above a log offset, which stays below: which of several batches
 _LOG_OFFSET = (1 << _NUMBER_AT) - 1
 
 
