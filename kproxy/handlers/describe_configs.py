@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from kproxy.delays.standing import DelayStanding, waiting_for
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import server_settings
 from kproxy.handlers.server_settings import Told
@@ -41,6 +42,8 @@ No setting, but what `kproxy describe` asks each worker: who does not ask for it
 _PARTITIONS_MAX = 1000  # of a queue, of which that is told
 _Synonym = tuple[str, str, int]  # name, value, source
 
+DELAYS = STATE + "delays"
+"""Of a queue, likewise: what waits until it is due."""
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeConfigsResponse."""
@@ -64,6 +67,8 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
             result["configs"] = found
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
+            if names is not None and DELAYS in names and resource.resource_type == TOPIC:
+                found.append(await _delays(worker, request, resource.resource_name))
         results.append(result)
         await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
     return {"results": results}
@@ -150,6 +155,23 @@ def _of_server(body: Any, told: Told) -> dict[str, Any]:
     documentation = told.documentation
     return _entry(
         body, told.name, told.kind, told.value, source, synonyms, documentation, read_only=True
+    )
+
+
+async def _delays(worker: Worker, request: Request, name: str) -> dict[str, Any]:
+    """JSON: each partition that is served here and for which something waits."""
+    queue = worker.catalogue.find(name)
+    told: list[DelayStanding] = []
+    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+        await request.budget.step()
+        with suppress(KafkaError):  # another worker serves it
+            _, key, shard = worker.partition(name, index)
+            stands = waiting_for(shard, key)
+            if stands is not None:
+                told.append(stands)
+    value, documentation = json.dumps(told), "What waits for a queue until it is due."
+    return _entry(
+        request.body, DELAYS, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
     )
 
 

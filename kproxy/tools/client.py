@@ -255,6 +255,21 @@ class Client:
                 found |= {int(index): stands for index, stands in told["partitions"].items()}
         return owed, found
 
+    def delays(self, queue: str, nodes: Iterable[int]) -> list[dict[str, Any]]:
+        """What waits for a queue until it is due: partition, records, when the next are due."""
+        found: list[dict[str, Any]] = []
+        resource = {
+            "resource_type": 2, "resource_name": queue,
+            "configuration_keys": ("kproxy.state.delays",),
+        }  # fmt: skip
+        values = {
+            "resources": [resource], "include_synonyms": False, "include_documentation": False,
+        }  # fmt: skip
+        for node in nodes:
+            for config in self.call(32, 4, values, node).results[0].configs:
+                found += json.loads(config.value)
+        return sorted(found, key=lambda one: int(one["partition"]))
+
 
 def chunks(items: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
     for start in range(0, len(items), size):

@@ -181,6 +181,12 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
             for p in found.partitions
         ],
     )
+    if found.waiting:
+        click.echo()
+        table(
+            ["PARTITION", "WAITING", "NEXT DUE"],
+            [(w["partition"], w["records"], _time(w["next_ms"])) for w in found.waiting],
+        )
     if found.groups:
         click.echo()
         table(
@@ -199,6 +205,12 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
         )  # fmt: skip
 
 
+def _time(time_ms: int) -> str:
+    if time_ms < 0:
+        return "-"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat("T", "seconds")
+
+
 def _share_line(group: dict[str, Any], line: dict[str, Any]) -> tuple[Any, ...]:
     """`DELIVERED`: how often, and how many records of those that are not done."""
     oldest = line.get("oldest_ms", -1)
@@ -206,7 +218,7 @@ def _share_line(group: dict[str, Any], line: dict[str, Any]) -> tuple[Any, ...]:
     return (
         group["group"], line["partition"], line["start"], line["lag"], line.get("in_flight", "-"),
         times or "-", line.get("archived", "-"),
-        "-" if oldest < 0 else datetime.fromtimestamp(oldest / 1000, UTC).isoformat("T", "seconds"),
+        _time(oldest),
         group["dead_letters_waiting"],
     )  # fmt: skip
 

@@ -139,7 +139,8 @@ class GroupDescription:
     """All about one queue. `groups`: name, committed offsets by partition, lag.
 
     `share_groups`: name, how many records wait for the dead-letter queue, and of each partition
-    where it starts, how far it is behind, and what `shares.standing` says of it.
+    where it starts, how far it is behind, and what `shares.standing` says of it. `waiting`: of each
+    partition that has any how many records wait, and when the next are due (ms).
     """
 
     name: str
@@ -148,6 +149,7 @@ class GroupDescription:
     settings: dict[str, str]
     groups: list[dict[str, Any]] = field(default_factory=list)
     share_groups: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[dict[str, Any]] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -177,6 +179,7 @@ def describe(client: Client, name: str) -> GroupDescription:
         settings=_settings(client, name),
         groups=_groups_of(client, listed, name, len(lines), ends),
         share_groups=_share_groups_of(client, listed, name, leaders),
+        waiting=client.delays(name, {node for node in leaders.values() if node >= 0}),
     )
 
 

@@ -1,0 +1,33 @@
+"""What waits for a partition, for people: how many records, and when the next are due."""
+
+from typing import TypedDict
+
+from kproxy.shard.shard import Shard
+from kproxy.virtual.delay_rows import (
+    decode_entry,
+    delay_entry_key,
+    waiting_in,
+    waiting_of,
+    waiting_range,
+)
+from kproxy.virtual.types import PartitionKey
+
+
+class DelayStanding(TypedDict):
+    """Of a partition for which something waits; times are milliseconds since the epoch."""
+
+    partition: int
+    records: int
+    next_ms: int
+
+
+def waiting_for(shard: Shard, key: PartitionKey) -> DelayStanding | None:
+    """None: nothing waits."""
+    waiting = waiting_in(shard.state.get, key)
+    if not waiting.batches:
+        return None
+    entry = shard.kv.get(delay_entry_key(key))  # before lies what was deleted
+    from_ms = 0 if entry is None else decode_entry(entry)
+    found = next(shard.kv.walk(*waiting_range(key, from_ms)), None)
+    next_ms = -1 if found is None else waiting_of(found[0])[0]
+    return DelayStanding(partition=key[1], records=waiting.records, next_ms=next_ms)
