@@ -1,4 +1,4 @@
-"""Looks for what is due in one shard, and has it appended.
+"""Finds what is due in one shard, and has it appended.
 
 It holds nothing of what waits. An index has each partition under the time of what is due next
 there, or earlier; the fold files a partition whose next is earlier than that, and tells it.
