@@ -143,7 +143,8 @@ class DelayFold:
         before = waiting_in(state.get, key)
         records = sum(read_header(body, at).record_count for at, _ in asked.now)
         batches = before.batches + len(asked.later) - len(asked.removed)
-        waiting = before._replace(records=before.records - records, batches=batches)
+        left = max(0, before.records - records) if batches else 0
+        waiting = before._replace(records=left, batches=batches)
         state.put(delay_rows.delay_key(key), waiting.encode())
         if asked.later:
             self._wait(key, waiting_row, body, asked.later, location, log_offset)
