@@ -3,10 +3,16 @@
 import time
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.workers import Site
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 def test_spark_reads_what_is_due(spark: Any, site: Site) -> None:
