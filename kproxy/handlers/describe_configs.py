@@ -27,6 +27,7 @@ from kproxy.metadata.setting import (
     parts,
 )
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.routes.standing import RouteStanding, standing_of
 from kproxy.shares.standing import Standing, standing
 from kproxy.virtual.group_config_rows import decode_group_configs
 from kproxy.virtual.rows import Queue
@@ -39,11 +40,14 @@ STATE = "kproxy.state."
 """Before the name of a queue: what a share group does there, as far as this worker serves it.
 
 No setting, but what `kproxy describe` asks each worker: who does not ask for it is not told."""
-_PARTITIONS_MAX = 1000  # of a queue, of which that is told
-_Synonym = tuple[str, str, int]  # name, value, source
-
+ROUTES = STATE + "routes"
+"""Of a queue, likewise: how the routes stand that its records go, in partitions served here."""
 DELAYS = STATE + "delays"
 """Of a queue, likewise: what waits until it is due."""
+_PARTITIONS_MAX = 1000  # of a queue, of which that is told
+_ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
+_Synonym = tuple[str, str, int]  # name, value, source
+
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeConfigsResponse."""
@@ -59,22 +63,26 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
         try:
             wanted = resource.configuration_keys
             names = set(wanted) if wanted else None
-            entries = _entries(worker, body, resource)
+            entries = _entries(worker, body, resource, names)
             found = [e for e in entries if names is None or e["name"] in names]
+            if names is not None and ROUTES in names and resource.resource_type == TOPIC:
+                found.append(await _routes(worker, request, resource.resource_name))
+            if names is not None and DELAYS in names and resource.resource_type == TOPIC:
+                found.append(await _delays(worker, request, resource.resource_name))
             if names is not None and resource.resource_type == GROUP:
                 asked = [name for name in names if name.startswith(STATE)]
                 found += [_state(worker, body, resource.resource_name, name) for name in asked]
             result["configs"] = found
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
-            if names is not None and DELAYS in names and resource.resource_type == TOPIC:
-                found.append(await _delays(worker, request, resource.resource_name))
         results.append(result)
         await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
     return {"results": results}
 
 
-def _entries(worker: Worker, body: Any, resource: Any) -> Iterator[dict[str, Any]]:
+def _entries(
+    worker: Worker, body: Any, resource: Any, names: set[str] | None
+) -> Iterator[dict[str, Any]]:
     """Raises KafkaError."""
     kind, name, me = resource.resource_type, resource.resource_name, worker.cluster.me.node_id
     if not name and kind in (GROUP, CLIENT_METRICS, BROKER_LOGGER):
@@ -85,7 +93,8 @@ def _entries(worker: Worker, body: Any, resource: Any) -> Iterator[dict[str, Any
         if queue is None:
             code, fault = absent(name)
             raise KafkaError(code, fault or _ABSENT)
-        return (_of_queue(worker, body, queue, setting) for setting in SETTINGS.values())
+        settings = (s for n, s in SETTINGS.items() if names is None or n in names)
+        return (_of_queue(worker, body, queue, setting) for setting in settings)
     if kind == GROUP:
         return _of_group(worker, body, name)
     if kind == CLIENT_METRICS:
@@ -147,14 +156,21 @@ def _state(worker: Worker, body: Any, group: str, name: str) -> dict[str, Any]:
     return _entry(body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True)
 
 
-def _of_server(body: Any, told: Told) -> dict[str, Any]:
-    source = _SOURCE_DEFAULT if told.value == told.default else _SOURCE_STATIC_BROKER
-    synonyms = [(told.name, told.value, source)]
-    if source != _SOURCE_DEFAULT:
-        synonyms.append((told.name, told.default, _SOURCE_DEFAULT))
-    documentation = told.documentation
+async def _routes(worker: Worker, request: Request, name: str) -> dict[str, Any]:
+    """JSON: each route out of each partition that is served here. Raises KafkaError."""
+    queue = worker.catalogue.find(name)
+    told: list[RouteStanding] = []
+    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+        before = len(told)
+        with suppress(KafkaError):  # another worker serves it
+            _, key, shard = worker.partition(name, index)
+            told += standing_of(worker.passages, worker.catalogue, shard, key)
+        await request.budget.step((len(told) - before) * _ROUTE_BYTES)
+        if len(told) >= _ROUTES_MAX:
+            break
+    value, documentation = json.dumps(told), "How the routes stand that a queue's records go."
     return _entry(
-        body, told.name, told.kind, told.value, source, synonyms, documentation, read_only=True
+        request.body, ROUTES, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
     )
 
 
@@ -172,6 +188,17 @@ async def _delays(worker: Worker, request: Request, name: str) -> dict[str, Any]
     value, documentation = json.dumps(told), "What waits for a queue until it is due."
     return _entry(
         request.body, DELAYS, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
+    )
+
+
+def _of_server(body: Any, told: Told) -> dict[str, Any]:
+    source = _SOURCE_DEFAULT if told.value == told.default else _SOURCE_STATIC_BROKER
+    synonyms = [(told.name, told.value, source)]
+    if source != _SOURCE_DEFAULT:
+        synonyms.append((told.name, told.default, _SOURCE_DEFAULT))
+    documentation = told.documentation
+    return _entry(
+        body, told.name, told.kind, told.value, source, synonyms, documentation, read_only=True
     )
 
 

@@ -1,0 +1,70 @@
+"""How routes out of a partition stand, for people: how far they are, and why they wait."""
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+import orjson
+
+from kproxy.log.base import Ticket
+from kproxy.metadata.catalogue import Catalogue
+from kproxy.routes.passages import Passages
+from kproxy.shard.shard import Shard
+from kproxy.virtual.route_rows import Route, decode_route, route_of, routes_range
+from kproxy.virtual.rows import Partition
+from kproxy.virtual.types import PartitionKey
+
+_OPEN = "a transaction is open"
+
+
+class RouteStanding(TypedDict):
+    """A route out of one partition of its source."""
+
+    queue: str
+    """The queue that defines it: the source itself where that is an entrance."""
+    partition: int
+    landed: int
+    """All records before this offset have landed."""
+    end: int
+    """The offset up to which records are passed on: the partition's end, or the route's."""
+    lag: int
+    """Records that wait."""
+    made: int
+    """Queues that were made for it."""
+    waits: str | None
+    """Why nothing is passed on."""
+
+
+def standing_of(
+    passages: Passages, catalogue: Catalogue[Ticket], shard: Shard, source: PartitionKey
+) -> Iterator[RouteStanding]:
+    """All routes out of a partition, as the log of its shard has them."""
+    state = shard.state
+    row = state.partition(source)
+    if row is None or not row.any_routes:
+        return
+    for key, data in state.kv.scan(*routes_range(source)):
+        _, definer = route_of(key)
+        route = decode_route(data)
+        landed, end = _from_to(route, row)
+        lag = max(0, end - landed)
+        waits = None
+        if lag:
+            waits = passages.waits(shard, source, definer)
+            if waits is None and row.last_stable <= route.cut:
+                waits = _OPEN
+        queue = catalogue.find_id(definer)
+        yield RouteStanding(
+            queue=_last_name(route) if queue is None else queue.name,
+            partition=source[1], landed=landed, end=end, lag=lag, made=route.made, waits=waits,
+        )  # fmt: skip
+
+
+def _from_to(route: Route, row: Partition) -> tuple[int, int]:
+    end = row.next_offset if route.ends is None else min(route.ends, row.next_offset)
+    return max(route.landed, min(row.log_start, end)), end
+
+
+def _last_name(route: Route) -> str:
+    """Of the queue that has defined it, and is gone."""
+    specs = [one.spec for one in route.epochs if one.spec]
+    return str(orjson.loads(specs[-1])["name"]) if specs else ""
