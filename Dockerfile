@@ -7,13 +7,21 @@ ENV PATH=/opt/kproxy/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 
 FROM base AS kproxy
+ARG VERSION=dev
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="kproxy" \
+      org.opencontainers.image.description="Millions of queues behind the Kafka protocol" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"
 COPY pyproject.toml constraints.txt README.md ./
 COPY kproxy kproxy
 RUN pip install -q --no-cache-dir -c constraints.txt .
 USER kproxy
 VOLUME /data
-EXPOSE 9092
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["kproxy", "health"]
+# Kafka's protocol; metrics and health. Nothing is written but to /data: --read-only works.
+EXPOSE 9092 9644
+ENV KPROXY_HTTP_LISTEN=0.0.0.0:9644
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["kproxy", "health", "--http"]
 ENTRYPOINT ["kproxy"]
 CMD ["serve", "--listen", "0.0.0.0:9092", "--advertise", "localhost:9092", "--data-dir", "/data"]
 

@@ -24,7 +24,7 @@ from kproxy.tools.backup import backup_command, restore_command
 from kproxy.tools.check import check_command
 from kproxy.tools.commands import COMMANDS
 from kproxy.tools.drain import drain_command
-from kproxy.tools.locate import health, locate
+from kproxy.tools.locate import health, http_health, locate
 from kproxy.tools.upgrade import upgrade_command
 
 try:
@@ -117,11 +117,15 @@ for _command in (*COMMANDS, *_OPERATIONS):
 
 
 @cli.command(name="health")
-@_settings("listen", "advertise")
+@_settings("listen", "advertise", "http_listen")
+@click.option("--http", is_flag=True, help="ask /readyz at the --http-listen address instead")
 @_config_file
-def health_command(config_file: Path | None, **flags: Any) -> None:
+def health_command(config_file: Path | None, http: bool, **flags: Any) -> None:
     """Ask the kproxy at the listen address whether it serves; exit status 0 if so."""
     config = _loaded(config_file, flags)
+    if http:
+        click.echo(printable(http_health(config)))
+        return
     host, port = config.listen_address
     click.echo(printable(health("localhost" if host in ("0.0.0.0", "::") else host, port)))
 

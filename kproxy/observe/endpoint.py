@@ -44,8 +44,8 @@ class Endpoint:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Serve while the block lasts, if there is anywhere to. Raises CannotStart."""
-        self.watch.start()
         thread = self._thread()
+        self.watch.start()
         try:
             yield
         finally:
@@ -65,6 +65,7 @@ class Endpoint:
     def _thread(self) -> HttpThread | None:
         if self._config.http_listen == "off":
             return None
+        token, tls = _token(self._config.http_token_file), _tls(self._config)
         listening = bound(self._config)
         if listening is None:
             return None
@@ -72,7 +73,7 @@ class Endpoint:
             listening,
             {"/metrics": self._metrics, "/livez": self._livez, "/readyz": self._readyz,
              "/healthz": self._healthz, "/top": self._top_page},
-            token=_token(self._config.http_token_file), tls=_tls(self._config),
+            token=token, tls=tls,
         )  # fmt: skip
         thread.start()
         host, port = listening.getsockname()[:2]

@@ -1,11 +1,14 @@
 """`kproxy locate` and `kproxy health`: where a queue is, and whether a worker answers."""
 
+import ssl
+import urllib.request
 from itertools import chain
+from urllib.error import HTTPError
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kproxy.config import Config
+from kproxy.config import HTTP_DEFAULT, Config
 from kproxy.errors import CannotStart
 from kproxy.metadata.cluster_map import NOBODY, ClusterMap
 from kproxy.upstream.read_topic import read_to_end
@@ -29,6 +32,33 @@ def health(host: str, port: int) -> str:
             " right?"
         ) from None
     return f"cluster {cluster.cluster_id}: {len(cluster.nodes)} serving"
+
+
+def http_health(config: Config) -> str:
+    """Whether the kproxy here is ready, whatever its clients have to show for themselves; with
+    several workers, each. Raises CannotStart where one is not.
+    """
+    if config.http_listen == "off":
+        raise CannotStart("there is no health over HTTP: --http-listen is off")
+    for index in range(config.workers):
+        host, _, port = (config.http_address_of(index) or HTTP_DEFAULT).rpartition(":")
+        url = f"{'https' if config.http_tls_cert else 'http'}://{_here(host)}:{port}/readyz"
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is this machine
+        try:
+            with urllib.request.urlopen(url, timeout=_HEALTH_S, context=context) as answer:
+                answer.read(100)
+        except HTTPError as error:
+            raise CannotStart(
+                f"{url}: {error.read(1000).decode(errors='replace').strip()}"
+            ) from None
+        except OSError as error:
+            raise CannotStart(f"{url}: {error}") from None
+    return "ready"
+
+
+def _here(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
 
 
 def locate(config: Config, queue: str, partition: int) -> str:

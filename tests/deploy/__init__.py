@@ -1,0 +1,1 @@
+"""The files in deploy/: Kubernetes, compose, images."""
