@@ -91,7 +91,7 @@ class Bench:
         name, rng = f"delays-{self._queues}", random.Random(self._queues)
         with Wire(*self._place, seconds=120) as wire:
             configs = {key.replace(".", "_"): value for key, value in _CONFIGS[work].items()}
-            assert wire.create(name, **configs).error_code == 0
+            assert wire.create(name, 1, **configs).error_code == 0
             eventually(lambda: wire.list_offset(name, -1).error_code == 0, 30)
             some = [_batch(work, records, rng) for _ in range(min(batches, 500))]
             frames = [
