@@ -9,12 +9,15 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from kproxy import supervisor
+from kproxy.admin_socket.client import asking
 from kproxy.config import Config
 from kproxy.protocol.responses import Broker
 from kproxy.server import listener
 from kproxy.server.listener import Server
+from kproxy.store.directory_lock import wait_unlocked
 from kproxy.supervisor import Supervisor
 from tests.fakes import memory_worker
 
@@ -121,3 +124,22 @@ async def test_who_does_not_come_is_not_waited_for_for_ever(
 
     with anyio.fail_after(20):
         await one._wait_for_others(worker)
+
+
+async def test_drain_stops_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", WORKER, str(tmp_path)))
+    directory = tmp_path / "data"
+    keeper = Supervisor(config(data_dir=directory))
+
+    def drain() -> list[Any]:
+        with asking(directory, "drain") as answers:
+            return list(answers.progress())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        with anyio.fail_after(20):
+            while sum("." not in name for name in os.listdir(tmp_path)) < 4:
+                await anyio.sleep(0.05)
+            assert await to_thread.run_sync(drain) == []
+    assert all(process.returncode is not None for process in keeper._processes.values())
+    assert wait_unlocked(directory, 5)

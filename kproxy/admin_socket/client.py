@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,13 @@ class Answers:
             self._connection.sendall(b"\n")
             self._lines.readline()
 
+    def close(self) -> None:
+        self._lines.close()
+
     def _next(self) -> tuple[str, Any]:
-        try:
+        line = b""
+        with suppress(OSError):
             line = self._lines.readline()
-        except OSError as error:
-            raise CannotStart(f"kproxy has gone away: {error}") from None
         if not line:
             raise CannotStart("kproxy has ended before it was done")
         ((kind, values),) = json.loads(line).items()
@@ -67,5 +69,7 @@ def asking(directory: Path, command: str, **arguments: Any) -> Iterator[Answers]
             raise NotServing(f"no kproxy serves on {directory}: is --data-dir right?") from None
         except OSError as error:
             raise CannotStart(f"cannot use {directory / NAME}: {error.strerror}") from None
-        connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
-        yield Answers(connection)
+        with suppress(OSError):  # it may have said why already
+            connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+        with closing(Answers(connection)) as answers:
+            yield answers

@@ -21,6 +21,7 @@ _log = structlog.get_logger()
 _CONNECTIONS_MAX = 8
 _ASK_S = 10.0
 _TELL_S = 0.2
+_END_S = 5.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -113,6 +114,8 @@ class _Serving:
             await asyncio.wait(self._tasks, timeout=_TELL_S)
         for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_END_S)
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
