@@ -21,7 +21,7 @@ def fetched(url: str, seconds: float = 10) -> str:
 
 
 class Prometheus:
-    """One that scrapes every half second."""
+    """One that scrapes every second."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -53,9 +53,9 @@ def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "prometheus.yml"
     config.write_text(
-        "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\n"
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         f"rule_files: [{RULES}]\n"
-        "scrape_configs: [{job_name: kproxy, scrape_timeout: 500ms, static_configs: "
+        "scrape_configs: [{job_name: kproxy, scrape_timeout: 1s, static_configs: "
         f"[{{targets: {json.dumps(list(targets))}}}]}}]\n"
     )
     address = f"127.0.0.1:{free_port()}"
