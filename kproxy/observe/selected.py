@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kproxy.errors import KafkaError
 from kproxy.groups.regex import compiled
-from kproxy.loop.pace import Pace
+from kproxy.loop.pace import Pace, lots
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.group_rows import decode_group
@@ -31,6 +31,7 @@ from kproxy.worker.worker import Worker
 
 NAMES_S = 30.0
 _WAIT_S = 8.0
+_LOT = 100
 _QUEUE = (("queue_start_offset", "first offset"), ("queue_end_offset", "next offset"),
           ("queue_bytes", "of its batches, about"))  # fmt: skip
 _GROUP = (("group_lag_sum", "records behind, over its partitions served here"),
@@ -96,7 +97,7 @@ class Selected:
                 await pace.step()
         if self._groups is not None:
             for group in await self._group_names(worker, pace):
-                for line in await group_lines(worker, group, pace):
+                for line in await group_lines(worker, group, pace, self._series_max):
                     self._add(lines, line)
                 await pace.step()
         return lines
@@ -128,12 +129,12 @@ class Selected:
             for shard in worker.routes.all():
                 end = RowKind.GROUP.range()[1] if high is None else RowKind.GROUP + high
                 start = RowKind.GROUP + low.encode()
-                for number, (key, _) in enumerate(shard.kv.scan(start, end + b"\0")):
-                    name = rows.name_of(key)
-                    if self._groups.fullmatch(name) and len(found) < self._series_max:
-                        found.append(name)
-                    if number % 64 == 0 and pace.due:
-                        await pace.rest()
+                for some in lots(shard.kv.scan, start, end + b"\0", _LOT):
+                    names = [
+                        name for key, _ in some if self._groups.fullmatch(name := rows.name_of(key))
+                    ]
+                    found += names[: self._series_max - len(found)]
+                    await pace.step()
             self._of_groups = monotonic(), found
         return self._of_groups[1]
 
@@ -165,32 +166,50 @@ def _served(worker: Worker, queue: Queue, index: int) -> Shard | None:
     return worker.routes.serving(shard_of(queue.name, worker.routes.shards, index))
 
 
-async def group_lines(worker: Worker, group: str, pace: Pace) -> list[Line]:
-    """What this worker knows of a group that it coordinates; on its loop."""
+async def group_lines(worker: Worker, group: str, pace: Pace, partitions_max: int) -> list[Line]:
+    """What this worker knows of a group that it coordinates; on its loop.
+
+    Of a group that has committed on more than `partitions_max` there is no sum and no maximum.
+    """
     shard = worker.routes.serving(shard_of(group, worker.routes.shards))
     head = None if shard is None else shard.state.get(RowKind.GROUP + group.encode())
     if shard is None or head is None:
         return []
-    lines, lags = [], []
-    for key, data in shard.kv.scan(*rows.offset_range(group)):
-        queue_id, index = rows.partition_of_offset(key)
-        queue = worker.catalogue.find_id(queue_id)
-        owner = None if queue is None else _served(worker, queue, index)
-        row = None if owner is None else owner.state.partition((queue_id, index))
-        if queue is not None:
-            committed = rows.decode_committed(data).offset
-            labels = (group, queue.name, str(index))
-            lines.append(Line("group_committed_offset", labels, committed))
-            if row is not None:
-                lags.append(max(0, row.next_offset - max(committed, row.log_start)))
-                lines.append(Line("group_lag", labels, lags[-1]))
-        if pace.due:
-            await pace.rest()
+    lines = [Line("group_members", (group,), decode_group(head).members)]
+    lags: list[int] = []
+    seen = 0
+    for some in lots(shard.kv.scan, *rows.offset_range(group), _LOT):
+        for key, data in some:
+            lag = _offset_lines(worker, group, key, data, lines)
+            if lag is not None:
+                lags.append(lag)
+        seen += len(some)
+        await pace.step()
+        if seen >= partitions_max:
+            return lines
     if lags:
         lines.append(Line("group_lag_sum", (group,), sum(lags)))
         lines.append(Line("group_lag_max", (group,), max(lags)))
-    lines.append(Line("group_members", (group,), decode_group(head).members))
     return lines
+
+
+def _offset_lines(
+    worker: Worker, group: str, key: bytes, data: bytes, lines: list[Line]
+) -> int | None:
+    """Add what a committed offset says; its lag, where its partition is served here."""
+    queue_id, index = rows.partition_of_offset(key)
+    queue = worker.catalogue.find_id(queue_id)
+    if queue is None:
+        return None
+    committed, labels = rows.decode_committed(data).offset, (group, queue.name, str(index))
+    lines.append(Line("group_committed_offset", labels, committed))
+    owner = _served(worker, queue, index)
+    row = None if owner is None else owner.state.partition((queue_id, index))
+    if row is None:
+        return None
+    lag = max(0, row.next_offset - max(committed, row.log_start))
+    lines.append(Line("group_lag", labels, lag))
+    return lag
 
 
 _LABELS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -18,6 +18,7 @@ from kproxy.worker.worker import Worker
 
 SHOWN = 20
 _WAIT_S = 4.0
+_PARTITIONS_MAX = 2000  # of a group, that its lag is summed up over
 
 
 class TopPage:
@@ -49,7 +50,8 @@ async def _gathered(worker: Worker) -> dict[str, Any]:
     counters, pace = worker.counters, Pace()
     groups = []
     for group, commits in counters.busy_groups.top(SHOWN):
-        lines = {line.name: line.value for line in await group_lines(worker, str(group), pace)}
+        known = await group_lines(worker, str(group), pace, _PARTITIONS_MAX)
+        lines = {line.name: line.value for line in known if len(line.labels) == 1}
         groups.append(
             {"group": group, "commits": commits, "lag": lines.get("group_lag_sum"),
              "members": lines.get("group_members")}

@@ -13,8 +13,11 @@ from kproxy.counters import Histogram
 from kproxy.loop.pace import Pace
 from kproxy.observe.health import Health
 from kproxy.observe.loop_watch import STUCK_S, LoopWatch
-from kproxy.observe.selected import Selected, bounds
+from kproxy.observe.selected import Selected, bounds, group_lines
 from kproxy.observe.series import WorkerSeries
+from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.offset_commands import CommitOffsets, OffsetCommit
+from kproxy.virtual.types import QueueId
 from kproxy.worker.standing import PHASES, ShardStanding
 from tests.fakes import memory_worker
 from tests.harness import ROOT
@@ -197,3 +200,22 @@ async def test_gathering_rests() -> None:
         await asyncio.sleep(0)
     assert len(gathering.result()) == 900
     assert turns >= 1
+
+
+async def test_a_group_of_too_many_partitions_has_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kproxy.observe.selected._LOT", 4)
+    worker = memory_worker()
+    (shard,) = worker.routes.all()
+    for number in range(10):
+        await shard.append([CreateQueue(_id(number), f"q{number}", 1, {}).envelope()]).wait()
+        offset = OffsetCommit(_id(number), 0, 3, -1, "", False)
+        await shard.append([CommitOffsets("g", "", -1, [offset], 1).envelope(1)]).wait()
+    known = {line.name for line in await group_lines(worker, "g", Pace(), 100)}
+    assert {"group_lag_sum", "group_lag_max", "group_members", "group_lag"} <= known
+    few = await group_lines(worker, "g", Pace(), 5)
+    assert "group_lag_sum" not in {line.name for line in few}
+    assert sum(line.name == "group_committed_offset" for line in few) == 8
+
+
+def _id(number: int) -> QueueId:
+    return QueueId((number + 1).to_bytes(16, "big"))
