@@ -65,16 +65,19 @@ class Aside(Exception):
 def make(
     segments: Segments, plans: Sequence[Plan], now_ms: int, look_ms: Sequence[int], most: int,
     *, wait: bool = True,
-) -> list[Envelope]:  # fmt: skip
-    """A DUE for each plan, or for the beginning of it.
+) -> list[Envelope | str]:  # fmt: skip
+    """A DUE for each plan, or for the beginning of it, or why it cannot be made.
 
     `look_ms`: for each, when to look at its retention. `most`: bytes in one. On a thread, or with
-    `wait` false on the loop. Raises OSError, EOFError, Malformed, BadBatch; Aside.
+    `wait` false on the loop. Raises Aside.
     """
-    return [
-        _Delivery(segments, one, now_ms, wait=wait).envelope(look, most)
-        for one, look in zip(plans, look_ms, strict=True)
-    ]
+    made: list[Envelope | str] = []
+    for one, look in zip(plans, look_ms, strict=True):
+        try:
+            made.append(_Delivery(segments, one, now_ms, wait=wait).envelope(look, most))
+        except (OSError, EOFError, ValueError) as error:
+            made.append(str(error))
+    return made
 
 
 class _Part(NamedTuple):

@@ -42,7 +42,6 @@ _FRAME_BYTES = 70_000
 _AT_ONCE_BYTES = 32 << 10
 """Of batches in the page cache: they are made in a millisecond."""
 _NEVER_MS = 1 << 64
-_FAULTS = KafkaError, OSError, EOFError, ValueError
 _SETTLED = Code.NONE, Code.UNKNOWN_TOPIC_ID
 _AFTER = delay_rows.delay_due_key((1 << 64) - 1, (QueueId(b"\xff" * 16), (1 << 32) - 1))
 
@@ -76,6 +75,7 @@ class Looker(DueIndexScanner):
         self._claim_offset = shard.claim_offset
         self._means = means
         self._news = anyio.Event()
+        self._fails = False  # of a partition in the last turn
         self.next_ms: int | None = None
         """Nothing is due before; None: nothing waits."""
         shard.on_delayed = self._tell
@@ -99,7 +99,7 @@ class Looker(DueIndexScanner):
             try:
                 more = await self.scan_once()
                 wait_s = _AGAIN_S
-            except _FAULTS as error:
+            except (KafkaError, OSError) as error:
                 _log.warning("delayed_wait", shard=self._shard.shard, reason=str(error))
                 self._retry()
                 await anyio.sleep(wait_s)
@@ -108,7 +108,7 @@ class Looker(DueIndexScanner):
             if more:
                 await checkpoint()
                 continue
-            await anyio.sleep(_PAUSE_S)
+            await anyio.sleep(_AGAIN_MAX_S if self._fails else _PAUSE_S)
             await self._sleep()
 
     async def _sleep(self) -> None:
@@ -121,7 +121,7 @@ class Looker(DueIndexScanner):
             await self._news.wait()
 
     async def scan_once(self) -> bool:
-        """One turn; whether there may be more. Raises what is in `_FAULTS`."""
+        """One turn; whether there may be more. Raises KafkaError, OSError."""
         now_ms = self._means.clock.now_ms()
         due, more = self._next_due(delay_rows.delay_due_key(now_ms + 1, _FIRST), _AFTER)
         stale: set[bytes] = set()
@@ -141,9 +141,13 @@ class Looker(DueIndexScanner):
             else:
                 self._leave(key)
                 more = True
-        await self._deliver([planned for _, _, planned in found if planned.batches])
+        failed = await self._deliver([planned for _, _, planned in found if planned.batches])
         if not self._serves:
             return False
+        self._fails = bool(failed)
+        for key in [key for key, _, planned in found if planned.key in failed]:
+            self._leave(key)
+        found = [one for one in found if one[2].key not in failed]
         soonest_ms = self._file(found, stale)
         self._note_next()
         return more or soonest_ms <= now_ms
@@ -182,20 +186,30 @@ class Looker(DueIndexScanner):
             self._shard.commit(changes)
         return soonest_ms
 
-    async def _deliver(self, plans: list[Plan]) -> None:
+    async def _deliver(self, plans: list[Plan]) -> set[PartitionKey]:
+        """Partitions of which what is due cannot be read. Raises KafkaError."""
         if not plans:
-            return
-        envelopes = await self._made(plans)
-        if not self._serves:
-            return
-        outcomes = await self._shard.append(envelopes).wait()
-        for planned, outcome in zip(plans, outcomes, strict=True):
+            return set()
+        made = await self._made(plans)
+        failed: set[PartitionKey] = set()
+        sent: list[tuple[Plan, Envelope]] = []
+        for planned, one in zip(plans, made, strict=True):
+            if isinstance(one, str):
+                failed.add(planned.key)
+                _log.error("delayed_unreadable", shard=self._shard.shard, reason=one)
+            else:
+                sent.append((planned, one))
+        if not sent or not self._serves:
+            return failed
+        outcomes = await self._shard.append([one for _, one in sent]).wait()
+        for (planned, _), outcome in zip(sent, outcomes, strict=True):
             if outcome.code not in _SETTLED:
                 raise KafkaError(outcome.code)
             if self._means.settings(planned.key[0]).compacted:
                 self._shard.note_uncompacted(planned.key)
+        return failed
 
-    async def _made(self, plans: list[Plan]) -> list[Envelope]:
+    async def _made(self, plans: list[Plan]) -> list[Envelope | str]:
         shard, means = self._shard, self._means
         now_ms = means.clock.now_ms()
         look_ms = [

@@ -36,6 +36,10 @@ def later(
     if waiting_in(shard.state.get, key).records + records > delay.records_max:
         what = f"{delay.records_max} records of this partition may wait, no more ({RECORDS_MAX})"
         raise BadBatch(Code.POLICY_VIOLATION, what)
+    size = len(batch) if split is None else len(split.now) + sum(map(len, split.later))
+    if size > worker.delays.batch_bytes_max:
+        what = f"{size} bytes are too many to wait, {worker.delays.batch_bytes_max} is the most"
+        raise BadBatch(Code.MESSAGE_TOO_LARGE, what)
     if split is None:
         due_ms = worker.delays.due_ms(shard, key, delay.fixed_ms, now_ms)
         return Later.envelope(

@@ -5,11 +5,17 @@ from typing import Any
 
 import pytest
 
+from kproxy.delays.looker import Looker, Means
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.protocol.batch import read_header
+from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
 from kproxy.protocol.records import bodies, unpacked
+from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.delay_rows import hidden
+from kproxy.virtual.types import QueueId
+from tests.fakes import memory_worker
 from tests.harness import Served, eventually, served
+from tests.virtual.delay_cases import later, mixed, waiting
 from tests.wire import Wire, batch, batches, keyed, produce_values
 
 INVALID_RECORD, INVALID_CONFIG, POLICY_VIOLATION, OUT_OF_ORDER = 87, 40, 44, 45
@@ -214,3 +220,27 @@ def test_it_is_late_by_little(server: Served, wire: Wire, queue: str, name: str)
         late_ms.append(read_header(found).max_timestamp - sent_ms - 150)
     assert min(late_ms) >= 0
     assert sorted(late_ms)[len(late_ms) // 2] <= 100, late_ms
+
+
+async def test_what_cannot_be_read_holds_up_nothing_else() -> None:
+    """It waits on, and is tried again."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    broken, sound = (QueueId(bytes([n]) * 16) for n in (1, 2))
+    for number, queue in enumerate((broken, sound)):
+        shard.apply(CreateQueue(queue, f"q{number}", 1, {}).envelope())
+        shard.apply(later((queue, 0), mixed(10, 20) if queue == broken else waiting(10)))
+    (place,) = [one for _, one in shard.state.batches(hidden((broken, 0)), 0, 9)]
+    at = place.position + HEADER_BYTES
+    kept, shard.segments.data[at] = shard.segments.data[at], 0
+    looker = Looker(shard, Means(worker.catalogue, worker.config, worker.clock))
+    for _ in range(3):
+        while await looker.scan_once():
+            pass
+    assert shard.state.partition((sound, 0)).next_offset == 1
+    assert shard.state.partition((broken, 0)).next_offset == 0
+    shard.segments.data[at] = kept
+    while await looker.scan_once():
+        pass
+    assert shard.state.partition((broken, 0)).next_offset == 2
+    assert looker.next_ms is None
