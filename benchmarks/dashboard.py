@@ -18,11 +18,15 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from tests.harness import served
-from tests.observe.prometheus import Prometheus, panels, prometheus
+from tests.observe.prometheus import Prometheus, panels, prometheus, units
 
 _QUEUES = 200
 _STEP_S = 1.0
 _COLUMNS = 4
+_UNITS = {
+    "cps": "a second", "reqps": "a second", "Bps": "bytes a second", "s": "seconds",
+    "bytes": "bytes", "percentunit": "cores", "short": "",
+}  # fmt: skip
 _FLAGS = (
     "--http-listen", "127.0.0.1:0", "--metrics-queues", "orders-.*", "--metrics-groups", ".*"
 )  # fmt: skip
@@ -72,7 +76,8 @@ def draw(seen: Prometheus, begin: float, end: float, picture: Path) -> None:
         for expression, legend in targets:
             for series in seen.query_range(expression, begin, end, _STEP_S):
                 _line(axis, series, legend, begin)
-        axis.set_title(title, fontsize=9, loc="left")
+        unit = _UNITS[units()[title]]
+        axis.set_title(f"{title}, {unit}" if unit else title, fontsize=9, loc="left")
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

@@ -89,6 +89,13 @@ def panels() -> list[tuple[str, list[tuple[str, str]]]]:
     return found
 
 
+def units() -> dict[str, str]:
+    """Of each panel, as Grafana names them."""
+    found = json.loads(DASHBOARD.read_text())["panels"]
+    drawn = [panel for panel in found if panel["type"] != "row"]
+    return {panel["title"]: panel["fieldConfig"]["defaults"]["unit"] for panel in drawn}
+
+
 def asked(expression: str) -> str:
     """What Grafana makes of an expression."""
     return expression.replace("$instance", ".*").replace("$__rate_interval", "15s")
