@@ -116,8 +116,9 @@ class Looker(DueIndexScanner):
         if self.next_ms is None:
             await self._news.wait()
             return
-        left_s = (self.next_ms - self._means.clock.now_ms()) / 1000
-        with anyio.move_on_after(min(max(left_s, 0.0), _LOOK_S)):
+        left_s = max(0.0, (self.next_ms - self._means.clock.now_ms()) / 1000)
+        all_look_s = _LOOK_S - anyio.current_time() % _LOOK_S  # in one turn of the loop
+        with anyio.move_on_after(min(left_s, all_look_s)):
             await self._news.wait()
 
     async def scan_once(self) -> bool:

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 from kproxy.delays.looker import Looker, Means
 from kproxy.protocol.api_keys import ApiKey
@@ -13,6 +14,7 @@ from kproxy.protocol.records import bodies, unpacked
 from kproxy.virtual.commands import CreateQueue
 from kproxy.virtual.delay_rows import hidden
 from kproxy.virtual.types import QueueId
+from tests.clients.transactions import transactional
 from tests.fakes import memory_worker
 from tests.harness import Served, eventually, served
 from tests.virtual.delay_cases import later, mixed, waiting
@@ -42,6 +44,8 @@ def saying(*delays_ms: int | str | None, name: str = "kproxy.delay-ms") -> bytes
 def values(wire: Wire, queue: str, partition: int = 0) -> list[bytes | None]:
     found: list[bytes | None] = []
     for _, data in batches(wire.fetch(queue, 0, partition).records):
+        if read_header(data).is_control:
+            continue
         for record in bodies(read_header(data), unpacked(data), headers=False):
             found.append(content_of_body(record[3]).value)
     return found
@@ -145,6 +149,21 @@ def test_records_of_a_transaction_cannot_wait(wire: Wire, queue: str) -> None:
         said = answer.responses[0].partition_responses[0]
         assert said.error_code == INVALID_RECORD
         assert "transaction" in said.error_message
+
+
+def test_a_transaction_without_delays_is_as_any_other(server: Served, queue: str) -> None:
+    with server.wire(queue) as wire:
+        wire.create(queue, kproxy_delay="header")
+        producer = transactional(server.address, queue)
+        producer.begin_transaction()
+        producer.produce(queue, b"v")
+        producer.commit_transaction(30)
+        assert seen(wire, queue, b"v")
+        producer.begin_transaction()
+        producer.produce(queue, b"w", headers={"kproxy.delay-ms": "1"})
+        with pytest.raises(KafkaException):
+            producer.commit_transaction(30)
+        producer.abort_transaction(30)
 
 
 def test_so_many_may_wait_and_no_more(wire: Wire, queue: str) -> None:

@@ -200,3 +200,11 @@ def test_what_waits_says_itself_when_it_is_due() -> None:
     made = mixed(70, 50)
     assert read_header(made).max_timestamp == 50
     assert not read_header(made).is_log_append_time
+
+
+@pytest.mark.parametrize(
+    "made", [later(KEY, waiting(1)), due(KEY, [1, 2], [batch(b"v")], time_ms=1)]
+)
+def test_the_length_of_a_body_lies_where_a_batch_has_its_own(made: Envelope) -> None:
+    """Who looks for damage passes over what clients have put inside (`store.tail`)."""
+    assert int.from_bytes(made.body[8:12], "big") == len(made.body) - 12
