@@ -18,14 +18,18 @@ from tests.workers import Workers
 QUEUES = [f"queue-{i}" for i in range(24)]
 UNSERVED_S_MAX = 2.0
 DRAINED = ("--drain-ms-max", "30000")
-JAVA_RECORDS = 3000
+JAVA_RECORDS = 2000
+
+
+def run_kproxy(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "kproxy", *map(str, arguments)], capture_output=True, text=True,
+        cwd=ROOT, timeout=60, check=False,
+    )  # fmt: skip
 
 
 def drain(worker: Served) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kproxy", "drain", "--data-dir", str(worker.data_dir)],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_kproxy("drain", "--data-dir", worker.data_dir)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout == "stopped\n"
     assert worker.process.wait(10) == 0
@@ -155,8 +159,13 @@ def test_sigint_and_a_second_sigterm_hand_nothing_over(kafka: Kafka, tmp_path: P
     flags = (*DRAINED, "--session-ms", "30000")
     with Workers(kafka, tmp_path, *flags, count=2, shards=4).running() as workers:
         before = workers.owners()
+        refused = run_kproxy(
+            "backup", "--data-dir", workers.workers[0].data_dir, "--to", tmp_path / "b"
+        )
+        assert (refused.returncode, "in its topics" in refused.stderr) == (1, True), refused
         workers.workers[1].process.send_signal(signal.SIGINT)
         assert workers.workers[1].process.wait(20) == 0
+        workers.workers[1]._close()
         assert not workers.workers[1].event("draining")
         again = workers.again(1).wait_ready(60)
         workers.wait_served(60)
@@ -166,5 +175,6 @@ def test_sigint_and_a_second_sigterm_hand_nothing_over(kafka: Kafka, tmp_path: P
         assert again.process.poll() is None
         again.process.send_signal(signal.SIGTERM)
         assert again.process.wait(20) == 0
+        again._close()
         workers.wait_served(60)
         assert set(workers.owners().values()) == {0}
