@@ -144,7 +144,7 @@ class _Delivery:
                 continue
             if run:
                 records = [(one.body, self._now_ms) for one in run]
-                made.append(stamped(batch_of_bodies(records, run[0].codec), self._now_ms))
+                made.append(batch_of_bodies(records, run[0].codec, self._now_ms))
                 run = []
             if part is not None and part.batch is not None:
                 made.append(stamped(part.batch, self._now_ms))

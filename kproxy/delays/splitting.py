@@ -15,9 +15,9 @@ from typing import NamedTuple
 from kproxy.errors import Code
 from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, DelaySettings
 from kproxy.metadata.setting import shown
-from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, dated, stamped
+from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, stamped
 from kproxy.protocol.made_batches import batch_of_bodies
-from kproxy.protocol.records import Body, bodies
+from kproxy.protocol.records import bodies, header_bytes, headers_in
 
 GROUPS_MAX = 64
 """Batches that wait, of one batch."""
@@ -66,16 +66,16 @@ def split(
     """
     if not may_say(data):
         return None
-    found = bodies(head, data, headers=True)
-    dues = _dues(found, delay, now_ms)
+    dues = _dues(header_bytes(head.record_count, data), delay, now_ms)
     if dues is None:
         return None
     first = dues[0]
-    if all(due == first for due in dues):
+    if dues.count(first) == len(dues):
         if first <= now_ms:
             return Split(batch, bytes(batch), [], 0, True)
         return Split(batch, b"", [stamped(batch, first)], len(dues), True)
     ready, pieces = [], []
+    found = bodies(head, data, headers=False)
     for due, (_, time_ms, _, body, _) in zip(dues, found, strict=True):
         if due <= now_ms:
             ready.append((body, time_ms))
@@ -85,36 +85,51 @@ def split(
     return Split(batch, now, grouped(pieces, head.codec, len(batch), most), len(pieces), False)
 
 
-def _dues(found: Sequence[Body], delay: DelaySettings, now_ms: int) -> list[int] | None:
-    """When each is due; None where no record says so itself. Raises BadBatch."""
-    other = now_ms + delay.fixed_ms
+def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int] | None:
+    """When each record is due, by its headers as they lie; None where none says so itself.
+
+    Raises BadBatch, Malformed.
+    """
+    read: dict[bytes, int | str | None] = {}  # many say the same
     dues: list[int] = []
     blamed: list[tuple[int, str]] = []
-    said = False
-    for number, (_, _, _, _, headers) in enumerate(found):
-        due = other
-        if headers:
-            if DELIVER_AT in headers:
-                name, value, due = DELIVER_AT, headers[DELIVER_AT], 0
-            elif DELAY_MS in headers:
-                name, value, due = DELAY_MS, headers[DELAY_MS], now_ms
-            else:
-                dues.append(due)
-                continue
-            said = True
-            why = None
-            if value is None or not _NUMBER.fullmatch(value):
-                why = "it must be a whole number of milliseconds"
-            elif (due := due + int(value)) > now_ms + delay.max_ms:
-                why = f"that is more than {delay.max_ms} ms ahead ({MOST})"
-            if why is not None and len(blamed) < _BLAMED_MAX:
-                told = shown((value or b"").decode("utf-8", "replace"))
-                blamed.append((number, f"header {name.decode()}={told}: {why}"))
-        dues.append(max(due, now_ms))
+    other, said = now_ms + delay.fixed_ms, False
+    for number, some in enumerate(found):
+        try:
+            due = read[some]
+        except KeyError:
+            due = read[some] = _due(some, delay, now_ms)
+            said = said or due is not None
+        if due is None:
+            dues.append(other)
+        elif isinstance(due, str):
+            if len(blamed) < _BLAMED_MAX:
+                blamed.append((number, due))
+        else:
+            dues.append(due)
     if blamed:
         told = "; ".join(f"record {number}: {what}" for number, what in blamed[:_TOLD_MAX])
         raise BadBatch(Code.INVALID_RECORD, told, blamed)
     return dues if said else None
+
+
+def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
+    """When a record with these headers is due, or what is wrong; None: they do not say."""
+    headers = headers_in(some)
+    if DELIVER_AT in headers:
+        name, from_ms = DELIVER_AT, 0
+    elif DELAY_MS in headers:
+        name, from_ms = DELAY_MS, now_ms
+    else:
+        return None
+    value = headers[name] or b""
+    told = f"header {name.decode()}={shown(value.decode('utf-8', 'replace'))}"
+    if not _NUMBER.fullmatch(value):
+        return f"{told}: it must be a whole number of milliseconds"
+    due_ms = from_ms + int(value)
+    if due_ms > now_ms + delay.max_ms:
+        return f"{told}: that is more than {delay.max_ms} ms ahead ({MOST})"
+    return max(due_ms, now_ms)
 
 
 def grouped(pieces: list[Piece], codec: int, size: int, most: int) -> list[bytes]:
@@ -157,5 +172,5 @@ def _groups(pieces: list[Piece], most: int) -> list[list[Piece]]:
 
 def _waiting(pieces: list[Piece], codec: int) -> bytes:
     first_ms, last_ms = pieces[0][0], pieces[-1][0]
-    made = batch_of_bodies([(body, due_ms) for due_ms, body in pieces], codec)
-    return stamped(made, first_ms) if first_ms == last_ms else dated(made, first_ms)
+    records = [(body, due_ms) for due_ms, body in pieces]
+    return batch_of_bodies(records, codec, first_ms, mixed=first_ms != last_ms)

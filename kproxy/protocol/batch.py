@@ -183,14 +183,6 @@ def stamped(batch: Records, log_append_time_ms: int | None) -> bytes:
     return bytes(stamped)
 
 
-def dated(batch: Records, max_timestamp_ms: int) -> bytes:
-    """The batch with another largest timestamp, and its CRC again; its type stays."""
-    made = bytearray(batch)
-    _BASE_OFFSET.pack_into(made, _MAX_TIMESTAMP_AT, max_timestamp_ms)
-    _CRC.pack_into(made, _CRC_AT, crc32c(memoryview(made)[CRC_FROM:]))
-    return bytes(made)
-
-
 _CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")
 
 

@@ -91,10 +91,14 @@ _HEAD = struct.Struct(">qiibI")
 _LENGTH_MORE = HEADER_BYTES - LOG_OVERHEAD_BYTES  # what a length counts beside the records
 
 
-def batch_of_bodies(bodies: Sequence[tuple[bytes, int]], codec: int = 0) -> bytes:
+def batch_of_bodies(
+    bodies: Sequence[tuple[bytes, int]], codec: int = 0, stamp_ms: int | None = None,
+    *, mixed: bool = False,
+) -> bytes:  # fmt: skip
     """A batch of records that are there from their keys on: (bytes, time in ms) of each.
 
-    One to each of many queues is what this is for.
+    One to each of many queues is what this is for. `stamp_ms`: its time, of type LogAppendTime;
+    where it is `mixed`, its largest one alone, whatever its records have.
     """
     first_ms = last_ms = bodies[0][1]
     if len(bodies) == 1:
@@ -111,6 +115,9 @@ def batch_of_bodies(bodies: Sequence[tuple[bytes, int]], codec: int = 0) -> byte
     if codec:
         data = pack(data, codec)
     count = len(bodies)
+    if stamp_ms is not None:
+        last_ms = stamp_ms
+        codec |= 0 if mixed else _LOG_APPEND_TIME
     tail = _TAIL.pack(codec, count - 1, first_ms, last_ms, -1, -1, -1, count)
     crc = crc32c(data, crc32c(tail))
     return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))

@@ -205,6 +205,69 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
     return found
 
 
+def header_bytes(count: int, data: bytes) -> list[bytes]:
+    """What each of so many records has from the number of its headers on. Raises Malformed.
+
+    Less is looked at than by `bodies`: for who wants to know whether they all say the same.
+    """
+    try:
+        return _header_bytes(count, data)
+    except IndexError:
+        raise Malformed(_TOO_LONG) from None
+
+
+def _header_bytes(count: int, data: bytes) -> list[bytes]:
+    position, end = 0, len(data)
+    found: list[bytes] = []
+    add, more = found.append, read_varlong
+    for _ in range(count):
+        length, at = data[position], position + 1
+        if length < 0x80:
+            length >>= 1
+        elif (high := data[at]) < 0x80:
+            length, at = (length & 0x7F | high << 7) >> 1, at + 1
+        else:
+            length, at = more(data, position, end)
+        after = at + length
+        if length < _RECORD_MIN or after > end:
+            raise Malformed(_TOO_LONG)
+        at += 1
+        while data[at] > 0x7F:  # the time
+            at += 1
+        at += 1
+        while data[at] > 0x7F:  # the offset
+            at += 1
+        at += 1
+        for _ in _KEY_AND_VALUE:
+            size = data[at]
+            if size < 0x80:
+                size, at = size >> 1 ^ -(size & 1), at + 1
+            elif (high := data[at + 1]) < 0x80:
+                size, at = (size & 0x7F | high << 7) >> 1 ^ -(size & 1), at + 2
+            else:
+                size, at = more(data, at, after)
+            if size > 0:
+                at += size
+        if at >= after:
+            raise Malformed(_TOO_LONG)
+        add(data[at:after])
+        position = after
+    if position != end:
+        raise Malformed("there is more in the batch than its records")
+    return found
+
+
+_KEY_AND_VALUE = (0, 1)
+
+
+def headers_in(data: bytes) -> dict[bytes, bytes | None]:
+    """The last value of each name, of what `header_bytes` gives. Raises Malformed."""
+    try:
+        return _headers(data, 0, len(data))
+    except IndexError:
+        raise Malformed(_HEADERS_TOO_LONG) from None
+
+
 _RECORD_MIN = 6  # attributes, deltas, key, value, number of headers
 
 

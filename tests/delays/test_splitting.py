@@ -10,7 +10,8 @@ from kproxy.metadata.delay_settings import DelaySettings
 from kproxy.protocol.batch import CODECS, BadBatch, Records, check, read_header
 from kproxy.protocol.codecs import pack
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
-from kproxy.protocol.records import bodies, unpacked
+from kproxy.protocol.records import bodies, header_bytes, headers_in, unpacked
+from kproxy.protocol.varint import Malformed
 
 NOW_MS = 1_800_000_000_000
 DELAY = DelaySettings(0, True, 100_000, 1000)
@@ -147,3 +148,31 @@ def test_records_that_pack_badly_alone_are_kept_together() -> None:
     with pytest.raises(BadBatch, match="takes"):
         grouped(list(pieces), 0, 2000, MOST)
     assert len(pack(body * 200, 4)) < 2000
+
+
+_NAMES = st.sampled_from(["kproxy.delay-ms", "a", "kproxy.deliver-at", "n" * 200])
+_SOME = st.lists(st.tuples(_NAMES, st.text(max_size=300)), max_size=4)
+
+
+@given(st.lists(st.tuples(_SOME, st.none() | st.binary(max_size=300)), min_size=1, max_size=90))
+def test_headers_are_those_that_lie_in_a_batch(
+    records: list[tuple[list[tuple[str, str]], bytes | None]],
+) -> None:
+    sent = batch_of_bodies(
+        [
+            (body_of(Content(key, b"v" * 70), [header(*one) for one in some]), NOW_MS + n * 999)
+            for n, (some, key) in enumerate(records)
+        ]
+    )
+    data = unpacked(sent)
+    found = [headers_in(some) for some in header_bytes(len(records), data)]
+    assert found == [headers for *_, headers in bodies(read_header(sent), data, headers=True)]
+
+
+@given(st.binary(max_size=200), st.integers(1, 9))
+def test_what_is_no_batch_is_malformed(data: bytes, count: int) -> None:
+    try:
+        for some in header_bytes(count, data):
+            headers_in(some)
+    except Malformed:
+        pass
