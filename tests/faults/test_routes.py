@@ -180,8 +180,12 @@ def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: S
             return all(found.get(queue, 0) >= wanted[queue] for queue in some)
 
         eventually(landed, size.limit_s)
-        for queue in wanted:
-            eventually(lambda queue=queue: ends(consumer, [queue]).get(queue, 0) >= wanted[queue], WAIT_S)
+        for queue, count in wanted.items():
+
+            def whole(queue: str = queue, count: int = count) -> bool:
+                return ends(consumer, [queue]).get(queue, 0) >= count
+
+            eventually(whole, WAIT_S)
     found = contents(servers.address, wanted)
     assert problems(work.wanted, found) == []
     assert Counter(found[FILTERED]) == work.red
