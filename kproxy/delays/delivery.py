@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kproxy.delays.splitting import Piece, grouped
-from kproxy.protocol.batch import BatchHeader, read_header, stamped
+from kproxy.protocol.batch import BatchHeader, read_header, stamp
 from kproxy.protocol.made_batches import batch_of_bodies
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.shard.shard import Shard
@@ -84,7 +84,7 @@ class _Part(NamedTuple):
     """A batch that is due, or one record of a mixed one."""
 
     due_ms: int
-    batch: memoryview | None
+    batch: bytearray | None
     body: bytes
     codec: int
 
@@ -104,16 +104,16 @@ class _Delivery:
             if size > UNPACKED_MAX:
                 self._until_ms = batch.max_time_ms
                 break
-            data = memoryview(bytearray(batch.length))
-            there = segments.read_into(data, batch.segment, batch.position, wait)
-            head = read_header(data)
+            data = bytearray(batch.length)
+            there = segments.read_into(memoryview(data), batch.segment, batch.position, wait)
+            head = read_header(memoryview(data))
             if not there or (not wait and head.codec and not head.is_log_append_time):
                 raise Aside
             self._removed.append(last_offset)
             if head.is_log_append_time:
                 self._parts.append(_Part(batch.max_time_ms, data, b"", 0))
             else:
-                records = unpacked(data)
+                records = unpacked(bytes(data))
                 size += len(records)
                 self._mixed.append((head, records))
 
@@ -134,9 +134,9 @@ class _Delivery:
             self._planned.key, self._removed, now, later, time_ms=self._now_ms, look_ms=look_ms
         )
 
-    def _batches(self) -> list[bytes]:
+    def _batches(self) -> list[bytes | bytearray]:
         """Batches as they came; what is between two of them is one."""
-        made: list[bytes] = []
+        made: list[bytes | bytearray] = []
         run: list[_Part] = []
         for part in (*self._parts, None):
             if part is not None and part.batch is None:
@@ -147,5 +147,6 @@ class _Delivery:
                 made.append(batch_of_bodies(records, run[0].codec, self._now_ms))
                 run = []
             if part is not None and part.batch is not None:
-                made.append(stamped(part.batch, self._now_ms))
+                stamp(part.batch, self._now_ms)
+                made.append(part.batch)
         return made

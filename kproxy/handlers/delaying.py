@@ -4,7 +4,7 @@ from kproxy.delays.splitting import Split
 from kproxy.errors import Code
 from kproxy.metadata.delay_settings import RECORDS_MAX
 from kproxy.metadata.queue_settings import QueueSettings
-from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamped
+from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamp, stamped
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Later
 from kproxy.virtual.delay_rows import waiting_in
@@ -42,10 +42,11 @@ def later(
         raise BadBatch(Code.MESSAGE_TOO_LARGE, what)
     if split is None:
         due_ms = worker.delays.due_ms(shard, key, delay.fixed_ms, now_ms)
+        whole = bytearray(batch)
+        stamp(whole, due_ms)
         return Later.envelope(
-            key, [stamped(batch, due_ms)], delay_ms=delay.fixed_ms, time_ms=now_ms,
-            look_ms=look_ms,
-        )  # fmt: skip
+            key, [whole], delay_ms=delay.fixed_ms, time_ms=now_ms, look_ms=look_ms
+        )
     now = stamped(split.now, now_ms) if split.now and settings.log_append_time else split.now
     return Later.envelope(
         key, split.later, now=now, split=split.header_bytes, time_ms=now_ms, look_ms=look_ms

@@ -172,15 +172,21 @@ def stamped(batch: Records, log_append_time_ms: int | None) -> bytes:
 
     With a time, that of the server: LogAppendTime. With None, the producer's own: CreateTime.
     """
-    stamped = bytearray(batch)
-    (attributes,) = _ATTRIBUTES.unpack_from(stamped, CRC_FROM)
+    made = bytearray(batch)
+    stamp(made, log_append_time_ms)
+    return bytes(made)
+
+
+def stamp(batch: bytearray, log_append_time_ms: int | None) -> None:
+    """As `stamped`, in its place."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_FROM)
     if log_append_time_ms is None:
-        _ATTRIBUTES.pack_into(stamped, CRC_FROM, attributes & ~_LOG_APPEND_TIME)
+        _ATTRIBUTES.pack_into(batch, CRC_FROM, attributes & ~_LOG_APPEND_TIME)
     else:
-        _ATTRIBUTES.pack_into(stamped, CRC_FROM, attributes | _LOG_APPEND_TIME)
-        _BASE_OFFSET.pack_into(stamped, _MAX_TIMESTAMP_AT, log_append_time_ms)
-    _CRC.pack_into(stamped, _CRC_AT, crc32c(memoryview(stamped)[CRC_FROM:]))
-    return bytes(stamped)
+        _ATTRIBUTES.pack_into(batch, CRC_FROM, attributes | _LOG_APPEND_TIME)
+        _BASE_OFFSET.pack_into(batch, _MAX_TIMESTAMP_AT, log_append_time_ms)
+    with memoryview(batch) as view:
+        _CRC.pack_into(batch, _CRC_AT, crc32c(view[CRC_FROM:]))
 
 
 _CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")

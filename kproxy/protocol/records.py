@@ -66,12 +66,12 @@ INSPECTED_BYTES_MAX, INSPECTED_RECORDS_MAX = 32 << 20, 200_000
 """A batch that is looked into as a whole unpacks to no more, and has no more records."""
 
 
-def unpacked(batch: bytes | memoryview, bytes_max: int = INSPECTED_BYTES_MAX) -> bytes:
+def unpacked(batch: bytes | memoryview, bytes_max: int | None = None) -> bytes:
     """The records of a batch that is looked into as a whole.
 
     Raises Malformed, of which TooLarge: they are more than is looked at.
     """
-    header, most = read_header(batch), max(bytes_max, len(batch))
+    header, most = read_header(batch), max(bytes_max or INSPECTED_BYTES_MAX, len(batch))
     if header.record_count > INSPECTED_RECORDS_MAX:
         raise TooLarge(f"the batch has more than {INSPECTED_RECORDS_MAX} records")
     parts, size = [], 0

@@ -31,6 +31,8 @@ _REMOVED = struct.Struct(">Q")
 _NOW, _SPLIT = 1, 2
 """What a LATER has: a batch that does not wait, and the header of the batch that was split."""
 
+Made = bytes | bytearray
+"""A batch."""
 Span = tuple[int, int]
 """Where a batch lies in a body: position, length."""
 
@@ -70,7 +72,7 @@ class Later(NamedTuple):
 
     @staticmethod
     def envelope(
-        key: PartitionKey, later: Sequence[bytes], *, now: bytes = b"", split: bytes = b"",
+        key: PartitionKey, later: Sequence[Made], *, now: bytes = b"", split: bytes = b"",
         delay_ms: int = 0, time_ms: int, look_ms: int,
     ) -> Envelope:  # fmt: skip
         """`split`: the header of the client's batch, where no batch here begins with that."""
@@ -126,8 +128,8 @@ class Due(NamedTuple):
 
     @staticmethod
     def envelope(
-        key: PartitionKey, removed: Sequence[int], now: Sequence[bytes],
-        later: Sequence[bytes] = (), *, time_ms: int, look_ms: int,
+        key: PartitionKey, removed: Sequence[int], now: Sequence[Made],
+        later: Sequence[Made] = (), *, time_ms: int, look_ms: int,
     ) -> Envelope:  # fmt: skip
         batches = [*now, *later]
         size = len(removed) * _REMOVED.size + sum(_LENGTH.size + len(data) for data in batches)
