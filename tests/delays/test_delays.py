@@ -3,17 +3,21 @@
 import time
 from typing import Any
 
+import anyio
 import pytest
 from confluent_kafka import KafkaException
 
+from kproxy.config import Config
 from kproxy.delays.looker import Looker, Means
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.commands import CreateQueue, DeleteQueue
 from kproxy.virtual.delay_rows import hidden
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import QueueId
+from kproxy.worker.embedded import embedded
 from tests.clients.transactions import transactional
 from tests.fakes import memory_worker
 from tests.harness import Served, eventually, served
@@ -269,3 +273,21 @@ async def test_what_cannot_be_read_holds_up_nothing_else() -> None:
         pass
     assert shard.state.partition((broken, 0)).next_offset == 2
     assert looker.next_ms is None
+
+
+async def test_a_deleted_queue_leaves_nothing(tmp_path: Any) -> None:
+    config = Config(data_dir=tmp_path, sync="never", keeper_period_ms=20)
+    async with embedded(config, ("127.0.0.1", 1)) as worker:
+        shard = worker.any_shard()
+        queue, ticket = worker.catalogue.create("q", 1, {"kproxy.delay": "header"})
+        await ticket.wait()
+        made = [later((queue.queue_id, 0), waiting(1 << 50), mixed(1 << 50, 1 << 51))] * 50
+        await shard.append(made).wait()
+        assert shard.state.live_bytes(shard.segments.active) > 0
+        await shard.append([DeleteQueue(queue.queue_id).envelope()]).wait()
+        kinds = (RowKind.WAITING, RowKind.DELAY, RowKind.DELAY_ENTRY, RowKind.BATCH,
+                 RowKind.PARTITION)  # fmt: skip
+        with anyio.fail_after(20):
+            while any(next(shard.kv.scan(*kind.range()), None) for kind in kinds):
+                await anyio.sleep(0.02)
+        assert shard.state.live_bytes(shard.segments.active) == 0
