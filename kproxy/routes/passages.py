@@ -151,7 +151,7 @@ class Passages:
         """Let go of what a shard knows of sources that are gone for long."""
         before_ms = self._shared.clock.now_ms() - _FORGET_MS
         find, gone = self._shared.catalogue.find_id, []
-        async for found in scanned(shard.kv.scan, *RowKind.LANDED.range()):
+        async for found in scanned(shard.kv.scan, *RowKind.ROUTE_LANDED.range()):
             for key, data in found:
                 definer, source = landed_of(key)
                 if find(source[0]) is None and decode_landed(data).used_ms <= before_ms:

@@ -113,7 +113,7 @@ def _weight_of_ship(envelope: Envelope) -> int:
 @of_kind(
     Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship,
     publishes=(
-        RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.LANDED, RowKind.ROUTE,
+        RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.ROUTE_LANDED, RowKind.ROUTE,
         RowKind.PENDING_ASSIGNMENT,
     ), answered_across_workers=True,
 )  # fmt: skip
@@ -185,7 +185,7 @@ class Ship(NamedTuple):
         )  # fmt: skip
 
 
-@of_kind(Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.LANDED,))
+@of_kind(Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED,))
 class ForgetLanded(NamedTuple):
     """Nothing comes any more of these routes: their sources are gone, for long.
 

@@ -5,7 +5,7 @@ route, a queue with a filter the definer of a route from another queue.
 
 - A ROUTE_DEFINITION is in the home shard of the source's name, whether the source is there or not.
 - A ROUTE is beside the records: how far a partition of the source was passed on.
-- A LANDED is in each shard that gets records: how much of one partition's cut it has taken.
+- A ROUTE_LANDED is in each shard that gets records: how much of one partition's cut it has taken.
 """
 
 import struct
@@ -187,10 +187,10 @@ def decode_landed(data: bytes) -> Landed:
 
 
 def landed_key(definer: QueueId, source: PartitionKey) -> bytes:
-    return RowKind.LANDED + _LANDED_KEY.pack(definer, *source)
+    return RowKind.ROUTE_LANDED + _LANDED_KEY.pack(definer, *source)
 
 
 def landed_of(key: bytes) -> tuple[QueueId, PartitionKey]:
-    """(definer, source partition) of a key of kind LANDED."""
+    """(definer, source partition) of a key of kind ROUTE_LANDED."""
     definer, queue_id, index = _LANDED_KEY.unpack_from(key, 1)
     return QueueId(definer), (QueueId(queue_id), index)

@@ -88,7 +88,7 @@ class RowKind(_Kind):
     ROUTE = b"P", "published", "index"  # how far a partition's records were passed on, by definer
     ROUTE_DEFINITION = b"X", "published"  # a route from a queue, by name, in its home shard
     RESTORED = b"9", "published"  # the log offset at which the log goes on after a restore
-    LANDED = b"V", "published"  # what a shard has taken of what a partition passes on
+    ROUTE_LANDED = b"V", "published"  # what a shard has taken of what a partition passes on
     WAITING = b"Y"  # a batch that waits until it is due, by time
     DELAY = b"Z", "published"  # how much waits for a partition
     DELAY_DUE = b"0", "index"  # when to look at a partition for what is due

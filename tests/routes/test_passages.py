@@ -260,7 +260,7 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
         await shard.append([DeleteQueue(entrance.queue_id).envelope()]).wait()
 
         def known() -> list[bytes]:
-            rows = shard.kv.scan(*RowKind.LANDED.range())
+            rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
             return [landed_of(key)[0] for key, _ in rows]
 
         await worker.passages.forget(shard)

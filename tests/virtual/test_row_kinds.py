@@ -23,7 +23,7 @@ ON_DISK = {
     "GROUP_CONFIG": b"E",
     "SHARE_PARTITION": b"S", "SHARE_STATES": b"C", "SHARE_QUEUE": b"R", "DEAD_LETTER": b"L",
     "FORWARDED": b"M", "FORWARD_TARGET": b"W",
-    "ROUTE": b"P", "ROUTE_DEFINITION": b"X", "LANDED": b"V", "RESTORED": b"9",
+    "ROUTE": b"P", "ROUTE_DEFINITION": b"X", "ROUTE_LANDED": b"V", "RESTORED": b"9",
     "WAITING": b"Y", "DELAY": b"Z", "DELAY_DUE": b"0", "DELAY_ENTRY": b"1",
 }  # fmt: skip
 
