@@ -132,7 +132,7 @@ def test_damage_in_the_middle_is_refused_with_one_line(data_dir: Path) -> None:
     data = bytearray(first.read_bytes())
     data[len(data) // 2] ^= 0xFF
     first.write_bytes(data)
-    refused = Served(data_dir)
+    refused = Served(data_dir, "--http-listen", "off")
     assert refused.process.wait(20) == 1
     refused.kill()
     assert len(refused.raw) == 1
@@ -149,7 +149,7 @@ def test_damage_in_the_active_segment_is_refused_too(data_dir: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0x01
     segment.write_bytes(data)
-    refused = Served(data_dir)
+    refused = Served(data_dir, "--http-listen", "off")
     assert refused.process.wait(20) == 1
     refused.kill()
     assert len(refused.raw) == 1

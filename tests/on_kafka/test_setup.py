@@ -42,7 +42,7 @@ def flags(kafka: Kafka, prefix: str, shards: int = 2) -> tuple[str, ...]:
 
 def refusal(data_dir: Path, *given: str) -> str:
     """The one line of a kproxy that does not start."""
-    server = Served(data_dir, *given)
+    server = Served(data_dir, "--http-listen", "off", *given)
     try:
         assert server.process.wait(30) in (1, 2)
     finally:
