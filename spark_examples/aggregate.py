@@ -8,6 +8,7 @@ their batches, and a batch done again adds to the queue only what it does not ho
 from typing import Any
 
 import click
+import entrance
 import files
 import pipeline
 from confluent_kafka import KafkaException, TopicCollection
@@ -69,6 +70,7 @@ def missing(rows: DataFrame, summary: str, server: str, options: dict[str, str])
 @pipeline.job
 @click.argument("table")
 @pipeline.pattern
+@pipeline.entrance
 @click.option("--summary", default="summary", help="the queue that windows are written to.")
 @click.option("--window", default="1 minute", help="length of a window.")
 @click.option("--watermark", default="1 minute", help="how late a record may come.")
@@ -82,8 +84,11 @@ def aggregate(
     kept = files.Files(spark, table)
     kept.check_checkpoint()
     pattern = pipeline.whole(f"(?!{summary}$){pattern}")
-    asked = {"subscribePattern": pattern, "startingOffsets": "earliest"}
+    asked = {"subscribe": given["entrance"]} if given["entrance"] else {"subscribePattern": pattern}
+    asked["startingOffsets"] = "earliest"
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
+    if given["entrance"]:
+        frame = entrance.passed_on(frame, given["server"], given["entrance"])
     first = True
 
     def each(batch: DataFrame, batch_id: int) -> None:

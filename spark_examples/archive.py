@@ -1,5 +1,6 @@
 """Queues into Parquet files, each record exactly once: DIR/date=YYYY-MM-DD/bucket=N/…parquet.
 
+With many queues behind an entrance read that one: Spark makes a task for each queue that has news.
 Stop it, kill it, run it again: the checkpoint lies with the files, and a micro-batch that is done
 again finds its own. Any tool reads the files; those that a compaction has merged are deleted.
 """
@@ -7,6 +8,7 @@ again finds its own. Any tool reads the files; those that a compaction has merge
 from typing import Any
 
 import click
+import entrance
 import files
 import pipeline
 from pyspark.sql import DataFrame
@@ -34,6 +36,7 @@ def archived(frame: DataFrame, buckets: int) -> DataFrame:
 @pipeline.job
 @click.argument("directory")
 @pipeline.pattern
+@pipeline.entrance
 @click.option("--buckets", type=click.IntRange(1), default=4, help="directories a date.")
 @click.option(
     "--batch-records", type=click.IntRange(1), default=1_000_000, help="of a micro-batch."
@@ -46,14 +49,18 @@ def archived(frame: DataFrame, buckets: int) -> DataFrame:
 )
 @pipeline.every
 def archive(directory: str, pattern: str, buckets: int, batch_records: int, **given: Any) -> None:
-    """Keep all queues whose names match in Parquet files below DIRECTORY."""
+    """Keep queues whose names match, or those of an entrance, in Parquet files below DIRECTORY."""
     options: dict[str, str] = given["options"]
     spark = pipeline.session("archive", given)
     archive = files.Files(spark, directory)
     archive.check_checkpoint()
-    asked = {"subscribePattern": pipeline.whole(pattern), "startingOffsets": "earliest"}
-    asked["maxOffsetsPerTrigger"] = str(batch_records)
+    asked = {"subscribePattern": pipeline.whole(pattern)}
+    if given["entrance"]:
+        asked = {"subscribe": given["entrance"]}
+    asked |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(batch_records)}
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
+    if given["entrance"]:
+        frame = entrance.passed_on(frame, given["server"], given["entrance"])
 
     def each(batch: DataFrame, batch_id: int) -> None:
         archive.commit(batch, batch_id, by=("date", "bucket"), sort=SORTED)

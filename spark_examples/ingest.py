@@ -2,12 +2,14 @@
 
 A row becomes a record of queue PREFIX<key>, with its key, its columns as JSON, its time and its
 headers. Each file is taken once: run it again (from cron, or with --every) and new files go in.
+With --entrance all are written to one queue, and kproxy passes them on to those of their keys.
 """
 
 from pathlib import Path
 from typing import Any
 
 import click
+import entrance
 import pipeline
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -41,6 +43,7 @@ def millis(frame: DataFrame, name: str) -> Column:
 def records(
     frame: DataFrame,
     prefix: str,
+    through: str | None,
     key: str,
     value: str | None,
     time: str | None,
@@ -54,9 +57,12 @@ def records(
     if time is not None:
         carried.append(pipeline.header(pipeline.TIMESTAMP, millis(frame, time)))
     whole = F.to_json(F.struct(*frame.columns))
+    topic = F.concat(F.lit(prefix), F.col(key))
+    if through is not None:
+        topic = F.when(F.col(key).isNotNull(), F.lit(through))
     keyless = F.raise_error(F.concat(F.lit(f"a row has no {key}: "), whole))
     return frame.select(
-        F.coalesce(F.concat(F.lit(prefix), F.col(key)), keyless).alias("topic"),
+        F.coalesce(topic, keyless).alias("topic"),
         F.col(key).cast("string").alias("key"),
         (whole if value is None else F.col(value)).alias("value"),
         F.array(*carried).cast("array<struct<key:string,value:binary>>").alias("headers"),
@@ -70,6 +76,7 @@ def records(
 @click.option("--queues", type=click.IntRange(1), default=1000, help="of --rate: how many.")
 @click.option("--seconds", type=click.IntRange(1), help="of --rate: end after this time.")
 @click.option("--queue-prefix", "prefix", default="user-", help="what queue names begin with.")
+@click.option("--entrance", "through", metavar="QUEUE", help="write there; made if it is not.")
 @click.option("--key", default="id", metavar="COLUMN", help="key, and end of the queue's name.")
 @click.option("--value", metavar="COLUMN", help="the value; without it all columns as JSON.")
 @click.option("--timestamp", "time", metavar="COLUMN", help="time; text, ms or a timestamp.")
@@ -90,13 +97,16 @@ def ingest(directory: str | None, form: str, rate: int | None, **given: Any) -> 
         frame = rates(spark, rate or 0, given["queues"])
         given["time"] = given["time"] or "timestamp"
         given["every"] = given["every"] or "1 second"
+    if given["through"]:
+        entrance.make(given["server"], given["through"], given["prefix"] + "{key}")
     rows = records(
-        frame, given["prefix"], given["key"], given["value"], given["time"], given["headers"]
-    )
+        frame, given["prefix"], given["through"], given["key"], given["value"], given["time"],
+        given["headers"],
+    )  # fmt: skip
 
     def each(batch: DataFrame, batch_id: int) -> int:
         numbered = batch.withColumn("order", F.monotonically_increasing_id())
-        ordered = numbered.repartition("topic").sortWithinPartitions("topic", "order")
+        ordered = numbered.repartition("topic", "key").sortWithinPartitions("topic", "order")
         return pipeline.write(ordered, given["server"], options)
 
     pipeline.run(

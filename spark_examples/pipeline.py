@@ -71,6 +71,9 @@ def _pairs(
 pattern = click.option(
     "--subscribe-pattern", "pattern", default="user-.*", help="which queues, a Java regex."
 )
+entrance = click.option(
+    "--entrance", metavar="QUEUE", help="read this one; rows are of the queues it passes them to."
+)
 checkpoint = click.option(
     "--checkpoint", required=True, metavar="DIR", help="remembers what was taken."
 )

@@ -2,17 +2,21 @@
 
 The rule is an SQL expression over key, value (as text), topic, partition, offset, timestamp and
 headers. Rows of one source partition keep their order. Spark's sink may write a record twice where
-it is killed: the header `origin` (topic/partition/offset) tells copies from news.
+it is killed: the header `origin` (topic/partition/offset) tells copies from news. With --entrance
+one queue is written to, and kproxy passes the records on to those that the rule names.
 """
 
 from typing import Any
 
 import click
+import entrance
 import pipeline
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 ORIGIN = "origin"
+TO = "to"
+"""The header that an entrance goes by."""
 
 
 def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
@@ -32,6 +36,12 @@ def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
     )  # fmt: skip
 
 
+def through(rows: DataFrame, queue: str) -> DataFrame:
+    """The same for an entrance: where each goes is in a header."""
+    carried = rows.withColumn("headers", pipeline.with_header(TO, F.col("topic")))
+    return carried.withColumn("topic", F.lit(queue))
+
+
 @pipeline.job
 @click.option(
     "--from", "origin", required=True, metavar="HOST:PORT", help="where records come from."
@@ -48,12 +58,16 @@ def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
 @click.option("--where", metavar="SQL", help="only records for which this holds.")
 @click.option("--starting-offsets", default="earliest", help="where the first run begins.")
 @click.option("--batch-records", type=click.IntRange(1), default=100_000, help="of a micro-batch.")
+@click.option("--entrance", "through", metavar="QUEUE", help="write there; made if it is not.")
+@click.option("--queue-prefix", "prefix", help="of --entrance: names begin so, --to is the rest.")
 @pipeline.checkpoint
 @pipeline.every
 def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **given: Any) -> None:
     """Write records of topics at --from to the queues (at --bootstrap-server) that --to names."""
     if (subscribe is None) == (pattern is None):
         raise click.UsageError("give --subscribe or --subscribe-pattern")
+    if (given["through"] is None) != (given["prefix"] is None):
+        raise click.UsageError("give --entrance and --queue-prefix, or none of them")
     options: dict[str, str] = given["options"]
     pipeline.check_server(origin)
     spark = pipeline.session("route", given)
@@ -65,6 +79,9 @@ def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **
     asked["startingOffsets"] = given["starting_offsets"]
     asked["maxOffsetsPerTrigger"] = str(given["batch_records"])
     rows = routed(pipeline.source(spark.readStream, origin, asked | options), rule, given["where"])
+    if given["through"]:
+        entrance.make(given["server"], given["through"], f"{given['prefix']}{{header:{TO}}}")
+        rows = through(rows, given["through"])
 
     def each(batch: DataFrame, batch_id: int) -> int:
         # A task holds one partition or a slice of it; its rows are in order, and stay so by target.
