@@ -33,7 +33,7 @@ def test_ingest_archive_and_aggregate(spark: Any, site: Site, tmp_path: Path) ->
         "ingest", tmp_path / "in", *given, "--checkpoint", tmp_path / "c", server=site.address
     )
     assert said == ["batch 0: 600 rows, 1 queue"]
-    with pytest.raises(click.ClickException, match="to of-{key}: not to with-{key}"):
+    with pytest.raises(click.ClickException, match=r"to of-{key}: not to with-{key}"):
         jobs.run(
             "ingest", tmp_path / "in", "--entrance", "all", "--queue-prefix", "with-",
             "--checkpoint", tmp_path / "d", server=site.address,
