@@ -7,6 +7,7 @@ protocol, commits and aborts, offsets of groups, markers that come twice or name
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_heade
 from kproxy.shard.copier import Live
 from kproxy.virtual import group_fold, rows, snapshot, transaction_fold, transaction_rows
 from kproxy.virtual import state as state_module
+from kproxy.virtual.carried import carried
 from kproxy.virtual.commands import (
     Begin,
     Complete,
@@ -362,17 +364,11 @@ def _markers_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _only_the_first_is_counted(patch: pytest.MonkeyPatch) -> None:
-    decode = Marker.decode
+    def first(state: Any, log_offset: int, envelope: Envelope, location: Any) -> Any:
+        found = carried(state, log_offset, envelope, location)
+        return islice(found, 1) if envelope.kind == Kind.MARKER else found
 
-    def first(envelope: Envelope) -> Marker:
-        found = decode(envelope)
-        return found._replace(partitions=found.partitions[:1])
-
-    class First:
-        pass
-
-    setattr(First, "decode", staticmethod(first))  # noqa: B010
-    patch.setattr(snapshot, "Marker", First)
+    patch.setattr(snapshot, "carried", first)
 
 
 MISTAKES: dict[str, Mistake] = {
