@@ -230,6 +230,7 @@ class Coordinator:
         if not create:
             return None
         made = self.groups[group_id] = ShareGroup(group_id, self)
+        made.since = self.shard.applied_through.next_offset
         return made
 
     def _check_room(self) -> None:

@@ -62,6 +62,9 @@ class ShareGroup:
         self.assign_again_at = 0.0
         self.topology = 0  # hash of the queues that the target was made for
         self.version = NO_VERSION
+        self.since = 0
+        """A log offset. Share partitions of an earlier epoch are not its own: they are of a group
+        that had this name before, or were dropped, and a late command has made them again."""
         self.lock = Lock()
         self.changed: set[str] = set()
         self.gone: set[str] = set()
@@ -94,6 +97,7 @@ class ShareGroup:
         self.topology = head.values["topology"]
         self._target_shares = head.values["shares"]
         self._left_some = head.values["making"]
+        self.since = head.values.get("since", 0)
         self._logged = head.values
 
     def restore_queue(self, queue_id: QueueId, partitions: int) -> None:
@@ -114,6 +118,7 @@ class ShareGroup:
             "topology": self.topology,
             "shares": self._target_shares,
             "making": self.making or self._left_some,
+            "since": self.since,
             "protocol_type": SHARE_PROTOCOL,
         }
 

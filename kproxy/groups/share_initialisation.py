@@ -79,12 +79,12 @@ Lot = list[Stretch]
 
 async def land_changes(
     landing: Landing, group: str, named: Iterable[tuple[str, ShareChange]], time_ms: int,
-    away: set[int],
+    away: set[int], since: int = 0,
 ) -> Code:  # fmt: skip
     """Land changes of share partitions, given with the names of their queues, `SET_MAX` at most.
 
     Shards where that fails are added to `away`, and those that are in it are passed over. The code
-    says why one failed.
+    says why one failed. `since`: `ShareGroup.since`, where some are to be made.
     """
     by_shard: dict[int, list[ShareChange]] = {}
     for name, change in named:
@@ -92,7 +92,7 @@ async def land_changes(
         if index not in away:
             by_shard.setdefault(index, []).append(change)
     tickets = [
-        landing.land(index, [SetShares(group, changes, time_ms).envelope()])
+        landing.land(index, [SetShares(group, changes, time_ms, since).envelope()])
         for index, changes in by_shard.items()
     ]
     code = Code.NONE
@@ -195,7 +195,9 @@ class ShareInitialisation:
             for queue, first, end in lot
             for change in self.initial(group, queue, first, end)
         ]
-        code = await land_changes(self._landing, group.id, named, self._now_ms(), making.away)
+        code = await land_changes(
+            self._landing, group.id, named, self._now_ms(), making.away, group.since
+        )
         upto = making.landed(self._landing, lot)
         if upto and making.locked:
             code = await self._note(group, upto) or code

@@ -84,7 +84,8 @@ async def _reset_some(
                 changes.setdefault(change.key, (queue.name, change))
     for some in slices(list(changes.values()), SET_MAX):
         now_ms = coordinator.now_ms()
-        if code := await land_changes(coordinator.landing, group.id, some, now_ms, set()):
+        code = await land_changes(coordinator.landing, group.id, some, now_ms, set(), group.since)
+        if code:
             raise KafkaError(code)
     if upto:
         note = NoteShareQueues(group.id, group.version, list(upto.items()))
@@ -112,6 +113,7 @@ async def forget(
                     if queue.queue_id in group.initialised
                 ]
                 if found:
+                    group.since = coordinator.shard.applied_through.next_offset
                     await _stamp(coordinator, group)
                 for some in slices(found, SET_MAX):
                     if code := await coordinator.removal.drop(group.id, group.version, some):

@@ -1,7 +1,9 @@
 """Commands of share groups (KIP-932), and of records that are passed on from queue to queue.
 
 - SHARE_SET, from the group's coordinator to the shards of the queues: make share partitions, give
-  them another start, or drop them. Its *epoch* is the group's version: a late one is void.
+  them another start, or drop them. Its *epoch* is the group's version: a late one is void. A
+  dropped share partition leaves nothing that would make a late one void. What such a one has made
+  is older than the group is `since`: whoever makes it for the group does so anew.
 - SHARE, by the owner of a queue's shard alone: what becomes of records.
 - SHARE_QUEUES, in the group's shard: which queues have share partitions.
 - SHARE_LOOK: where share partitions stand. It changes nothing.
@@ -65,7 +67,7 @@ def _head_of(envelope: Envelope) -> tuple[bytes, str, int, int]:
 class ShareAction(IntEnum):
     """What SHARE_SET does with a share partition."""
 
-    INITIALISE = 0  # make it, where it is not there
+    INITIALISE = 0  # make it, where the group has none
     RESET = 1  # give it another start, and forget what is done
     DROP = 2
     RESOLVE = 3  # its start, which depends on a time, was found
@@ -88,11 +90,15 @@ _SHARE_ROWS = (RowKind.SHARE_PARTITION, RowKind.SHARE_STATES)
     Kind.SHARE_SET, DiskUse.MODEST, _weight, publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET)
 )  # fmt: skip
 class SetShares(NamedTuple):
-    """Share partitions of a group, in the shard of their queue partitions."""
+    """Share partitions of a group, in the shard of their queue partitions.
+
+    `since`: what was made at an earlier epoch is not the group's: it was before it, or was dropped.
+    """
 
     group: str
     changes: Sequence[ShareChange]
     time_ms: int
+    since: int = 0
 
     def envelope(self) -> Envelope:
         items = [
@@ -100,7 +106,7 @@ class SetShares(NamedTuple):
             for one in self.changes
         ]
         body = b"".join((_head(self.group, len(items)), *items))
-        return Envelope(Kind.SHARE_SET, time_ms=self.time_ms, body=body)
+        return Envelope(Kind.SHARE_SET, number=self.since, time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "SetShares":
@@ -112,7 +118,7 @@ class SetShares(NamedTuple):
                 body[at : at + count * _SET.size]
             )
         ]
-        return SetShares(group, changes, envelope.time_ms)
+        return SetShares(group, changes, envelope.time_ms, envelope.number)
 
 
 class Cause(IntEnum):
@@ -226,7 +232,8 @@ class LookAtShares(NamedTuple):
     """Asks the fold where share partitions stand.
 
     The outcome's `numbers` has for each: its start, -1 where there is none or it is not resolved,
-    and how many records it has still to deliver or to see acknowledged, -1 likewise.
+    and how many records it has still to deliver or to see acknowledged, -1 likewise. That is below
+    0 where it begins behind the end: so many are to be written before there is one for it.
     """
 
     group: str

@@ -54,12 +54,13 @@ class ShareFold:
 
     def set(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """What is not there, or was set by a later command, is left as it is."""
-        group, changes, time_ms = SetShares.decode(envelope)
-        for change in changes:
-            self._set(group, change, time_ms)
+        asked = SetShares.decode(envelope)
+        for change in asked.changes:
+            self._set(asked, change)
         return Outcome(Code.NONE)
 
-    def _set(self, group: str, change: ShareChange, time_ms: int) -> None:
+    def _set(self, asked: SetShares, change: ShareChange) -> None:
+        group = asked.group
         partition = self._state.partition(change.key)
         if partition is None:
             return
@@ -78,12 +79,12 @@ class ShareFold:
                 self._state.put(share_rows.share_key(change.key, group), None)
                 self._state.put(share_rows.target_key(change.key, group), None)
             return
-        if change.action == ShareAction.INITIALISE and known is not None:
+        if change.action == ShareAction.INITIALISE and known and known.epoch >= asked.since:
             return
         if known is not None:
             self._drop_states(change.key, group, known)
         start = _start_of(change.start, partition)
-        made = SharePartition(start, start, 0, change.epoch, time_ms, change.since_ms)
+        made = SharePartition(start, start, 0, change.epoch, asked.time_ms, change.since_ms)
         self._put(change.key, group, made)
         self._state.touched.add(change.key)  # who waits there looks again
 
@@ -207,7 +208,10 @@ def _start_of(start: int, partition: Partition) -> int:
 
 
 def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
-    """(start, lag) of a share partition; -1 where it is not there or not resolved."""
+    """(start, lag) of a share partition; -1 where it is not there or not resolved.
+
+    Below 0, as in Kafka, where it was reset to what is still to be written.
+    """
     partition = state.partition(key)
     known = share_rows.share_in(state.get, key, group)
     if partition is None or known is None or known.since_ms >= 0:
@@ -217,7 +221,7 @@ def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
         done = 0
     elif start > known.start and done:
         done -= _done_between(state, key, group, known.start, start)
-    return start, max(0, partition.next_offset - start - done)
+    return start, partition.next_offset - start - done
 
 
 def _done_between(state: State, key: PartitionKey, group: str, start: int, end: int) -> int:

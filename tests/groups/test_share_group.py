@@ -409,6 +409,32 @@ async def test_starts_are_set_while_nobody_is_a_member() -> None:
     assert not coordinator.groups
 
 
+@pytest.mark.parametrize("by", ["deletion", "forgetting"])
+async def test_what_was_dropped_begins_anew_whatever_comes_late(by: str) -> None:
+    """FAULT: it began where a former coordinator's late SHARE_SET said."""
+    stage = Stage("q", "r")
+    await stage.beat(JOIN)
+    (late,) = stage.logged(Kind.SHARE_SET)
+    await stage.beat(LEAVE)
+    stage.take_over()
+    if by == "deletion":
+        assert await stage.coordinator.delete("g") == Code.NONE
+    else:
+        assert await share_offsets.forget(stage.coordinator, "g", [stage.queue("q")])
+    stage.shard.apply(late)
+    revived = stage.share("q")
+    assert revived is not None
+    stage.take_over()
+    assert (await stage.beat(JOIN))[1] == "q0"
+    made = stage.share("q")
+    assert made.epoch > revived.epoch
+    for _ in range(2):  # what comes late once more, and a coordinator that looks again
+        stage.shard.apply(late)
+        stage.take_over()
+        await stage.beat(replace(JOIN, topics=("q", "r")))
+        assert stage.share("q") == made
+
+
 async def test_a_reset_makes_a_group_and_late_ones_are_void() -> None:
     stage = Stage("q")
     await share_offsets.reset(stage.coordinator, "g", [NewStart(stage.queue("q"), 0, 5)])

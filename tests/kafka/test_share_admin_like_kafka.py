@@ -143,6 +143,27 @@ def test_alter(kafka: Kafka, server: Served, start: int) -> None:
     alike_in_shares(kafka, server, script, f"alter-{start}")
 
 
+@pytest.mark.parametrize("start", [7, 9, 5_000_000_000])
+def test_alter_to_what_is_to_be_written(kafka: Kafka, server: Served, start: int) -> None:
+    """The lag is below 0 meanwhile."""
+
+    def script(cluster: ShareCluster, queue: str) -> None:
+        cluster.make(queue)
+        cluster.write(queue, 6)
+        cluster.alter_offsets(queue, {(queue, 0): start})
+        for version in (0, 1):
+            cluster.share_offsets(queue, (queue, 0), start=True, version=version)
+        for size in (2, 2):
+            cluster.write(queue, size)
+            cluster.share_offsets(queue, (queue, 0), start=True)
+        if start < 10:
+            one = Sharer(cluster, queue, "one", queue).silently(1)
+            one.fetch((queue, 0))
+            cluster.share_offsets(queue, (queue, 0))
+
+    alike_in_shares(kafka, server, script, f"alter-beyond-{start}")
+
+
 def test_alter_makes_groups(kafka: Kafka, server: Served) -> None:
     """A group that is not there, and a topic that it never had."""
 

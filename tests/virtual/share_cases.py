@@ -49,6 +49,7 @@ SET = SetShares(
         ShareChange(KEY, ShareAction.RESOLVE, 10, 11),
     ],
     12,
+    6,
 )
 CHANGE = ChangeShares(
     "g",
@@ -64,7 +65,7 @@ FORWARD = Forward(
 
 WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, int], bytes]] = [
     # as in test_commands
-    (SET, None, Kind.SHARE_SET, (0, 0, 12),
+    (SET, None, Kind.SHARE_SET, (0, 6, 12),
      b"\1\0\1\0\0\0\4g"
      + _Q + b"\0" + (7).to_bytes(8, "big") + b"\xff" * 7 + b"\xfe" + b"\xff" * 8
      + _OTHER + b"\1" + (8).to_bytes(8, "big") + (5).to_bytes(8, "big") + (6).to_bytes(8, "big")

@@ -39,7 +39,7 @@ class ShareModel:
         self.shares: dict[tuple[PartitionKey, str], PlainShare] = {}
         self.owed: list[tuple[PartitionKey, str, int, int]] = []  # of single records: offset, count
 
-    def set(self, group: str, change: ShareChange) -> None:
+    def set(self, group: str, change: ShareChange, since: int) -> None:
         queue, place = self.queues.get(change.key), (change.key, group)
         if queue is None:
             return
@@ -51,7 +51,7 @@ class ShareModel:
         elif known is None or known.epoch < change.epoch:
             if change.action == ShareAction.DROP:
                 self.shares.pop(place, None)
-            elif change.action == ShareAction.RESET or known is None:
+            elif change.action == ShareAction.RESET or known is None or known.epoch < since:
                 self.shares[place] = PlainShare(start, change.epoch, change.since_ms, start)
 
     def share(self, group: str, key: PartitionKey, epoch: int, runs: list[Run]) -> Code:
@@ -79,4 +79,4 @@ class ShareModel:
         if queue is None or known is None or known.since_ms >= 0:
             return -1, -1
         start = max(known.start, queue.start)
-        return start, max(0, queue.end - start - known.done(start, queue.end))
+        return start, queue.end - start - known.done(start, queue.end)

@@ -82,10 +82,10 @@ class Sharing:
 
     def set(
         self, action: ShareAction, epoch: int, start: int = LATEST, since_ms: int = NOWHERE,
-        *, time_ms: int = 1, key: PartitionKey | None = None, group: str = GROUP,
+        *, time_ms: int = 1, key: PartitionKey | None = None, group: str = GROUP, since: int = 0,
     ) -> None:  # fmt: skip
         change = ShareChange(key or self.key, action, epoch, start, since_ms)
-        outcome = self.apply(SetShares(group, [change], time_ms).envelope())
+        outcome = self.apply(SetShares(group, [change], time_ms, since).envelope())
         assert outcome.code == Code.NONE
 
     def start(self, epoch: int = 1, start: int = EARLIEST, *, group: str = GROUP) -> None:

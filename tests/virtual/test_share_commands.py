@@ -57,7 +57,7 @@ def runs(draw: st.DrawFn) -> list[Run]:
 
 
 ALL = st.one_of(
-    st.builds(SetShares, GROUP, st.lists(CHANGES, max_size=5), SIGNED),
+    st.builds(SetShares, GROUP, st.lists(CHANGES, max_size=5), SIGNED, BIG),
     st.builds(
         ChangeShares, GROUP, st.lists(st.builds(ShareRuns, KEYS, BIG, runs()), max_size=5), SIGNED
     ),

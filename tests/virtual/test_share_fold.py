@@ -92,6 +92,24 @@ def test_what_is_dropped_leaves_nothing_behind() -> None:
     assert shares.shard.kv.rows == before
 
 
+def test_what_a_late_command_made_of_what_was_dropped_is_made_anew() -> None:
+    """FAULT: a group that was deleted and made again began where the late one said, for ever."""
+    shares = Sharing(records=9)
+    shares.set(ShareAction.INITIALISE, 5, EARLIEST, since=3)
+    shares.set(ShareAction.DROP, 7)
+    shares.set(ShareAction.INITIALISE, 6, EARLIEST, since=3)  # a former coordinator's, late
+    shares.share(run(0, 3), epoch=6)
+    shares.append(3)
+    shares.set(ShareAction.INITIALISE, 9, LATEST, since=8, time_ms=4)
+    assert shares.row() == SharePartition(12, 12, 0, 9, 4)
+    assert shares.chunks() == []
+    assert shares.share(run(4, 5), epoch=6) == GONE
+    shares.append(1)
+    for late in (6, 10):
+        shares.set(ShareAction.INITIALISE, late, LATEST, since=3 if late < 8 else 8)
+    assert shares.row() == SharePartition(12, 12, 0, 9, 4)
+
+
 def test_a_start_by_time_is_resolved_once() -> None:
     shares = Sharing(records=9)
     shares.set(ShareAction.INITIALISE, 4, LATEST, since_ms=100)
@@ -461,10 +479,13 @@ def test_a_look_says_where_partitions_stand() -> None:
     assert shares.look() == (9, 0)
 
 
-def test_a_lag_is_never_below_zero() -> None:
+def test_a_lag_is_below_zero_before_the_start_is_written() -> None:
+    """FAULT: 0, where Kafka says how many are to be written before there is one."""
     shares = Sharing(records=3)
     shares.start(start=8)
-    assert shares.look() == (8, 0)
+    assert shares.look() == (8, -5)
+    shares.append(6)
+    assert shares.look() == (8, 1)
 
 
 # -- SHARE_QUEUES

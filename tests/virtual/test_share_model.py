@@ -126,8 +126,9 @@ class Both:
         start = self.rng.choice((-1, -2, self.near(key)))
         since_ms = self.rng.choice((-1, -1, -1, 5))
         change = ShareChange(key, action, epoch, start, since_ms)
-        self.apply(SetShares(group, [change], 1).envelope())
-        self.model.set(group, change)
+        since = self.rng.choice((0, 0, 0, epoch - 1, epoch))
+        self.apply(SetShares(group, [change], 1, since).envelope())
+        self.model.set(group, change, since)
 
     def near(self, key: PartitionKey) -> int:
         """An offset that may matter."""
