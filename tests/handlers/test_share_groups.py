@@ -276,7 +276,7 @@ async def test_offsets_are_altered() -> None:
         (0, 3, "This server does not host this topic-partition."), (0, 0, None),
     ]  # fmt: skip
     found = stands(await offsets(client, None))
-    assert (found["q"][0], found["r"]) == ((0, 3, 2, 0), [(0, 2, 0, 0)])
+    assert (found["q"][0], found["r"]) == ((0, 3, 2, 0), [(0, 2, -2, 0)])
     for group, code in (("", 24), ("old", 69)):
         await client.worker.groups.of(client.worker.any_shard()).open_classic("old")
         assert (await altered(client, ("q", 0, 0), group=group)).error_code == code
