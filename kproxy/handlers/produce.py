@@ -167,10 +167,15 @@ class ProduceCall:
         try:
             shard = self._worker.shard(queue.name, index)
         except KafkaError as error:
+            now = self._worker.clock.monotonic()
+            self._worker.refused_batches.note((queue.queue_id, index), header, now)
             answers.append(Produced(index, error.code))
             return
         restamped = batch is not records
         key, state = (queue.queue_id, index), shard.state
+        if self._worker.refused_batches.refused and self._comes_too_early(shard, key, header):
+            answers.append(Produced(index, Code.NOT_LEADER_OR_FOLLOWER))
+            return
         if settings.route_lag_max is not None and self._lags(shard, key, settings.route_lag_max):
             answers.append(Produced(index, Code.NOT_ENOUGH_REPLICAS, message=_LAGS))
             return
@@ -209,6 +214,14 @@ class ProduceCall:
         counters.produced_records += header.last_offset_delta + 1
         if settings.compacted:
             shard.note_uncompacted(key)
+
+    def _comes_too_early(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> bool:
+        """Whether one before it was refused, and the partition does not know that it lacks one."""
+        now = self._worker.clock.monotonic()
+        if not self._worker.refused_batches.holds_back(key, header, now):
+            return False
+        row = shard.state.partition(key)
+        return row is None or producers.find(shard.state, key, row, header.producer_id) is None
 
     def _lags(self, shard: Shard, key: PartitionKey, lag_max: int) -> bool:
         """Whether an entrance has too much that is not passed on; from half of it, it throttles."""

@@ -36,6 +36,7 @@ from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import QueueId
+from kproxy.worker.refused_batches import RefusedBatches
 from kproxy.worker.standing import Standing
 
 _READ_BYTES = 256 << 10
@@ -208,6 +209,7 @@ class Worker:
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
+        self.refused_batches = RefusedBatches()
         self.stopping = False
         self.draining = False
         self.staging: Staging | None = None  # embedded: what a backup is made from

@@ -1,0 +1,58 @@
+"""Batches of idempotent producers that were refused, as their shard was not served here yet.
+
+A client sends several batches before it hears what became of the first. Where a shard begins to be
+served in between, the first is refused and the second would be taken: a partition that does not
+know a producer takes any sequence from it (KIP-360). The first is out of order then, and librdkafka
+counts it as written, as a later one was. So a later one is refused, too, until the first has come
+again.
+"""
+
+from typing import NamedTuple
+
+from kproxy.protocol.batch import BatchHeader
+from kproxy.virtual.types import PartitionKey
+
+_MAX = 10_000
+_KEPT_S = 30.0  # what a client sent before it was told of a refusal has come by then
+_SEQUENCE_MAX = 0x7FFFFFFF
+
+
+class _Refused(NamedTuple):
+    epoch: int
+    sequence: int
+    at: float
+
+
+class RefusedBatches:
+    """The first refused batch of each producer and partition; of the last `_MAX` of those."""
+
+    def __init__(self) -> None:
+        self.refused: dict[tuple[PartitionKey, int], _Refused] = {}
+
+    def note(self, key: PartitionKey, header: BatchHeader, now: float) -> None:
+        """A batch is refused. `now`: seconds of a clock that is never set."""
+        if header.producer_id < 0 or self.holds_back(key, header, now):
+            return
+        if len(self.refused) >= _MAX:
+            del self.refused[next(iter(self.refused))]
+        refused = _Refused(header.producer_epoch, header.base_sequence, now)
+        self.refused[key, header.producer_id] = refused
+
+    def holds_back(self, key: PartitionKey, header: BatchHeader, now: float) -> bool:
+        """Whether one before this batch was refused and has not come again.
+
+        If it is that one, it has come again.
+        """
+        place = key, header.producer_id
+        first = self.refused.get(place)
+        if first is None:
+            return False
+        ahead = (header.base_sequence - first.sequence) & _SEQUENCE_MAX
+        if (
+            header.producer_epoch == first.epoch
+            and 0 < ahead <= _SEQUENCE_MAX // 2
+            and now - first.at <= _KEPT_S
+        ):
+            return True
+        del self.refused[place]
+        return False

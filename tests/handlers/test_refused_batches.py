@@ -1,0 +1,100 @@
+"""What a producer sent before it knew that an earlier batch was refused, while a shard is taken."""
+
+from typing import Any
+
+import pytest
+
+from kproxy.errors import Code
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.batch import read_header
+from kproxy.virtual.types import QueueId
+from kproxy.worker.refused_batches import RefusedBatches
+from tests.handlers.test_handlers import Client
+from tests.wire import batch, produce_values
+
+KEY = (QueueId(b"q" * 16), 0)
+NOT_LEADER = Code.NOT_LEADER_OR_FOLLOWER
+
+
+class Taking(Client):
+    """Of a worker that may not serve its shard yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        routes: Any = self.worker.routes
+        self._serving = routes.serving
+
+    def serve(self, served: bool = True) -> None:
+        routes: Any = self.worker.routes
+        routes.serving = self._serving if served else lambda index: None
+
+    async def send(self, sequence: int, *, producer_id: int = 7, epoch: int = 0) -> Any:
+        """The code and the base offset."""
+        sent = batch(b"v", b"w", producer_id=producer_id, epoch=epoch, sequence=sequence)
+        answer = await self.call(ApiKey.PRODUCE, 9, produce_values("q", sent))
+        part = answer.responses[0].partition_responses[0]
+        return Code(part.error_code), part.base_offset
+
+
+async def taking() -> Taking:
+    client = Taking()
+    await client.produce("q", b"x")
+    client.serve(False)
+    return client
+
+
+async def test_no_batch_is_taken_before_an_earlier_one_that_was_refused() -> None:
+    """FAULT: it was, and its client took the earlier one for written: librdkafka does."""
+    client = await taking()
+    for sequence in (0, 2, 0):
+        assert await client.send(sequence) == (NOT_LEADER, -1)
+    client.serve()
+    for sequence in (2, 4):
+        assert await client.send(sequence) == (NOT_LEADER, -1)
+    for number, sequence in enumerate((0, 2, 4, 6)):
+        assert await client.send(sequence) == (Code.NONE, 1 + 2 * number)
+
+
+async def test_others_are_taken() -> None:
+    client = await taking()
+    assert await client.send(4) == (NOT_LEADER, -1)
+    client.serve()
+    assert await client.send(6) == (NOT_LEADER, -1)
+    assert await client.send(6, producer_id=8) == (Code.NONE, 1)
+    assert await client.send(6, producer_id=-1) == (Code.NONE, 3)
+    assert await client.send(6, epoch=1) == (Code.NONE, 5)
+
+
+async def test_a_producer_that_is_known_is_judged_by_what_is_known() -> None:
+    client = await taking()
+    client.serve()
+    assert await client.send(0) == (Code.NONE, 1)
+    client.serve(False)
+    assert await client.send(2) == (NOT_LEADER, -1)
+    client.serve()
+    assert (await client.send(4))[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await client.send(2) == (Code.NONE, 3)
+
+
+def header(sequence: int, producer_id: int = 7) -> Any:
+    return read_header(batch(b"v", producer_id=producer_id, epoch=0, sequence=sequence))
+
+
+@pytest.mark.parametrize(("first", "later"), [(5, 6), (0x7FFFFFFF, 0)])
+def test_what_is_refused_is_forgotten(first: int, later: int) -> None:
+    """Else a producer whose state has expired would be refused for ever."""
+    refused = RefusedBatches()
+    refused.note(KEY, header(first), 10.0)
+    refused.note(KEY, header(later), 39.0)
+    assert refused.holds_back(KEY, header(later), 40.0)
+    assert not refused.holds_back(KEY, header(later), 40.1)
+    assert not refused.refused
+
+
+def test_not_all_are_remembered() -> None:
+    refused = RefusedBatches()
+    for producer_id in range(10_002):
+        refused.note(KEY, header(0, producer_id), 1.0)
+    assert len(refused.refused) == 10_000
+    assert not refused.holds_back(KEY, header(1, 1), 1.0)
+    assert refused.holds_back(KEY, header(1, 2), 1.0)
