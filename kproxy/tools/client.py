@@ -257,18 +257,44 @@ class Client:
 
     def delays(self, queue: str, nodes: Iterable[int]) -> list[dict[str, Any]]:
         """What waits for a queue until it is due: partition, records, when the next are due."""
-        found: list[dict[str, Any]] = []
-        resource = {
-            "resource_type": 2, "resource_name": queue,
-            "configuration_keys": ("kproxy.state.delays",),
-        }  # fmt: skip
-        values = {
-            "resources": [resource], "include_synonyms": False, "include_documentation": False,
-        }  # fmt: skip
-        for node in nodes:
-            for config in self.call(32, 4, values, node).results[0].configs:
-                found += json.loads(config.value)
+        found = self._told(queue, "delays", nodes)
         return sorted(found, key=lambda one: int(one["partition"]))
+
+    def routes(self, queue: str, nodes: Iterable[int]) -> dict[str, list[dict[str, Any]]]:
+        """How routes out of a queue's partitions stand, by the queue that defines each."""
+        found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for one in self._told(queue, "routes", nodes):
+            found[one["queue"]].append(one)
+        return found
+
+    def _told(self, queue: str, what: str, nodes: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """What each node says of the partitions that it serves."""
+        for node in nodes:
+            for config in self._configs([queue], (f"kproxy.state.{what}",), node)[0].configs:
+                yield from json.loads(config.value)
+
+    def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Of those queues that define a route: the settings that say to or from where."""
+        found = {}
+        for some in chunks(names, 1000):
+            for result in self._configs(some, ("kproxy.route.to", "kproxy.route.from")):
+                given = {config.name: config.value for config in result.configs if config.value}
+                if given:
+                    found[result.resource_name] = given
+        return found
+
+    def _configs(
+        self, names: Sequence[str], keys: tuple[str, ...], node: int | None = None
+    ) -> Sequence[Any]:
+        resources = [
+            {"resource_type": 2, "resource_name": name, "configuration_keys": keys}
+            for name in names
+        ]
+        values = {
+            "resources": resources, "include_synonyms": False, "include_documentation": False,
+        }  # fmt: skip
+        results: Sequence[Any] = self.call(32, 4, values, node).results
+        return results
 
 
 def chunks(items: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:

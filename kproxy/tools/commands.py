@@ -19,6 +19,7 @@ from rich.text import Text
 from kproxy.errors import CannotStart
 from kproxy.printable import printable
 from kproxy.tools.client import Client, Refused
+from kproxy.tools.routes import TITLES, cells
 from kproxy.tools.top import top_command
 from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
 
@@ -97,6 +98,7 @@ def _print_json(lines: Iterable[dict[str, Any]]) -> None:
     show_default=True, help="by a number: the largest first, of all queues",
 )  # fmt: skip
 @click.option("--group", help="show how far this group is behind")
+@click.option("--routes", is_flag=True, help="only queues that define a route, and its lag")
 @_json
 @server_option
 def queues_command(
@@ -105,6 +107,7 @@ def queues_command(
     limit: int,
     sort: str,
     group: str | None,
+    routes: bool,
     as_json: bool,
     bootstrap_server: tuple[str, int],
 ) -> None:
@@ -114,7 +117,7 @@ def queues_command(
     wanted = _wanted(match)
 
     def ask(client: Client) -> list[QueueLine]:
-        lines = queues(client, wanted, first=first, group=group)
+        lines = queues(client, wanted, first=first, group=group, routes=routes)
         if sort == "name":
             return list(islice(lines, limit + 1))
         shown = track(
@@ -128,14 +131,19 @@ def queues_command(
         _print_json(asdict(line) for line in found[:limit])
     else:
         titles = ["QUEUE", "PARTITIONS", "RECORDS", "BYTES"] + (["LAG"] if group else [])
+        titles += ["ROUTE", "ROUTE LAG", "WAITS"] if routes else []
         table(titles, [_cells(line, group is not None) for line in found[:limit]])
     if len(found) > limit:
         _more(found[limit].name)
 
 
 def _cells(line: QueueLine, with_lag: bool) -> list[Any]:
-    cells: list[Any] = [line.name, line.partitions, line.records, decimal(line.bytes)]
-    return [*cells, line.lag] if with_lag else cells
+    shown: list[Any] = [line.name, line.partitions, line.records, decimal(line.bytes)]
+    if with_lag:
+        shown.append(line.lag)
+    if line.route is not None:
+        shown += [line.route.route, line.route.lag, line.route.waits or "-"]
+    return shown
 
 
 @click.command(name="groups")
@@ -166,7 +174,7 @@ def groups_command(
 @_json
 @server_option
 def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int]) -> None:
-    """Show a queue's partitions, settings and groups."""
+    """Show a queue's partitions, settings, routes and groups."""
     found: GroupDescription = asked(bootstrap_server, lambda client: describe(client, queue))
     if as_json:
         _print_json([found.plain()])
@@ -187,6 +195,9 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
             ["PARTITION", "WAITING", "NEXT DUE"],
             [(w["partition"], w["records"], _time(w["next_ms"])) for w in found.waiting],
         )
+    if found.routes:
+        click.echo()
+        table(TITLES, [row for line in found.routes for row in cells(line)])
     if found.groups:
         click.echo()
         table(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kproxy.tools.client import Client
+from kproxy.tools.routes import RouteLine, own_routes, routes_of
 
 _MANY = 200  # groups asked for at a time
 _SHARE = "share"
@@ -14,13 +15,17 @@ _SHARE = "share"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLine:
-    """A queue in a list. `lag`: of the group asked for, None without one."""
+    """A queue in a list. `lag`: of the group asked for, None without one.
+
+    `route`: the one it defines, where routes are asked for.
+    """
 
     name: str
     partitions: int
     records: int
     bytes: int
     lag: int | None = None
+    route: RouteLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +46,14 @@ TopicSpec = Callable[[str], bool]
 
 
 def queues(
-    client: Client, wanted: TopicSpec, *, first: str = "", group: str | None = None
+    client: Client,
+    wanted: TopicSpec,
+    *,
+    first: str = "",
+    group: str | None = None,
+    routes: bool = False,
 ) -> Iterator[QueueLine]:
-    """Queues by name, those wanted, a page at a time."""
+    """Queues by name, those wanted, a page at a time; `routes`: those that define a route."""
     offsets = client.committed([group])[group] if group is not None else None
     pending: dict[str, dict[int, int]] = {}
     for page in client.pages(first):
@@ -54,13 +64,21 @@ def queues(
         last = page[-1].name if page else None
         whole = {name: parts for name, parts in pending.items() if name != last}
         pending = {name: parts for name, parts in pending.items() if name == last}
-        yield from _lines(client, whole, offsets)
-    yield from _lines(client, pending, offsets)
+        yield from _lines(client, whole, offsets, routes=routes)
+    yield from _lines(client, pending, offsets, routes=routes)
 
 
 def _lines(
-    client: Client, found: dict[str, dict[int, int]], offsets: dict[tuple[str, int], int] | None
+    client: Client,
+    found: dict[str, dict[int, int]],
+    offsets: dict[tuple[str, int], int] | None,
+    *,
+    routes: bool,
 ) -> Iterator[QueueLine]:
+    defined: dict[str, RouteLine] = {}
+    if routes:
+        defined = dict(own_routes(client, found))
+        found = {name: parts for name, parts in found.items() if name in defined}
     if not found:
         return
     leaders = {(name, i): node for name, parts in found.items() for i, node in parts.items()}
@@ -74,6 +92,7 @@ def _lines(
             records=sum(ends.get(key, 0) - starts.get(key, 0) for key in keys),
             bytes=sum(sizes.get(key, 0) for key in keys),
             lag=None if offsets is None else _lag(offsets, ends, keys),
+            route=defined.get(name),
         )
 
 
@@ -140,7 +159,8 @@ class GroupDescription:
 
     `share_groups`: name, how many records wait for the dead-letter queue, and of each partition
     where it starts, how far it is behind, and what `shares.standing` says of it. `waiting`: of each
-    partition that has any how many records wait, and when the next are due (ms).
+    partition that has any how many records wait, and when the next are due (ms). `routes`: those
+    it defines, and those that others define from it.
     """
 
     name: str
@@ -150,6 +170,7 @@ class GroupDescription:
     groups: list[dict[str, Any]] = field(default_factory=list)
     share_groups: list[dict[str, Any]] = field(default_factory=list)
     waiting: list[dict[str, Any]] = field(default_factory=list)
+    routes: list[RouteLine] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -171,15 +192,16 @@ def describe(client: Client, name: str) -> GroupDescription:
         )
         for _, index in sorted(leaders)
     ]
-    listed = client.groups()
+    listed, settings = client.groups(), _settings(client, name)
     return GroupDescription(
         name=name,
         id=base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("="),
         partitions=lines,
-        settings=_settings(client, name),
+        settings=settings,
         groups=_groups_of(client, listed, name, len(lines), ends),
         share_groups=_share_groups_of(client, listed, name, leaders),
         waiting=client.delays(name, {node for node in leaders.values() if node >= 0}),
+        routes=routes_of(client, name, settings, leaders),
     )
 
 

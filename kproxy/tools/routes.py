@@ -1,0 +1,110 @@
+"""Routes of queues, as `kproxy describe` and `kproxy queues --routes` show them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kproxy.tools.client import Client, Refused
+from kproxy.virtual.route_fold import FROM, TO
+
+Leaders = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutePart:
+    """A route out of one partition of its source. None: no worker says so."""
+
+    partition: int
+    landed: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    waits: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteLine:
+    """A route as seen from one queue: `to d-{key}`, `to red`, or `from orders`.
+
+    `lag`, `made`: of all partitions that are told of. `waits`: why it waits, the first reason.
+    """
+
+    route: str
+    lag: int
+    made: int
+    waits: str | None
+    partitions: list[RoutePart]
+
+
+def routes_of(
+    client: Client, name: str, settings: dict[str, str], leaders: Leaders
+) -> list[RouteLine]:
+    """All routes to and from a queue with these settings and partitions: its own first."""
+    told = client.routes(name, _nodes(leaders.values()))
+    to, source = settings.get(TO), settings.get(FROM)
+    found = []
+    if to:
+        found.append(_line(f"to {to}", told.pop(name, []), leaders))
+    elif name in told:  # it has been one: what it had then is passed on still
+        found.append(_line("to its last targets", told.pop(name), {}))
+    if source:
+        found.append(_from(client, name, source))
+    for definer in sorted(told):
+        found.append(_line(f"to {definer}", told[definer], leaders))
+    return found
+
+
+def own_routes(
+    client: Client, queues: dict[str, dict[int, int]]
+) -> Iterator[tuple[str, RouteLine]]:
+    """Of those queues (leaders by partition) that define a route: the route of each."""
+    for name, settings in client.route_settings(list(queues)).items():
+        if to := settings.get(TO):
+            mine = {(name, index): node for index, node in queues[name].items()}
+            told = client.routes(name, _nodes(mine.values()))
+            yield name, _line(f"to {to}", told.get(name, []), mine)
+        elif source := settings.get(FROM):
+            yield name, _from(client, name, source)
+
+
+def _from(client: Client, name: str, source: str) -> RouteLine:
+    try:
+        parts = client.queue(source).partitions
+    except Refused:
+        gone = f"there is no queue {source}"
+        return RouteLine(route=f"from {source}", lag=0, made=0, waits=gone, partitions=[])
+    leaders = {(source, part.partition_index): part.leader_id for part in parts}
+    told = client.routes(source, _nodes(leaders.values()))
+    return _line(f"from {source}", told.get(name, []), leaders)
+
+
+def _line(route: str, told: list[dict[str, Any]], leaders: Leaders) -> RouteLine:
+    by_index = {one["partition"]: one for one in told}
+    parts = []
+    for index in sorted(by_index.keys() | {index for _, index in leaders}):
+        one = by_index.get(index, {})
+        shown = {key: one.get(key) for key in ("landed", "end", "lag", "waits")}
+        parts.append(RoutePart(partition=index, **shown))
+    reasons = [part.waits for part in parts if part.waits]
+    return RouteLine(
+        route=route, lag=sum(part.lag or 0 for part in parts),
+        made=sum(one["made"] for one in told), waits=reasons[0] if reasons else None,
+        partitions=parts,
+    )  # fmt: skip
+
+
+def _nodes(found: Iterable[int]) -> set[int]:
+    return {node for node in found if node >= 0}
+
+
+TITLES = ["ROUTE", "PARTITION", "PASSED ON", "END", "LAG", "QUEUES MADE", "WAITS"]
+
+
+def cells(line: RouteLine) -> Iterator[tuple[Any, ...]]:
+    """Rows of a table: one of each partition, and where there are several one of all."""
+    several = len(line.partitions) != 1
+    if several:
+        yield (line.route, "all", "", "", line.lag, line.made or "-", line.waits or "-")
+    for part in line.partitions:
+        told = ["?" if n is None else n for n in (part.landed, part.end, part.lag)]
+        made = "" if several else line.made or "-"
+        yield ("" if several else line.route, part.partition, *told, made, part.waits or "-")
