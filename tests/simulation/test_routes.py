@@ -1,0 +1,56 @@
+"""Seeded: each record is passed on exactly once and in order, whatever happens to owners, messages,
+settings and queues."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.routes import cutting, passage, reading
+from tests.simulation import virtual_time
+from tests.simulation.routes import RouteWorld
+
+pytestmark = pytest.mark.usefixtures("small_cuts")
+
+SEEDS, SEEDS_LONG = 20, 500
+LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
+
+
+class Inline:
+    """In the place of threads."""
+
+    @staticmethod
+    async def run_sync(work: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
+        await anyio.sleep(0.001)
+        return work(*args)
+
+
+@pytest.fixture
+def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a few records, in several parts."""
+    monkeypatch.setattr(passage, "to_thread", Inline)
+    monkeypatch.setattr(cutting, "CUT_BYTES", 600)
+    monkeypatch.setattr(cutting, "PART_TARGETS", 2)
+    monkeypatch.setattr(reading, "READ_BYTES", 500)
+
+
+def run(seed: int) -> RouteWorld:
+    world = RouteWorld(seed)
+    virtual_time.run(world.run)
+    world.check()
+    return world
+
+
+@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
+def test_each_is_passed_on_once_and_in_order(seed: int) -> None:
+    assert run(seed).seen["passed on"] > 50
+
+
+def test_enough_happens() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(4):
+        seen += run(seed).seen
+    for name in ("taken", "void", "cut", "void cut", "target deleted", "committed", "aborted"):
+        assert seen[name] > 5, seen
