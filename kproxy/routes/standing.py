@@ -37,7 +37,7 @@ class RouteStanding(TypedDict):
 def standing_of(
     passages: Passages, catalogue: Catalogue[Ticket], shard: Shard, source: PartitionKey
 ) -> Iterator[RouteStanding]:
-    """All routes out of a partition, as the log of its shard has them."""
+    """All routes out of a partition that go on, or have something left."""
     state = shard.state
     row = state.partition(source)
     if row is None or not row.any_routes:
@@ -47,6 +47,8 @@ def standing_of(
         route = decode_route(data)
         landed, end = _from_to(route, row)
         lag = max(0, end - landed)
+        if not lag and route.ends is not None:
+            continue  # it is over, and not dropped yet
         waits = None
         if lag:
             waits = passages.waits(shard, source, definer)

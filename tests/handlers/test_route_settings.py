@@ -1,5 +1,6 @@
 """Routes asked for by CreateTopics, IncrementalAlterConfigs, AlterConfigs, CreatePartitions."""
 
+import json
 from typing import Any
 
 import pytest
@@ -190,3 +191,57 @@ async def test_settings_are_shown_with_what_they_are_for() -> None:
         "kproxy.route.queues.max": ("10000000", 5), TO: ("d-{key}", 1), UNROUTABLE: ("lost", 1),
     }  # fmt: skip
     assert all(one.documentation and not one.read_only for one in found.values())
+
+
+ROUTES = "kproxy.state.routes"
+
+
+async def standing(client: Queues, name: str, *keys: str) -> Any:
+    resource = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": keys or None}
+    values = {"resources": [resource], "include_synonyms": True, "include_documentation": True}
+    answer = await client.call(ApiKey.DESCRIBE_CONFIGS, 4, values)
+    return {one.name: one for one in answer.results[0].configs}
+
+
+async def told(client: Queues, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((await standing(client, name, ROUTES))[ROUTES].value)
+    return sorted(found, key=lambda one: (one["queue"], one["partition"]))
+
+
+async def test_how_routes_stand_is_told_who_asks_for_it() -> None:
+    """Nobody passes anything on here: what is produced waits."""
+    client = Queues()
+    assert await client.create("in", ENTRANCE, partitions=2) == OK
+    await client.produce("in", b"a", b"b")
+    assert await client.create("red", {FROM: "in"}) == OK
+    await client.produce("in", b"c")
+    assert ROUTES not in await standing(client, "in")
+    asked = await standing(client, "in", ROUTES, TO)
+    assert set(asked) == {ROUTES, TO}
+    assert asked[ROUTES].read_only
+    own = {"queue": "in", "landed": 0, "made": 0, "waits": None}
+    assert await told(client, "in") == [
+        own | {"partition": 0, "end": 3, "lag": 3},
+        own | {"partition": 1, "end": 0, "lag": 0},
+        {"queue": "red", "partition": 0, "landed": 2, "end": 3, "lag": 1, "made": 0, "waits": None},
+        {"queue": "red", "partition": 1, "landed": 0, "end": 0, "lag": 0, "made": 0, "waits": None},
+    ]  # fmt: skip
+    assert await told(client, "red") == []
+    assert await client.change("in", (TO, DELETE, None)) == OK
+    await client.produce("in", b"d")
+    left = await told(client, "in")
+    assert [(one["queue"], one["partition"], one["end"], one["lag"]) for one in left] == [
+        ("in", 0, 3, 3), ("red", 0, 4, 2), ("red", 1, 0, 0),
+    ]  # fmt: skip
+    await client.delete("red")
+    left = await told(client, "in")
+    assert [(one["queue"], one["partition"], one["lag"]) for one in left] == [
+        ("in", 0, 3), ("red", 0, 2),
+    ]  # fmt: skip
+
+
+async def test_of_queues_without_routes_and_none_there_is_nothing_to_tell() -> None:
+    client = Queues()
+    assert await client.create("plain", partitions=3) == OK
+    assert await told(client, "plain") == []
+    assert await standing(client, "absent", ROUTES) == {}
