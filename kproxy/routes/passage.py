@@ -185,9 +185,10 @@ class Passage:
         return None if queue is None else settings_of(queue.configs)
 
     def _held_back(self, route: Route) -> str | None:
-        settings = self._settings()
-        if settings is not None and route.made + self._made >= settings.route_queues_max:
-            return f"it has made {settings.route_queues_max} queues (kproxy.route.queues.max)"
+        settings, made_ = self._settings(), route.made + self._made
+        if settings is not None and made_ >= settings.route_queues_max:
+            most = settings.route_queues_max
+            return f"it has made {made_} queues, and kproxy.route.queues.max is {most}"
         return None
 
     async def _ship_again(self, route: Route, row: Partition) -> tuple[Step, int]:
