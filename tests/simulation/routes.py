@@ -128,8 +128,8 @@ class RouteWorld(DeadWorld):
         self.numbers = itertools.count(1)
         self.clock_ms = itertools.count(1_700_000_000_000)
         self.sent: list[Sent] = []
-        self.epochs: dict[tuple[PartitionKey, QueueId], list[tuple[int, str, str]]] = (
-            defaultdict(list)
+        self.epochs: dict[tuple[PartitionKey, QueueId], list[tuple[int, str, str]]] = defaultdict(
+            list
         )
         """Of a route: (first offset, the definer's name, template or filter; "": nowhere)."""
         self.trimmed: Counter[PartitionKey] = Counter()

@@ -11,6 +11,7 @@ import pytest
 from kproxy.routes import cutting, passage, reading
 from tests.simulation import virtual_time
 from tests.simulation.routes import RouteWorld
+from tests.simulation.routes_mistakes import MISTAKES
 
 pytestmark = pytest.mark.usefixtures("small_cuts")
 
@@ -54,3 +55,15 @@ def test_enough_happens() -> None:
         seen += run(seed).seen
     for name in ("taken", "void", "cut", "void cut", "target deleted", "committed", "aborted"):
         assert seen[name] > 5, seen
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    plant, seeds = MISTAKES[mistake]
+    plant(monkeypatch)
+    for seed in range(seeds):
+        try:
+            run(seed)
+        except (AssertionError, ExceptionGroup):
+            return
+    pytest.fail(f"nobody saw it in {seeds} seeds")
