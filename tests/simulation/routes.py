@@ -111,6 +111,17 @@ class RouteLife(Life):
         for envelope in world.log:
             self.take(envelope)
 
+    def send(self, envelope: Envelope, ticket: Ticket | None = None) -> None:
+        super().send(envelope, ticket)
+        if envelope.kind == Kind.CUT and self.world.trouble and self.rng.random() < 0.1:
+            self.world.tasks.start_soon(self.send_again, envelope)
+
+    async def send_again(self, envelope: Envelope) -> None:
+        """A late copy: other cuts may be behind it by now."""
+        await anyio.sleep(self.rng.random())
+        self.outgoing.append(envelope)
+        self.more_to_send.set()
+
 
 class RouteWorld(DeadWorld):
     """The logs of both shards, the owners of one, and what went in."""
@@ -153,11 +164,26 @@ class RouteWorld(DeadWorld):
     def land(self, envelope: Envelope) -> Outcome:
         outcome = super().land(envelope)
         self.note(envelope, outcome)
+        if envelope.kind == Kind.CLAIM and self.trouble:
+            self.trim_under_way()
         return outcome
+
+    def trim_under_way(self) -> None:
+        """What a new owner ships again may be gone in part."""
+        for key, data in list(self.here.kv.scan(*RowKind.ROUTE.range())):
+            source, route = route_of(key)[0], decode_route(data)
+            if route.landed < route.cut and self.rng.random() < 0.6:
+                self.trim(source, self.rng.randrange(route.landed, route.cut) + 1)
+
+    def trim(self, key: PartitionKey, at: int) -> None:
+        self.trimmed[key] = max(self.trimmed[key], at)
+        self.land(Trim(*key, at, 9).envelope())
 
     def note(self, envelope: Envelope, outcome: Outcome) -> None:
         if envelope.kind == Kind.SHIP:
             self.seen["taken" if outcome.number > 0 else "void"] += 1
+            if self.trouble and self.workers and self.rng.random() < 0.04:  # amid the parts
+                self.rng.choice(self.workers).claim()
             for queue in outcome.made:
                 self.follow_filters(queue.name)
         elif envelope.kind == Kind.CUT:
@@ -335,9 +361,7 @@ class RouteWorld(DeadWorld):
                 self.batch(key, name)
             row = self.here.state.partition(key)
             if row is not None and self.rng.random() < 0.06:
-                at = self.rng.randrange(row.log_start, row.next_offset + 1)
-                self.trimmed[key] = max(self.trimmed[key], at)
-                self.land(Trim(*key, at, 9).envelope())
+                self.trim(key, self.rng.randrange(row.log_start, row.next_offset + 1))
 
     async def transaction(self, key: PartitionKey, name: str) -> None:
         producer, commit = 1000 + next(self.numbers), self.rng.random() < 0.5

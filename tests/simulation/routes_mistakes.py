@@ -156,10 +156,11 @@ def _a_cut_may_begin_anywhere(patch: pytest.MonkeyPatch) -> None:
         self: RouteFold, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
         source: PartitionKey = envelope.queue_id, envelope.partition
-        definer = Cut.decode(envelope).definer
-        route = route_rows.route_in(self._state.get, source, definer)
-        if route is not None:
-            envelope.number = route.cut
+        asked = Cut.decode(envelope)
+        route = route_rows.route_in(self._state.get, source, asked.definer)
+        if route is not None and self._state.is_owners(envelope):
+            key = route_rows.route_key(source, asked.definer)
+            self._state.put(key, route._replace(cut=asked.after).encode())
         return cut(self, log_offset, envelope, location)
 
     patch.setattr(RouteFold, "cut", anywhere)
