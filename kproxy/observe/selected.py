@@ -6,7 +6,8 @@ every 30 s, among names that begin as the expression does: `orders-.*` costs a m
 nothing. At most `series_max` series are given; what is left out is counted.
 
 What another worker serves is its to tell: a worker has the ends of partitions that it serves, and
-the commits of groups that it coordinates. Lag is given where it has both.
+the commits of groups that it coordinates. Lag is given where it has both; the dashboard joins what
+several workers tell.
 """
 
 import asyncio
@@ -34,8 +35,8 @@ _WAIT_S = 8.0
 _LOT = 100
 _QUEUE = (("queue_start_offset", "first offset"), ("queue_end_offset", "next offset"),
           ("queue_bytes", "of its batches, about"))  # fmt: skip
-_GROUP = (("group_lag_sum", "records behind, over its partitions served here"),
-          ("group_lag_max", "of the partition that is furthest behind"),
+_GROUP = (("group_lag_sum", "records behind, where this worker serves all it has committed on"),
+          ("group_lag_max", "of the partition that is furthest behind, where it does"),
           ("group_members", "members"))  # fmt: skip
 _PREFIX_MAX = 64
 
@@ -176,20 +177,19 @@ async def group_lines(worker: Worker, group: str, pace: Pace, partitions_max: in
     if shard is None or head is None:
         return []
     lines = [Line("group_members", (group,), decode_group(head).members)]
-    lags: list[int] = []
+    lags: list[int | None] = []
     seen = 0
     for some in lots(shard.kv.scan, *rows.offset_range(group), _LOT):
         for key, data in some:
-            lag = _offset_lines(worker, group, key, data, lines)
-            if lag is not None:
-                lags.append(lag)
+            lags.append(_offset_lines(worker, group, key, data, lines))
         seen += len(some)
         await pace.step()
         if seen >= partitions_max:
             return lines
-    if lags:
-        lines.append(Line("group_lag_sum", (group,), sum(lags)))
-        lines.append(Line("group_lag_max", (group,), max(lags)))
+    known = [lag for lag in lags if lag is not None]
+    if known and len(known) == len(lags):
+        lines.append(Line("group_lag_sum", (group,), sum(known)))
+        lines.append(Line("group_lag_max", (group,), max(known)))
     return lines
 
 
@@ -199,8 +199,8 @@ def _offset_lines(
     """Add what a committed offset says; its lag, where its partition is served here."""
     queue_id, index = rows.partition_of_offset(key)
     queue = worker.catalogue.find_id(queue_id)
-    if queue is None:
-        return None
+    if queue is None:  # deleted
+        return 0
     committed, labels = rows.decode_committed(data).offset, (group, queue.name, str(index))
     lines.append(Line("group_committed_offset", labels, committed))
     owner = _served(worker, queue, index)

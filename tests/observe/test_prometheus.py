@@ -101,7 +101,8 @@ def test_every_query_of_the_dashboard_has_an_answer(site: Served | Workers, tmp_
         assert int(served["value"][1]) == (1 if embedded else 8)
         (queues,) = seen.query("sum(kproxy_queues)")
         assert int(queues["value"][1]) >= 2
-        assert seen.query('kproxy_group_lag_sum{group="seen-group"}')
+        if embedded:  # on Kafka its group and its queue may have different owners
+            assert seen.query('kproxy_group_lag_sum{group="seen-group"}')
 
 
 def test_health(site: Served | Workers) -> None:
