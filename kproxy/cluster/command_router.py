@@ -123,7 +123,7 @@ class CommandRouter:
             if ROUTE_SETTINGS in envelope.body:
                 return True
             return CreateQueue.decode(envelope).partitions > 1
-        return envelope.kind in (Kind.GROW, Kind.DELETE, Kind.CONFIGURE)
+        return envelope.kind in (Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.ROUTE)
 
     def _wait_for(self, ticket: Ticket) -> Ticket:
         self._waiting[ticket.envelopes[0].counter] = (ticket, anyio.current_time() + _WAIT_S)
@@ -176,9 +176,7 @@ class CommandRouter:
             if envelope.kind == Kind.ENLIST and not outcome.code:
                 self._set_clock(shard, envelope)
         elif envelope.kind == Kind.QUEUE_READY:
-            if outcome.queue is not None:
-                self.announcer.announce(shard, outcome.queue.name)
-            self._queue_ready(shard, envelope)
+            self._queue_ready(shard, log_offset, envelope, outcome)
 
     def _set_clock(self, shard: Shard, envelope: Envelope) -> None:
         """A transaction times out by its coordinator's clock: another worker's may be wrong."""
@@ -190,19 +188,32 @@ class CommandRouter:
             told = asked._replace(version=SETS_CLOCK, participants=(), time_ms=now_ms)
             shard.append([told.envelope()])
 
-    def _queue_ready(self, shard: Shard, envelope: Envelope) -> None:
-        """Answer for what all have been told of; not where there is more to tell by now."""
-        queue_id = envelope.queue_id
-        waiting = self._awaiting_ready.get(shard.shard, {})
-        if (
-            queue_id not in waiting
-            or shard.state.get(rows.pending_assignment_key(queue_id)) is not None
-        ):
-            return
+    def _queue_ready(
+        self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
+    ) -> None:
+        """Answer for what all have been told of; not where there is more to tell by now.
+
+        What another shard has refused is answered so at once.
+        """
+        queue_id, refused = envelope.queue_id, bool(outcome.code)
         queue = shard.state.queue_by_id(queue_id)
-        for log_offset, answer in waiting.pop(queue_id):
-            if log_offset <= envelope.number:
-                answer(Outcome(Code.NONE, queue=queue))
+        if outcome.queue is not None:
+            gone = Tombstone(log_offset, queue_id) if queue is None else None
+            self.announcer.announce(shard, outcome.queue.name, None, gone)
+        waiting = self._awaiting_ready.get(shard.shard, {})
+        if queue_id not in waiting:
+            return
+        if shard.state.get(rows.pending_assignment_key(queue_id)) is not None and not refused:
+            return
+        told = outcome._replace(queue=None) if refused else Outcome(Code.NONE, queue=queue)
+        later = []
+        for asked_at, answer in waiting.pop(queue_id):
+            if asked_at <= envelope.number:
+                answer(told)
+            else:
+                later.append((asked_at, answer))
+        if later and refused:
+            waiting[queue_id] = later
 
     def folded(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """A shard that is not served here, or not yet, folded a command: its owner tells.
@@ -337,15 +348,17 @@ class CommandRouter:
                 if data is None:
                     return
                 work = json.loads(data)
-                if await self._tell_all(shard, queue_id, work):
-                    ready = QueueReady(queue_id, work["as_of"]).envelope()
-                    await outcomes_of([shard.append([ready])])
-                else:
+                told = await self._tell_all(shard, queue_id, work)
+                if told is None:
                     await anyio.sleep(_AGAIN_S)
+                else:
+                    ready = QueueReady(queue_id, work["as_of"], refused=not told).envelope()
+                    await outcomes_of([shard.append([ready])])
         finally:
             self._driven.discard((shard.shard, queue_id))
 
-    async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool:
+    async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool | None:
+        """Whether all know; False: its source has no room for its route; None: not all, yet."""
         assign = AssignPartitions(
             queue_id, work["name"], work["partitions"], work["as_of"], self._now_ms(),
             work.get("routes", ()),
@@ -354,11 +367,15 @@ class CommandRouter:
         tickets = [self._ask(index, assign.envelope()) for index in others]
         for source, (spec, from_start) in work.get("define", {}).items():
             route = DefineRoute(queue_id, source, spec, from_start, work["as_of"])
-            tickets.append(self._ask(shard_of(source, self._shards), route.envelope()))
+            home = shard_of(source, self._shards)
+            tickets.append(self._ask(home, route.envelope(), landed=True))
         refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}
         if refusals:
+            if refusals == {Code.POLICY_VIOLATION.name}:
+                _log.warning("route_refused", queue=work["name"], sources=sorted(work["define"]))
+                return False
             _log.warning("queue_not_spread_yet", queue=work["name"], reasons=sorted(refusals))
-        return not refusals
+        return None if refusals else True
 
     def _others(self, shard: Shard, work: dict[str, Any]) -> Iterator[int]:
         """The shards but this one that hold partitions of the queue."""
