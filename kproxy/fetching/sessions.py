@@ -11,12 +11,13 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.context import FetchContext
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
+from kproxy.security.peer import Peer
 
 EPOCH_MAX = 0x7FFFFFFF
 _IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms
 
-Owner = tuple[str, str | None]
-"""Whose a session is: address and client id. A client that connects again goes on with it, as with
+Owner = tuple[Peer, str | None]
+"""Whose a session is: who that is, and its client id. A client that connects again goes on with it, as with
 Kafka, and nobody else can, who would have to guess the session's id as well."""
 
 

@@ -81,7 +81,7 @@ def _context_of(
     worker: Worker, request: Request, by_id: bool
 ) -> tuple[FetchContext, Session | None, bool]:
     """(what to look at, its session if any, whether every partition must be answered)."""
-    body, owner = request.body, (request.host, request.header.client_id)
+    body, owner = request.body, (request.peer, request.header.client_id)
     session_id = getattr(body, "session_id", 0)
     epoch = getattr(body, "session_epoch", -1)
     wanted = sum(len(topic.partitions) for topic in body.topics)

@@ -14,6 +14,7 @@ from kproxy.counters import TIMED_EVERY, WAITED
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
+from kproxy.security.peer import Peer
 from kproxy.server.descriptors import unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.server.request_pipeline import PipelinedRequest, RequestPipeline
@@ -69,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         address = transport.get_extra_info("peername") or ("?", 0)
         self.ip = str(address[0])
-        self._host = "/" + self.ip
+        self.peer = Peer(host=self.ip)
         self._peer = f"{self.ip}:{address[1]}"
         self._counters.connections += 1
         self._admitted = self._limiter.register(self)
@@ -158,9 +159,9 @@ class Connection(asyncio.BufferedProtocol):
         counters.requests += 1
         counters.request_bytes += len(frame)
         if counters.requests % TIMED_EVERY:
-            return accept(self._worker, frame, self._host, self._next_request)
+            return accept(self._worker, frame, self.peer, self._next_request)
         began = self._monotonic()
-        accepted = accept(self._worker, frame, self._host, self._next_request)
+        accepted = accept(self._worker, frame, self.peer, self._next_request)
         accepted.began = began
         if accepted.call is not None:
             names = accepted.call.queues()

@@ -58,6 +58,7 @@ from kproxy.protocol.frames import Frame, readable
 from kproxy.protocol.guard import TooMany
 from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each_once
 from kproxy.protocol.varint import Malformed
+from kproxy.security.peer import NOBODY, Peer
 from kproxy.server import large_requests
 from kproxy.worker.worker import NextRequestSignal, Request, Worker
 
@@ -161,7 +162,7 @@ class Accepted:
     """
 
     __slots__ = (
-        "api", "began", "call", "frame", "header", "host", "next_request", "settled", "size",
+        "api", "began", "call", "frame", "header", "next_request", "peer", "settled", "size",
         "worker",
     )  # fmt: skip
 
@@ -173,7 +174,7 @@ class Accepted:
         call: produce.ProduceCall | None = None,
         api: Api | None = None,
         frame: Frame = b"",
-        host: str = "",
+        peer: Peer = NOBODY,
         next_request: NextRequestSignal | None = None,
     ) -> None:
         """`size`: bytes of the frame. No `call` and no `api`: ApiVersions, in a version too new."""
@@ -182,7 +183,7 @@ class Accepted:
         self.call = call
         self.api = api
         self.frame = frame
-        self.host = host
+        self.peer = peer
         self.next_request = next_request
         self.settled = False
         self.began = 0.0  # when, if it is timed
@@ -218,8 +219,8 @@ class Accepted:
         return None if body is None else _framed(self.header, body)
 
 
-def accept(worker: Worker, frame: Frame, host: str, next_request: NextRequestSignal) -> Accepted:
-    """Take in a request of the client at `host` and, if it is a Produce, append it.
+def accept(worker: Worker, frame: Frame, peer: Peer, next_request: NextRequestSignal) -> Accepted:
+    """Take in a request of a client and, if it is a Produce, append it.
 
     A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
     Malformed: close the connection.
@@ -247,7 +248,7 @@ def accept(worker: Worker, frame: Frame, host: str, next_request: NextRequestSig
                     return accepted
     else:
         frame = frame if isinstance(frame, mmap) else bytes(frame)
-    return Accepted(header, len(frame), api=api, frame=frame, host=host, next_request=next_request)
+    return Accepted(header, len(frame), api=api, frame=frame, peer=peer, next_request=next_request)
 
 
 def _produce(frame: Frame, body_at: int, version: int, elements_max: int) -> ProduceRequest:
@@ -295,7 +296,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
         request = Request(
-            header=header, body=body, host=accepted.host, next_request=next_request, budget=budget
+            header=header, body=body, peer=accepted.peer, next_request=next_request, budget=budget
         )
         return await api.handle(worker, request)
     memory, taken = worker.decoded_memory, len(frame)
@@ -315,7 +316,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
             body = await large_requests.aside(decode_admitted, header, admitted, sliced)
             del admitted
         request = Request(
-            header=header, body=body, host=accepted.host, next_request=next_request, budget=budget
+            header=header, body=body, peer=accepted.peer, next_request=next_request, budget=budget
         )
         held = [body]
         del body

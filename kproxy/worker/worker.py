@@ -26,6 +26,7 @@ from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.routes.passages import Passages
+from kproxy.security.peer import NOBODY, Peer
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 from kproxy.shard.staging import Staging
@@ -89,13 +90,18 @@ class Request:
 
     header: RequestHeader
     body: Any
-    host: str = ""  # of the client, as Kafka shows it: with a slash before it
+    peer: Peer = NOBODY  # the client, as it was when the request came
     next_request: NextRequestSignal = field(default_factory=NextRequestSignal)
     budget: ResponseBudget = field(default_factory=_uncounted)  # its answer
 
     @property
     def version(self) -> int:
         return self.header.api_version
+
+    @property
+    def host(self) -> str:
+        """Of the client, as Kafka shows it: with a slash before it."""
+        return f"/{self.peer.host}"
 
 
 class ShardRouter(Protocol):

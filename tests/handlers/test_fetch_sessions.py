@@ -10,6 +10,7 @@ from kproxy.handlers import fetch
 from kproxy.loop.pace import Pace
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
@@ -24,7 +25,7 @@ async def fetched(
 ) -> Any:
     frame = encode_request(ApiKey.FETCH, 12, 1, fetch_values(offsets or {}, **more))[4:]
     frame = frame.replace(b"kproxy", client_id, 1)
-    answer = await respond(worker, accept(worker, frame, host, NextRequestSignal()))
+    answer = await respond(worker, accept(worker, frame, Peer(host=host), NextRequestSignal()))
     assert isinstance(answer, StreamedResponse)
     return decode_response(1, 12, b"".join(await chunks_of(answer))[4:])[1]
 
@@ -34,7 +35,7 @@ def produce(worker: Worker, *values: bytes) -> None:
         accept(
             worker,
             encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(value)))[4:],
-            "",
+            Peer(),
             NextRequestSignal(),
         )
 
@@ -42,19 +43,19 @@ def produce(worker: Worker, *values: bytes) -> None:
 async def test_a_session_is_its_clients() -> None:
     worker = memory_worker()
     produce(worker, b"v")
-    first = await fetched(worker, "/10.0.0.1", offsets={("q", 0): 0}, epoch=0)
+    first = await fetched(worker, "10.0.0.1", offsets={("q", 0): 0}, epoch=0)
     mine = first.session_id
     assert mine > 0
-    for host, client_id in (("/10.0.0.2", b"kproxy"), ("/10.0.0.1", b"others")):
+    for host, client_id in (("10.0.0.2", b"kproxy"), ("10.0.0.1", b"others")):
         for more in ({"epoch": 1}, {"epoch": 0}, {"epoch": -1}):
             answer = await fetched(worker, host, client_id, session_id=mine, **more)
             assert answer.error_code == (NOT_FOUND if more["epoch"] > 0 else 0)
             assert not answer.responses
-    again = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=1)
+    again = await fetched(worker, "10.0.0.1", session_id=mine, epoch=1)
     assert again.error_code == 0
     assert again.responses[0].partitions[0].records
-    await fetched(worker, "/10.0.0.1", session_id=mine, epoch=-1)
-    gone = await fetched(worker, "/10.0.0.1", session_id=mine, epoch=2)
+    await fetched(worker, "10.0.0.1", session_id=mine, epoch=-1)
+    gone = await fetched(worker, "10.0.0.1", session_id=mine, epoch=2)
     assert gone.error_code == NOT_FOUND
 
 
@@ -62,7 +63,7 @@ async def test_what_was_found_counts_until_it_is_sent() -> None:
     worker = memory_worker()
     produce(worker, *(b"v" for _ in range(100)))
     frame = encode_request(ApiKey.FETCH, 12, 1, fetch_values({("q", 0): 0}))[4:]
-    answer = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
+    answer = await respond(worker, accept(worker, frame, Peer(), NextRequestSignal()))
     assert isinstance(answer, StreamedResponse)
     with answer.pinned():
         assert worker.answer_memory.used > 100 * 100
@@ -80,7 +81,7 @@ async def test_what_was_found_stays_readable_while_others_have_their_turn(
     worker.catalogue.create("q", 3)
     for index in range(3):
         frame = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(b"v"), index))[4:]
-        accept(worker, frame, "", NextRequestSignal())
+        accept(worker, frame, Peer(), NextRequestSignal())
     held: list[int] = []
     monkeypatch.setattr(Pace, "due", True)
     original = streamed_response.Pins.hold

@@ -13,6 +13,7 @@ from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.security.peer import Peer
 from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
@@ -31,7 +32,7 @@ class Client:
         self.correlation += 1
         asked = self.correlation
         frame = encode_request(key, version, asked, values)[4:]
-        accepted = accept(self.worker, frame, "", NextRequestSignal())
+        accepted = accept(self.worker, frame, Peer(), NextRequestSignal())
         if accepted.call is None:
             answer = await respond(self.worker, accepted)
         else:

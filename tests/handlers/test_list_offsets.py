@@ -14,6 +14,7 @@ from kproxy.loop.pace import Pace
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import uvarint
+from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual import rows
@@ -32,7 +33,7 @@ def produce(worker: Worker, data: bytes) -> int:
     accepted = accept(
         worker,
         encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", data))[4:],
-        "",
+        Peer(),
         NextRequestSignal(),
     )
     frame = accepted.response()
@@ -46,7 +47,7 @@ async def offset_at(worker: Worker, timestamp: int) -> tuple[int, int]:
     topics = [{"name": "q", "partitions": [part]}]
     values = {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": topics}
     frame = encode_request(ApiKey.LIST_OFFSETS, 10, 1, values)[4:]
-    answer: Any = await respond(worker, accept(worker, frame, "", NextRequestSignal()))
+    answer: Any = await respond(worker, accept(worker, frame, Peer(), NextRequestSignal()))
     found = decode_response(2, 10, bytes(answer[4:]))[1].topics[0].partitions[0]
     return found.offset, found.timestamp
 

@@ -13,6 +13,7 @@ from kproxy.handlers import offsets
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
+from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.envelope import Envelope, Kind
@@ -34,7 +35,7 @@ def shard_of(worker: Worker) -> MemoryShard:
 async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Any:
     """The answer to a request for which the loop was never held long."""
     frame = encode_request(key, version, 1, values)[4:]
-    accepted = accept(worker, frame, "", NextRequestSignal())
+    accepted = accept(worker, frame, Peer(), NextRequestSignal())
     assert accepted.call is None
 
     async def answered() -> bytes | bytearray:
@@ -119,7 +120,9 @@ async def test_many_producers_described_many_times() -> None:
         data = batch(b"v", producer_id=producer, epoch=0, sequence=0)
         topics = [{"name": "q", "partition_data": [{"index": 0, "records": data}]}]
         values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-        accept(worker, encode_request(ApiKey.PRODUCE, 9, 1, values)[4:], "", NextRequestSignal())
+        accept(
+            worker, encode_request(ApiKey.PRODUCE, 9, 1, values)[4:], Peer(), NextRequestSignal()
+        )
     topics = [{"name": "q", "partition_indexes": [0] * 200}]
     answer = await call(worker, 61, 0, {"topics": topics})
     counts = [len(part.active_producers) for part in answer.topics[0].partitions]
@@ -444,7 +447,7 @@ async def test_a_small_batch_does_not_hold_the_large_frame_that_it_came_in() -> 
     values = {"transactional_id": None, "acks": -1, "timeout": 1}
     topics = [{"name": "q", "partition_data": parts}]
     frame = encode_request(ApiKey.PRODUCE, 9, 1, values | {"topic_data": topics})[4:]
-    assert accept(worker, frame, "", NextRequestSignal()).call is not None
+    assert accept(worker, frame, Peer(), NextRequestSignal()).call is not None
     (appended,) = (e for e in shard_of(worker).log if e.kind == Kind.APPEND)
     assert isinstance(appended.body, bytes)
     assert appended.body == small

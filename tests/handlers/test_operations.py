@@ -6,6 +6,7 @@ from kproxy.errors import Code
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept, answer
 from kproxy.worker.worker import NextRequestSignal
 from tests.fakes import memory_worker
@@ -20,7 +21,7 @@ async def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> N
     async def ask() -> bytes:
         worker = memory_worker(data_dir=directory)
         frame = encode_request(ApiKey.DESCRIBE_LOG_DIRS, 4, 1, {"topics": None})[4:]
-        return bytes(await answer(worker, accept(worker, frame, "", NextRequestSignal())))  # type: ignore[arg-type]
+        return bytes(await answer(worker, accept(worker, frame, Peer(), NextRequestSignal())))  # type: ignore[arg-type]
 
     _, body = decode_response(35, 4, (await ask())[4:])
     assert [result.log_dir for result in body.results] == ["worker-3"]

@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode, encode_request, response_prefix
 from kproxy.protocol.varint import Malformed
+from kproxy.security.peer import Peer
 from kproxy.server import dispatch, large_requests
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.virtual.envelope import Kind
@@ -28,7 +29,9 @@ def given(accepted: Accepted, api: dispatch.Api) -> Accepted:
 
 
 def taken(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Accepted:
-    return accept(worker, encode_request(key, version, 1, values)[4:], "/here", NextRequestSignal())
+    return accept(
+        worker, encode_request(key, version, 1, values)[4:], Peer(host="here"), NextRequestSignal()
+    )
 
 
 def election_of(count: int) -> dict[str, Any]:
@@ -206,7 +209,7 @@ async def test_a_produce_of_very_many_parts_is_appended_in_parts(
     frame = produce_many(queues, partitions)
 
     worker = memory_worker(partitions_default=partitions)
-    accepted = accept(worker, frame, "", NextRequestSignal())
+    accepted = accept(worker, frame, Peer(), NextRequestSignal())
     assert accepted.call is None
     before = worker.catalogue.find("q0")
     assert before is None
@@ -233,7 +236,7 @@ async def test_a_produce_of_very_many_parts_with_acks_0_is_not_answered() -> Non
     async def ask() -> Any:
         worker = memory_worker()
         return await answer(
-            worker, accept(worker, produce_many(3000, 1, acks=0), "", NextRequestSignal())
+            worker, accept(worker, produce_many(3000, 1, acks=0), Peer(), NextRequestSignal())
         )
 
     assert await ask() == b""
@@ -242,12 +245,17 @@ async def test_a_produce_of_very_many_parts_with_acks_0_is_not_answered() -> Non
 async def test_a_produce_of_more_parts_than_any_request_may_have_is_refused() -> None:
     with pytest.raises(Malformed, match="more elements"):
         accept(
-            memory_worker(request_elements_max=100), produce_many(101, 1), "", NextRequestSignal()
+            memory_worker(request_elements_max=100),
+            produce_many(101, 1),
+            Peer(),
+            NextRequestSignal(),
         )
 
     async def ask() -> Any:
         worker = memory_worker(request_elements_max=5000)
-        return await answer(worker, accept(worker, produce_many(3000, 1), "", NextRequestSignal()))
+        return await answer(
+            worker, accept(worker, produce_many(3000, 1), Peer(), NextRequestSignal())
+        )
 
     with pytest.raises(Malformed, match="more elements"):
         await ask()
@@ -262,7 +270,7 @@ async def test_a_consumer_of_a_hundred_thousand_queues_names_them_in_one_fetch()
     async def ask() -> Any:
         worker = memory_worker()
         return await answer(
-            worker, accept(worker, request(ApiKey.FETCH, 12, values), "", NextRequestSignal())
+            worker, accept(worker, request(ApiKey.FETCH, 12, values), Peer(), NextRequestSignal())
         )
 
     assert await ask() is not None

@@ -12,6 +12,7 @@ from kproxy.fetching.streamed_response import Pins
 from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
+from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.shares import poll
@@ -513,10 +514,10 @@ async def test_no_session_is_opened_for_a_connection_that_is_gone() -> None:
     }  # fmt: skip
     frame = encode_request(ApiKey.SHARE_FETCH, 2, 1, values)[4:]
     signal.gone = True
-    await respond(client.worker, accept(client.worker, frame, "", signal))
+    await respond(client.worker, accept(client.worker, frame, Peer(), signal))
     assert len(client.worker.share_sessions) == 0
     signal.gone = False
-    await respond(client.worker, accept(client.worker, frame, "", signal))
+    await respond(client.worker, accept(client.worker, frame, Peer(), signal))
     assert len(client.worker.share_sessions) == 1
 
 
