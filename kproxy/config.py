@@ -23,6 +23,13 @@ from pydantic import (
 )
 
 from kproxy.config_of_groups import GroupsConfig
+from kproxy.config_of_listeners import (
+    Address,
+    ListenerConfig,
+    checked_address,
+    split_address,
+    together,
+)
 from kproxy.log.local import Sync
 
 ENV_PREFIX = "KPROXY_"
@@ -36,15 +43,8 @@ class BadConfig(Exception):
     """A setting is unknown or wrong; the message is one line for a person."""
 
 
-def _address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("write it as HOST:PORT, for example 127.0.0.1:9092")
-    return text
-
-
 def _http_address(text: str) -> str:
-    return text if text == "off" else _address(text)
+    return text if text == "off" else checked_address(text)
 
 
 def _sync(text: str) -> str:
@@ -68,7 +68,6 @@ def _whole_bytes(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
-Address = Annotated[str, AfterValidator(_address)]
 Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
 # A row has a batch's position in its segment in 32 bits: the last commit of one lies below 4 GiB.
 SegmentBytes = Annotated[Bytes, Field(le=2048 * MIB)]
@@ -85,6 +84,17 @@ class Config(GroupsConfig):
     listen: Address = Field("127.0.0.1:9092", description="address to accept connections on")
     advertise: Address | None = Field(
         None, description="address that clients are told to use [default: the listen address]"
+    )
+    listeners: tuple[ListenerConfig, ...] = Field(
+        (), description="several, in the place of listen and advertise; in the file alone"
+    )
+    login_ms_max: PositiveInt = Field(
+        10_000, description="longest that a TLS handshake may take, and a login behind it"
+    )
+    connections_max_reauth_ms: NonNegativeInt = Field(
+        0,
+        description="how long a login lasts; clients then log in again, or are closed;"
+        " 0: as long as the connection",
     )
     http_listen: Annotated[str, AfterValidator(_http_address)] | None = Field(
         None,
@@ -240,6 +250,11 @@ class Config(GroupsConfig):
     )
 
     @model_validator(mode="after")
+    def _listeners(self) -> Self:
+        together(self.listeners)
+        return self
+
+    @model_validator(mode="after")
     def _advertisable(self) -> Self:
         if self.advertised_address[0] in ("0.0.0.0", "::"):
             raise ValueError(
@@ -263,9 +278,14 @@ class Config(GroupsConfig):
             raise ValueError(
                 "several workers share a Kafka cluster: say which with --bootstrap-servers"
             )
-        if self.workers > 1 and not self.listen_address[1]:
+        if self.workers > 1 and not all(one.address[1] for one in self.listening):
             raise ValueError("several workers count up from a port: give one with --listen")
         return self
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """What clients are told to use, by listener; empty where there is but the flags' one."""
+        return {one.name: one.advertised for one in self.listeners}
 
     @property
     def sync_policy(self) -> Sync:
@@ -273,8 +293,16 @@ class Config(GroupsConfig):
         return Sync(always=word == "always", interval_ms=int(number) if number else None)
 
     @property
+    def listening(self) -> tuple[ListenerConfig, ...]:
+        """All listeners. The first is the worker's own address: by it workers know each other."""
+        if self.listeners:
+            return self.listeners
+        only = {"listen": self.listen, "advertise": self.advertise}
+        return (ListenerConfig.model_validate(only),)
+
+    @property
     def listen_address(self) -> tuple[str, int]:
-        return _split(self.listen)
+        return self.listeners[0].address if self.listeners else split_address(self.listen)
 
     def http_address_of(self, index: int) -> str | None:
         """Of one of several workers: they count up, where it is given and says a port."""
@@ -285,18 +313,18 @@ class Config(GroupsConfig):
 
     @property
     def advertised_address(self) -> tuple[str, int]:
-        return _split(self.advertise or self.listen)
+        if self.listeners:
+            return self.listeners[0].advertised
+        return split_address(self.advertise or self.listen)
 
 
 FIELDS = dict(
-    sorted(Config.model_fields.items(), key=lambda field: field[0] in GroupsConfig.model_fields)
+    sorted(
+        ((name, field) for name, field in Config.model_fields.items() if name != "listeners"),
+        key=lambda field: field[0] in GroupsConfig.model_fields,
+    )
 )
-"""Of `Config`, as they are shown: those of groups last."""
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+"""Of `Config`, as flags and as they are shown: those of groups last. Listeners have no flag."""
 
 
 def load(flags: dict[str, Any], file: Path | None, environ: dict[str, str] | None = None) -> Config:
@@ -343,6 +371,8 @@ def _one_line(error: ValidationError) -> str:
     if not first["loc"]:
         return problem
     name = "--" + str(first["loc"][0]).replace("_", "-")
+    if first["loc"][0] == "listeners":
+        name = " ".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
     given = first["input"]
     told = isinstance(given, str | int | float) and not _SECRET.search(name)
     shown = f" {str(given)[:_SHOWN_MAX]}" if told else ""

@@ -49,6 +49,7 @@ def instructions(config: Config, index: int) -> bytes:
         "workers": 1,
         "listen": f"{host}:{port + index}",
         "advertise": f"{name}:{first + index}",
+        "listeners": [one.beside(index).model_dump(mode="json") for one in config.listeners],
         "data_dir": str(config.data_dir / f"worker-{index}"),
         "http_listen": config.http_address_of(index),
     }

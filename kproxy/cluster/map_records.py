@@ -5,10 +5,16 @@ writes its own record again where another record stands behind it, or where its 
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kproxy.metadata.cluster_map import ClusterMap, cluster_record, node_record, shard_record
+from kproxy.metadata.cluster_map import (
+    Address,
+    ClusterMap,
+    cluster_record,
+    node_record,
+    shard_record,
+)
 from kproxy.protocol.responses import Broker
 
 _KINDS = (b"cluster:", b"node:", b"shard:")
@@ -17,7 +23,12 @@ _KINDS = (b"cluster:", b"node:", b"shard:")
 class MapRecordGuard:
     """The last record of each key, as far as the topic was read."""
 
-    def __init__(self, map_: ClusterMap, publish: Callable[[bytes, bytes], None]) -> None:
+    def __init__(
+        self, map_: ClusterMap, publish: Callable[[bytes, bytes], None],
+        addresses: Mapping[str, Address] | None = None,
+    ) -> None:  # fmt: skip
+        """`addresses`: this worker's, by listener, where it has several."""
+        self._addresses = addresses
         self._map = map_
         self._publish = publish
         self._last: dict[bytes, Any] = {}
@@ -46,7 +57,7 @@ class MapRecordGuard:
         map_ = self._map
         if map_.cluster_id is not None:
             yield cluster_record(map_.cluster_id, len(map_.owners), map_.level)
-        yield node_record(me)
+        yield node_record(me, addresses=self._addresses)
         for shard, owner in enumerate(map_.owners):
             if owner.node_id == me.node_id:
                 yield shard_record(shard, owner)

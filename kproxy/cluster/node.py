@@ -94,7 +94,8 @@ class ClusterNode:
             self.cache.begin_again()
         self.link = DataLink(upstream, config, self.level, clock)
         self.progress = Progress()
-        self.map_records = MapRecordGuard(self.map, self.link.publish_map)
+        self.addresses = config.addresses
+        self.map_records = MapRecordGuard(self.map, self.link.publish_map, self.addresses)
         self.catalogue_barrier = CatalogueBarrier(
             self.link.queues_end, lambda: self.cache.next_offset
         )
@@ -149,8 +150,9 @@ class ClusterNode:
         await self._until(lambda: self._place() is not None, self._take_place)
         self.me = me = self._place()
         assert me is not None
-        if self.map.levels.get(me.node_id) != NEWEST:
-            self.link.publish_map(*node_record(me))
+        known = self.map.addresses.get(me.node_id, {})
+        if self.map.levels.get(me.node_id) != NEWEST or known != self.addresses:
+            self.link.publish_map(*node_record(me, addresses=self.addresses))
         for node in self._places()[1:]:  # said by this worker, and overtaken by another's record
             for key, value in gone_records(node.node_id):
                 self.link.publish_map(key, value)
@@ -183,7 +185,8 @@ class ClusterNode:
         return sorted(ours, key=lambda node: -node.node_id)
 
     def _take_place(self) -> None:
-        self.link.publish_map(*node_record(Broker(self.map.free_node_id(), *self.address)))
+        me = Broker(self.map.free_node_id(), *self.address)
+        self.link.publish_map(*node_record(me, addresses=self.addresses))
 
     async def _take(self, records: list[Record]) -> None:
         queues = []

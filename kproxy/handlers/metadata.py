@@ -34,11 +34,12 @@ async def handle(worker: Worker, request: Request) -> bytes:
     else:
         encoded = await _some(worker, request, topics, operations)
         topic_count = len(encoded)
+    cluster = worker.cluster.seen_by(request.peer.listener)
     return metadata_body(
         version,
-        worker.cluster.brokers,
-        worker.cluster.cluster_id,
-        worker.cluster.controller_id,
+        cluster.brokers,
+        cluster.cluster_id,
+        cluster.controller_id,
         encoded,
         topic_count,
         _CLUSTER_OPERATIONS if _asked(body, "cluster") else UNKNOWN_OPERATIONS,
@@ -114,6 +115,7 @@ def _one(
 async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeClusterResponse (KIP-700)."""
     body = request.body
+    cluster = worker.cluster.seen_by(request.peer.listener)
     endpoint_type = getattr(body, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
         return {
@@ -130,8 +132,8 @@ async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any
         "error_code": Code.NONE,
         "error_message": None,
         "endpoint_type": _BROKERS,
-        "cluster_id": worker.cluster.cluster_id,
-        "controller_id": worker.cluster.controller_id,
+        "cluster_id": cluster.cluster_id,
+        "controller_id": cluster.controller_id,
         "brokers": [
             {
                 "broker_id": node.node_id,
@@ -140,7 +142,7 @@ async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any
                 "rack": None,
                 "is_fenced": False,
             }
-            for node in worker.cluster.brokers
+            for node in cluster.brokers
         ],
         "cluster_authorized_operations": (
             _CLUSTER_OPERATIONS if _asked(body, "cluster") else UNKNOWN_OPERATIONS

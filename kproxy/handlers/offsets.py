@@ -11,6 +11,7 @@ from uuid import UUID
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.loop.pace import slices
+from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.shard.appends import append
@@ -34,22 +35,23 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
     """A FindCoordinatorResponse: who serves the shard of a group or of a transactional id."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
+    cluster = worker.cluster.seen_by(request.peer.listener)
     found = []
     for key in keys:
         kind = getattr(body, "key_type", _GROUP)
-        found.append(_coordinator(worker, key, kind, request.version))
+        found.append(_coordinator(cluster, key, kind, request.version))
         await request.budget.step(_PART_BYTES)
     return {"coordinators": found} | (found[0] if request.version < 4 else {})
 
 
-def _coordinator(worker: Worker, key: str, key_type: int, version: int) -> dict[str, Any]:
+def _coordinator(cluster: Cluster, key: str, key_type: int, version: int) -> dict[str, Any]:
     name = key
     if key_type == _SHARE:  # a share partition, by group, queue id and index
         found = _SHARE_KEY.fullmatch(key)
         if found is None or version < _SHARE_ASKED:
             return _no_coordinator(key, Code.INVALID_REQUEST, "")
         name = found[1]
-    node = worker.cluster.coordinator(name)
+    node = cluster.coordinator(name)
     known = key_type in (_GROUP, _TRANSACTION, _SHARE)
     if known and node is None:
         return _no_coordinator(key, Code.COORDINATOR_NOT_AVAILABLE, "nobody serves it right now")

@@ -155,7 +155,8 @@ def _producer(
 
 async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeQuorumResponse: the controller as a quorum of its own."""
-    leader = worker.cluster.controller_id
+    cluster = worker.cluster.seen_by(request.peer.listener)
+    leader = cluster.controller_id
     voter = {
         "replica_id": leader,
         "replica_directory_id": None,
@@ -188,7 +189,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
             "node_id": b.node_id,
             "listeners": [{"name": "CONTROLLER", "host": b.host, "port": b.port}],
         }
-        for b in worker.cluster.brokers
+        for b in cluster.brokers
         if b.node_id == leader
     ]
     return {"error_code": Code.NONE, "error_message": None, "topics": topics, "nodes": nodes}

@@ -45,7 +45,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
 async def _answer(
     worker: Worker, request: Request, lock_ms: int, results: dict[Ident, Acknowledged]
 ) -> bytes:
-    leaders = Leaders(worker)
+    leaders = Leaders(worker, request)
     by_topic: dict[bytes, list[bytes]] = {}
     for ident, (code, message) in results.items():
         leader = leaders.of(ident, code)

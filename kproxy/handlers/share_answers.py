@@ -43,8 +43,9 @@ def said_of(partition: Any) -> list[Said]:
 class Leaders:
     """Who leads the partitions that another worker has: gathered for one answer."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, request: Request) -> None:
         self._worker = worker
+        self._cluster = worker.cluster.seen_by(request.peer.listener)
         self._named: set[int] = set()
 
     def of(self, ident: Ident, *codes: Code) -> tuple[int, int] | None:
@@ -55,7 +56,7 @@ class Leaders:
         queue = self._worker.catalogue.find_id(QueueId(topic_id))
         if queue is None or not 0 <= index < queue.partitions:
             return None
-        leader = self._worker.cluster.leaders(queue.name, queue.partitions)[index]
+        leader = self._cluster.leaders(queue.name, queue.partitions)[index]
         if leader >= 0:
             self._named.add(leader)
         return leader, LEADER_EPOCH
@@ -64,6 +65,6 @@ class Leaders:
     def nodes(self) -> list[Node]:
         return [
             (broker.node_id, broker.host, broker.port, None)
-            for broker in self._worker.cluster.brokers
+            for broker in self._cluster.brokers
             if broker.node_id in self._named
         ]

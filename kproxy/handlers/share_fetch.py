@@ -178,7 +178,7 @@ async def _answer(
     worker: Worker, request: Request, lock_ms: int, found: list[Found],
     results: dict[Ident, Acknowledged], pins: Pins,
 ) -> StreamedResponse:  # fmt: skip
-    leaders = Leaders(worker)
+    leaders = Leaders(worker, request)
     by_ident = {one.ident: one for one in found}
     worker.counters.fetched_bytes += sum([one.size for one in found])
     acquired = [last - first + 1 for one in found for first, last, *_ in one.ranges]

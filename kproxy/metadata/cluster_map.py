@@ -7,7 +7,7 @@ holds, and so with the cluster id. A worker that sees its own record overwritten
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kproxy.metadata.levels import NEWEST, OLDEST
@@ -28,12 +28,16 @@ class BadMap(Exception):
 NOBODY = Owner(-1, -1)
 
 
+Address = tuple[str, int]
+
+
 class ClusterMap:
     """Owners by shard, addresses by node id."""
 
     def __init__(self, shards: int) -> None:
         self.owners: list[Owner] = [NOBODY] * shards
         self.nodes: dict[int, Broker] = {}
+        self.addresses: dict[int, dict[str, Address]] = {}  # by listener, of nodes with several
         self._newest_id = 0
         self.cluster_id: str | None = None
         self.level = OLDEST  # in force
@@ -85,10 +89,19 @@ class ClusterMap:
         if values.get("gone"):  # it was away for long; if it is back, it says so
             self.nodes.pop(node_id, None)
             self.levels.pop(node_id, None)
+            self.addresses.pop(node_id, None)
             return
         given = Broker(node_id, str(values["host"]), int(values["port"]))
         if self.nodes.setdefault(node_id, given) == given:
             self.levels[node_id] = int(values.get("level", OLDEST))
+            self._listening(node_id, values.get("listeners"))
+
+    def _listening(self, node_id: int, values: Any) -> None:
+        self.addresses.pop(node_id, None)
+        if isinstance(values, dict) and values:
+            self.addresses[node_id] = {
+                str(name): (str(host), int(port)) for name, (host, port) in values.items()
+            }
 
     def _shard(self, shard: int, values: dict[str, Any]) -> None:
         given = Owner(int(values["node"]), int(values["claim"]))
@@ -107,9 +120,13 @@ def cluster_record(cluster_id: str, shards: int, level: int) -> tuple[bytes, byt
     return b"cluster:", json.dumps(values).encode()
 
 
-def node_record(node: Broker, level: int = NEWEST) -> tuple[bytes, bytes]:
-    """A worker's address, and the newest level that it knows."""
-    values = {"host": node.host, "port": node.port, "level": level}
+def node_record(
+    node: Broker, level: int = NEWEST, addresses: Mapping[str, Address] | None = None
+) -> tuple[bytes, bytes]:
+    """A worker's address, and the newest level that it knows; with several listeners, of each."""
+    values: dict[str, Any] = {"host": node.host, "port": node.port, "level": level}
+    if addresses:
+        values["listeners"] = {name: list(address) for name, address in addresses.items()}
     return b"node:%d" % node.node_id, json.dumps(values).encode()
 
 

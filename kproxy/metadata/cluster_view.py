@@ -3,18 +3,21 @@
 import base64
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.cluster_map import ClusterMap
+from kproxy.metadata.cluster_map import Address, ClusterMap
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
 from kproxy.protocol.responses import Broker
 from kproxy.virtual.partitioner import shard_of
 
+MAIN = "PLAINTEXT"
+"""The listener of a node that says nothing of listeners."""
 _FORMAT_ABOVE_LEVEL = 1
 """How much the format in `meta.json` is above the level: the first level had format 2."""
 
@@ -38,6 +41,10 @@ class Cluster(Protocol):
         """Who serves a group or a transactional id."""
         ...
 
+    def seen_by(self, listener: str) -> "Cluster":
+        """The same, with the addresses that who came by this listener can use."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleNode:
@@ -45,6 +52,11 @@ class SingleNode:
 
     cluster_id: str
     me: Broker
+    addresses: Mapping[str, Address] = field(default_factory=dict)  # by listener
+
+    def seen_by(self, listener: str) -> Cluster:
+        address = self.addresses.get(listener)
+        return self if address is None else replace(self, me=Broker(self.me.node_id, *address))
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
@@ -91,6 +103,60 @@ class ClusterMapView:
     def coordinator(self, name: str) -> Broker | None:
         owner = self._map.owners[shard_of(name, len(self._map.owners))]
         return self._map.nodes.get(owner.node_id)
+
+    def seen_by(self, listener: str) -> Cluster:
+        if not listener or (listener == MAIN and not self._map.addresses):
+            return self
+        return _SeenBy(self, self._map, listener)
+
+
+class _SeenBy:
+    """The cluster as it is for who came by one listener. A node without that one is not there."""
+
+    def __init__(self, whole: ClusterMapView, map_: ClusterMap, listener: str) -> None:
+        self._whole = whole
+        self._map = map_
+        self._listener = listener
+        self._shown = {node.node_id for node in self.brokers}
+        self._all = len(self._shown) == len(whole.brokers)
+
+    def _shown_as(self, node: Broker) -> Broker | None:
+        addresses = self._map.addresses.get(node.node_id)
+        if addresses is None:
+            return node if self._listener == MAIN else None
+        address = addresses.get(self._listener)
+        return None if address is None else Broker(node.node_id, *address)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._whole.cluster_id
+
+    @property
+    def me(self) -> Broker:
+        return self._shown_as(self._whole.me) or self._whole.me
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        shown = (self._shown_as(node) for node in self._whole.brokers)
+        return tuple(node for node in shown if node is not None)
+
+    @property
+    def controller_id(self) -> int:
+        brokers = self.brokers
+        return brokers[0].node_id if brokers else -1
+
+    def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
+        leaders = self._whole.leaders(name, partitions)
+        if self._all:
+            return leaders
+        return tuple(leader if leader in self._shown else -1 for leader in leaders)
+
+    def coordinator(self, name: str) -> Broker | None:
+        node = self._whole.coordinator(name)
+        return None if node is None else self._shown_as(node)
+
+    def seen_by(self, listener: str) -> Cluster:
+        return self._whole.seen_by(listener)
 
 
 def _read_identity(path: Path) -> dict[str, Any] | None:

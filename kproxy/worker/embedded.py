@@ -49,7 +49,11 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                 assert isinstance(shard.log, LocalLog)
                 worker = Worker(
                     config=config,
-                    cluster=SingleNode(cluster_id=cluster_id, me=Broker(NODE_ID, *address)),
+                    cluster=SingleNode(
+                        cluster_id=cluster_id,
+                        me=Broker(NODE_ID, *address),
+                        addresses=config.addresses,
+                    ),
                     routes=OneShard(shard),
                     lookup=lookup,
                     level=level,

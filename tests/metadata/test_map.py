@@ -1,6 +1,7 @@
 """The map of owners and nodes: late records change nothing, whatever their order."""
 
 import itertools
+import json
 
 import pytest
 
@@ -110,3 +111,34 @@ def test_who_does_not_say_which_level_it_knows_is_of_the_first_release() -> None
     assert map_.levels == {1: 1}
     map_.apply(*shard_record(0, Owner(1, 8)))
     assert map_.levels == {1: NEWEST}
+
+
+def test_who_comes_by_a_listener_is_told_its_addresses() -> None:
+    map_ = ClusterMap(2)
+    for record in (
+        node_record(ONE, addresses={"PLAINTEXT": ("a", 9092), "OUTSIDE": ("a.example", 9093)}),
+        node_record(TWO), shard_record(0, Owner(1, 5)), shard_record(1, Owner(2, 5)),
+    ):  # fmt: skip
+        map_.apply(*record)
+    whole = ClusterMapView(ONE, map_)
+    outside = whole.seen_by("OUTSIDE")
+    assert outside.brokers == (Broker(1, "a.example", 9093),)
+    assert outside.me == Broker(1, "a.example", 9093)
+    assert outside.leaders("q", 2).count(-1) == 1, "a node without the listener leads nothing here"
+    assert {outside.coordinator(f"g{i}") for i in range(20)} == {outside.me, None}
+    for name in ("", "PLAINTEXT"):
+        assert whole.seen_by(name).brokers == (ONE, TWO)
+    map_.apply(*node_record(TWO, addresses={"OUTSIDE": ("b.example", 9093)}))
+    assert whole.seen_by("OUTSIDE").brokers == (
+        Broker(1, "a.example", 9093), Broker(2, "b.example", 9093),
+    )  # fmt: skip
+    assert whole.seen_by("PLAINTEXT").brokers == (ONE,)
+
+
+def test_odd_addresses_are_none() -> None:
+    map_ = ClusterMap(1)
+    for listeners in ({"A": 1}, [1], {"A": ["h"]}, {"A": ["h", "x"]}, "A"):
+        value = {"host": "a", "port": 9092, "level": 1, "listeners": listeners}
+        map_.apply(b"node:1", json.dumps(value).encode())
+        assert map_.nodes == {1: ONE}
+        assert map_.addresses == {}
