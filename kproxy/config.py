@@ -30,6 +30,7 @@ from kproxy.config_of_listeners import (
     split_address,
     together,
 )
+from kproxy.config_of_security import SecurityConfig
 from kproxy.log.local import Sync
 
 ENV_PREFIX = "KPROXY_"
@@ -76,7 +77,7 @@ MessageBytes = Annotated[Bytes, Field(ge=1000, le=1_000_000_000)]
 CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
 
 
-class Config(GroupsConfig):
+class Config(SecurityConfig, GroupsConfig):
     """All settings of one worker. Bytes may be written 64MiB; times are milliseconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -3,7 +3,7 @@
 import gc
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,6 +121,7 @@ class MemoryShard:
         self.claim_offset = 0
         self.level = Level()
         self.tasks: TaskGroup | None = None
+        self.on_command: Callable[[int, Envelope, Outcome], None] = lambda *_: None
 
     @property
     def applied_through(self) -> Checkpoint:
@@ -141,6 +142,7 @@ class MemoryShard:
         outcome = self.fold.apply(len(self.log), envelope, place)
         self.log.append(envelope)
         self.kv.write(self.state.drain())
+        self.on_command(len(self.log) - 1, envelope, outcome)
         self.watchers.wake(self.state.take_touched())
         return outcome
 
@@ -149,10 +151,12 @@ def memory_worker(**settings: Any) -> Worker:
     """A worker over a memory shard, with a clock that stands still unless moved."""
     clock = itertools.count(int(time.time() * 1000))
     shard: Any = MemoryShard()
-    return Worker(
+    worker = Worker(
         config=Config(**settings),
         cluster=SingleNode(cluster_id="test-cluster", me=Broker(1, "127.0.0.1", 9092)),
         routes=OneShard(shard),
         lookup=StateLookup(shard.state),
         clock=Clock(now_ms=lambda: next(clock)),
     )
+    shard.on_command = worker.security.applied
+    return worker

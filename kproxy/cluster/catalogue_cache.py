@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from kproxy.cluster.group_catalogue import GroupCatalogue
+from kproxy.cluster.row_catalogue import GROUPS, SECURITY, RowCatalogue
 from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import StateLookup, home_of
 from kproxy.shard.shard import Shard
@@ -138,7 +138,13 @@ class CatalogueCache:
         self.kv = kv
         self._shards = shards
         self._serving = serving
-        self.groups = GroupCatalogue(kv, shards, serving, lambda note: _gone(note).at)
+        means = kv, shards, serving, lambda note: _gone(note).at
+        self.groups = RowCatalogue(GROUPS, *means)
+        self.security = RowCatalogue(SECURITY, *means)
+        self._row_catalogues = {
+            GROUPS.announced.byte: self.groups,
+            SECURITY.announced.byte: self.security,
+        }
         self.changes = 0
         self.reading_again = False
         self._ended: dict[str, int] = {}  # names that were nobody's a while ago, as of when
@@ -192,7 +198,13 @@ class CatalogueCache:
         return self.groups.row(group)
 
     def configured_groups(self) -> Iterator[str]:
-        return self.groups.configured()
+        return self.groups.names()
+
+    def secured_row(self, name: str) -> bytes | None:
+        return self.security.row(name)
+
+    def secured(self) -> Iterator[str]:
+        return self.security.names()
 
     def _announced(self, name: str) -> Queue | None:
         data = self.kv.get(queue_key(name))
@@ -220,7 +232,8 @@ class CatalogueCache:
         for kind in (CatalogueRow.QUEUE, CatalogueRow.NAME, CatalogueRow.DOUBT, CatalogueRow.SEEN):
             keys = [key for key, _ in self.kv.scan(*kind.range())]
             self.kv.write(dict.fromkeys(keys))
-        self.groups.forget()
+        for catalogue in self._row_catalogues.values():
+            catalogue.forget()
         self.kv.write({_NEXT: None, _CURRENT: None})
         self._ended.clear()
 
@@ -238,7 +251,8 @@ class CatalogueCache:
                 if self.kv.get(_seen_key(name)) is None and self._home(name) is None:
                     self._put(changes, name, None)
             self.kv.write(changes)
-        await self.groups.drop_unheard()
+        for catalogue in self._row_catalogues.values():
+            await catalogue.drop_unheard()
         self.reading_again = False
         async for found in scanned(self.kv.scan, *CatalogueRow.SEEN.range()):
             self.kv.write(dict.fromkeys(key for key, _ in found))
@@ -249,8 +263,9 @@ class CatalogueCache:
         right: dict[str, bool] = {}
         for record in records:
             changes[_NEXT] = (record.offset + 1).to_bytes(8, "big")
-            if CatalogueRow.GROUP.of(record.key):
-                self.groups.hear(changes, record, reading_again=self.reading_again)
+            catalogue = self._row_catalogues.get(record.key[0]) if record.key else None
+            if catalogue is not None:
+                catalogue.hear(changes, record, reading_again=self.reading_again)
             if not CatalogueRow.QUEUE.of(record.key):
                 continue
             said = _said(record)
@@ -259,7 +274,8 @@ class CatalogueCache:
                 if self.reading_again:
                     changes[_seen_key(said[0])] = None if isinstance(said[1], Tombstone) else b""
         self.kv.write(changes)
-        self.groups.say_wrong()
+        for catalogue in self._row_catalogues.values():
+            catalogue.was_written()
         return [name for name, it_is in right.items() if not it_is]
 
     def _hear(

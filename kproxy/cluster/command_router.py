@@ -19,7 +19,7 @@ import structlog
 
 from kproxy.cluster.announcer import Announcer, ClusterContext, serves
 from kproxy.cluster.catalogue_cache import Tombstone, announced, announcement, outcome_key
-from kproxy.cluster.group_announcer import GroupAnnouncer
+from kproxy.cluster.row_announcer import RowAnnouncer
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
@@ -40,6 +40,7 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.route_fold import ROUTE_SETTINGS
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.transaction_commands import ASKS_ONLY, SETS_CLOCK, Enlist
 from kproxy.virtual.types import QueueId
 
@@ -84,7 +85,8 @@ class CommandRouter:
         ] = {}  # by shard
         self._unanswered: dict[int, deque[_Folded]] = {}  # by shard
         self.announcer = Announcer(context)
-        self._group_announcer = GroupAnnouncer(context)
+        self._groups = RowAnnouncer(context, context.cache.groups)
+        self._security = RowAnnouncer(context, context.cache.security)
         self._driven: set[tuple[int, QueueId]] = set()
 
     # -- asking
@@ -158,7 +160,8 @@ class CommandRouter:
         while True:
             await pulse(_AGAIN_S)
             self.announcer.say_lost()
-            self._group_announcer.say_lost()
+            self._groups.say_lost()
+            self._security.say_lost()
             now = anyio.current_time()
             late = [counter for counter, (_, until) in self._waiting.items() if until < now]
             for counter in late:
@@ -244,7 +247,10 @@ class CommandRouter:
         for queue in outcome.made:
             self.announcer.announce(shard, queue.name)
         if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
-            self._group_announcer.announce(shard, ConfigureGroup.decode(envelope).group)
+            self._groups.announce(shard, ConfigureGroup.decode(envelope).group)
+        if envelope.kind == Kind.SECURE and not outcome.code:
+            for name in Secure.decode(envelope).changes:
+                self._security.announce(shard, name)
         assigning = self._has_pending_assignment(shard, log_offset, envelope, outcome)
         if assigning:
             self._drive(shard, _told_of(envelope, outcome))
@@ -296,7 +302,8 @@ class CommandRouter:
 
     async def _take_up(self, shard: Shard, claim: int) -> None:
         await self.announcer.take_up(shard, claim)
-        await self._group_announcer.take_up(shard, claim)
+        await self._groups.take_up(shard, claim)
+        await self._security.take_up(shard, claim)
         async for found in scanned(shard.kv.scan, *RowKind.PENDING_ASSIGNMENT.range()):
             for key, _ in found:
                 if not serves(shard, claim):

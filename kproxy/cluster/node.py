@@ -346,6 +346,7 @@ async def _served(node: ClusterNode, tasks: TaskGroup) -> Worker:
             node.link.append_seconds, node.clock,
         ),
     )  # fmt: skip
+    node.cache.security.changed = worker.security.changed
     membership = _start_tasks(node, tasks, upgrades, worker.counters)
     drain_s = node.config.drain_ms_max / 1000
     worker.hand_over = Draining(shards, membership.leave, upgrades.live, drain_s).run

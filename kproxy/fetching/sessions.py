@@ -17,8 +17,8 @@ EPOCH_MAX = 0x7FFFFFFF
 _IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms
 
 Owner = tuple[Peer, str | None]
-"""Whose a session is: who that is, and its client id. A client that connects again goes on with it, as with
-Kafka, and nobody else can, who would have to guess the session's id as well."""
+"""Whose a session is: who that is, and its client id. A client that connects again goes on with it,
+as with Kafka, and nobody else can, who would have to guess the session's id as well."""
 
 
 class Session(FetchContext):

@@ -17,6 +17,7 @@ from kproxy.virtual.group_config_rows import group_config_key
 from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue, decode_queue, name_of, queue_key
+from kproxy.virtual.security_rows import secured_key
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
@@ -94,6 +95,14 @@ class Lookup(Protocol):
         """Groups of which something is set."""
         ...
 
+    def secured_row(self, name: str) -> bytes | None:
+        """A row of security (`virtual.security_rows`)."""
+        ...
+
+    def secured(self) -> Iterator[str]:
+        """Names of all rows of security."""
+        ...
+
 
 def _usable(queue: Queue | None) -> Queue | None:
     return queue if queue is not None and queue.partitions else None
@@ -124,6 +133,13 @@ class StateLookup:
 
     def configured_groups(self) -> Iterator[str]:
         for key, _ in self._state.kv.scan(*RowKind.GROUP_CONFIG.range()):
+            yield name_of(key)
+
+    def secured_row(self, name: str) -> bytes | None:
+        return self._state.get(secured_key(name))
+
+    def secured(self) -> Iterator[str]:
+        for key, _ in self._state.kv.scan(*RowKind.SECURED.range()):
             yield name_of(key)
 
 

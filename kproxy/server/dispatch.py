@@ -291,12 +291,18 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
     """What the API makes of a request."""
     header, frame = accepted.header, accepted.frame
     next_request = accepted.next_request or NextRequestSignal()
+    permits = worker.authorizer.permits(accepted.peer)
     if api.key != _PRODUCE:
         check = (readable(frame), header, worker.config.request_elements_max)
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = decode_admitted(header, admit_body(*check))
         request = Request(
-            header=header, body=body, peer=accepted.peer, next_request=next_request, budget=budget
+            header=header,
+            body=body,
+            peer=accepted.peer,
+            permits=permits,
+            next_request=next_request,
+            budget=budget,
         )
         return await api.handle(worker, request)
     memory, taken = worker.decoded_memory, len(frame)
@@ -316,7 +322,12 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
             body = await large_requests.aside(decode_admitted, header, admitted, sliced)
             del admitted
         request = Request(
-            header=header, body=body, peer=accepted.peer, next_request=next_request, budget=budget
+            header=header,
+            body=body,
+            peer=accepted.peer,
+            permits=permits,
+            next_request=next_request,
+            budget=budget,
         )
         held = [body]
         del body

@@ -27,6 +27,7 @@ from kproxy.virtual.restore_commands import Restored
 from kproxy.virtual.route_commands import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import NOT_COMPACTED, Compaction
+from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.share_commands import (
     AimForward,
     ChangeShares,
@@ -89,6 +90,7 @@ __all__ = [
     "QueueReady",
     "Replace",
     "Restored",
+    "Secure",
     "SetShares",
     "SettleForward",
     "Ship",

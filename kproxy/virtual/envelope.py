@@ -70,6 +70,7 @@ class Kind(IntEnum):
     FORGET_LANDED = 48
     LATER = 49
     DUE = 50
+    SECURE = 51
     RESTORED = 60
 
 

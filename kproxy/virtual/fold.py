@@ -59,6 +59,7 @@ from kproxy.virtual.route_fold import (
 )
 from kproxy.virtual.route_rows import DEFINITIONS_MAX
 from kproxy.virtual.rows import Batch, Partition, Queue, Term
+from kproxy.virtual.security_fold import SecurityFold
 from kproxy.virtual.share_fold import ShareFold
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_fold import TransactionFold
@@ -165,6 +166,7 @@ class Fold:
             Kind.FORGET_LANDED: routes.forget_landed,
             Kind.LATER: delays.later,
             Kind.DUE: delays.due,
+            Kind.SECURE: SecurityFold(state).change,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

@@ -93,6 +93,7 @@ class RowKind(_Kind):
     DELAY = b"Z", "published"  # how much waits for a partition
     DELAY_DUE = b"0", "index"  # when to look at a partition for what is due
     DELAY_ENTRY = b"1"  # a partition's time in that index
+    SECURED = b"2", "published"  # an access rule, a user or a quota, in shard 0
 
 
 class CatalogueRow(_Kind):
@@ -101,6 +102,7 @@ class CatalogueRow(_Kind):
     QUEUE = b"q"  # an announced queue by name; a record of the queues topic begins alike
     NAME = b"i"  # a queue's name by its id
     GROUP = b"g"  # what is set of a group; a record of the queues topic begins alike
+    SECURED = b"2"  # a row of security; a record of the queues topic begins alike
     DOUBT = b"d"  # the topic's last word on a name may differ from what is cached
     SEEN = b"s"  # while the topic is read again: that it speaks of a name
     NEXT_OFFSET = b"m"  # how far the topic was read

@@ -60,6 +60,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     upgrades=DirectoryUpgrades(config.data_dir, cluster_id, level),
                     standing=OneShardStanding(shard, shard.log.append_seconds),
                 )
+                shard.on_command = worker.security.applied
                 worker.staging = Staging(config.data_dir, shard, housekeeper.flush)
                 housekeeping.start_soon(worker.groups.run)
                 housekeeping.start_soon(worker.transactions.run)

@@ -1,7 +1,7 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -17,16 +17,20 @@ from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
+from kproxy.loop.pace import slices
 from kproxy.memory_budget import MemoryBudget, ResponseBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
-from kproxy.metadata.levels import Level, Newest, Upgrades
+from kproxy.metadata.levels import SECURITY_FROM, Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.routes.passages import Passages
+from kproxy.security.cache import SecurityCache
 from kproxy.security.peer import NOBODY, Peer
+from kproxy.security.permits import EVERYTHING, Authorizer, Permits
+from kproxy.shard.appends import outcomes_of
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 from kproxy.shard.staging import Staging
@@ -36,11 +40,14 @@ from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.security_commands import Secure
+from kproxy.virtual.security_rows import SECURITY_SHARD
 from kproxy.virtual.types import QueueId
 from kproxy.worker.refused_batches import RefusedBatches
 from kproxy.worker.standing import Standing
 
 _READ_BYTES = 256 << 10
+_SECURED_AT_ONCE = 200  # rows: announcing one costs up to 50 µs
 
 Args = TypeVarTuple("Args")
 Encoded = TypeVar("Encoded")
@@ -91,6 +98,7 @@ class Request:
     header: RequestHeader
     body: Any
     peer: Peer = NOBODY  # the client, as it was when the request came
+    permits: Permits = EVERYTHING  # what it may do
     next_request: NextRequestSignal = field(default_factory=NextRequestSignal)
     budget: ResponseBudget = field(default_factory=_uncounted)  # its answer
 
@@ -199,6 +207,11 @@ class Worker:
         self.counters = Counters()
         self.now_ms = clock.now_ms
         self.group_rules = GroupRules(config.broker_values())
+        self.security = SecurityCache(lookup)
+        self.authorizer = Authorizer(
+            self.security, enabled=config.authorizer == "acl", super_users=config.super_principals,
+            lenient=config.allow_everyone_if_no_acl_found,
+        )  # fmt: skip
         self.group_row = lookup.group_row
         self.configured_groups = lookup.configured_groups
         self.groups = Coordinators(
@@ -290,6 +303,24 @@ class Worker:
         """What is set of a group, by whichever worker; its shard's owner has it first."""
         row = self.group_row(group)
         return self.group_rules.defaults if row is None else self.group_rules.of_row(row)
+
+    async def secure(self, changes: Mapping[str, dict[str, Any] | None]) -> None:
+        """Put rows of security (`virtual.security_rows`), or with None drop them.
+
+        Returns once they are in force here; other workers have them as soon as they hear of them.
+        Raises KafkaError.
+        """
+        if not self.level.reaches(SECURITY_FROM):
+            raise KafkaError(
+                Code.UNSUPPORTED_VERSION,
+                f"rules and users are kept from level {SECURITY_FROM} on: once every worker runs"
+                " this release, put it in force with `kproxy upgrade --finalize`",
+            )
+        for some in slices(list(changes.items()), _SECURED_AT_ONCE):
+            envelope = Secure(dict(some)).envelope()
+            (outcome,) = await outcomes_of([self.routes.ask(SECURITY_SHARD, envelope)])
+            if outcome.code:
+                raise KafkaError(outcome.code, outcome.message or "")
 
     def any_shard(self) -> Shard:
         """A shard that this worker serves, for what belongs to none. Raises KafkaError."""

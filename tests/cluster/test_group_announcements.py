@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kproxy.cluster import group_announcer
-from kproxy.cluster.group_catalogue import announced_key
+from kproxy.cluster import row_announcer
+from kproxy.cluster.row_catalogue import GROUPS
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
@@ -148,7 +148,7 @@ async def test_late_words_of_an_owner_that_is_none_are_put_right(late: str | Non
     await story.change(second, "new")
     await listener.hear()
     first.link.deaf = False
-    first.command_router._group_announcer.announce(zombie, GROUP)  # held up until now
+    first.command_router._groups.announce(zombie, GROUP)  # held up until now
     await listener.hear()
     assert known(listener) == "new"
     await second.hear()
@@ -169,7 +169,7 @@ async def test_a_late_word_that_nobody_put_right_is_put_right_by_the_next_owner(
     await story.served(second)
     await story.change(second, "new")
     await third.hear()
-    first.command_router._group_announcer.announce(zombie, GROUP)
+    first.command_router._groups.announce(zombie, GROUP)
     await story.served(third)  # the second one has died before it heard of it
     late = story.worker()
     late.cache.apply(story.topic.compacted())
@@ -177,18 +177,18 @@ async def test_a_late_word_that_nobody_put_right_is_put_right_by_the_next_owner(
 
 
 async def test_what_is_lost_on_its_way_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_announcer, "_LOST_S", 0.0)
+    monkeypatch.setattr(row_announcer, "_LOST_S", 0.0)
     story = Story()
     owner = story.worker()
     await story.served(owner)
     owner.link.deaf = True
     await story.change(owner, "1")
     owner.link.deaf = False
-    owner.command_router._group_announcer.say_lost()
+    owner.command_router._groups.say_lost()
     await story.listener.hear()
     assert known(story.listener) == "1"
     said = len(story.topic.records)
-    owner.command_router._group_announcer.say_lost()
+    owner.command_router._groups.say_lost()
     assert len(story.topic.records) == said
 
 
@@ -199,7 +199,7 @@ async def test_a_tombstone_that_was_missed_is_no_setting() -> None:
     await story.change(owner, "1")
     await listener.hear()
     await story.change(owner, None)
-    kept = [r for r in story.topic.records if r.key != announced_key(GROUP)]
+    kept = [r for r in story.topic.records if r.key != GROUPS.key(GROUP)]
     listener.cache.read_again()
     listener.cache.apply(kept)
     assert known(listener) == "1"
@@ -217,7 +217,7 @@ async def test_a_tombstone_that_was_missed_is_no_setting() -> None:
 
 async def test_what_no_worker_wrote_is_passed_over() -> None:
     story = Story()
-    key = announced_key(GROUP)
+    key = GROUPS.key(GROUP)
     for value in (b"", b"x", b"[]", b'{"configs": 1, "changed_at": 2}', b'{"configs": {}}'):
         story.topic.records.append(Record("queues", len(story.topic.records), key, value))
     last = Record("queues", len(story.topic.records), CatalogueRow.GROUP + b"\xff", b"{}")

@@ -42,6 +42,7 @@ from kproxy.virtual.envelope import COPIED, Envelope, Kind, decode
 from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import Compaction
+from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
 from kproxy.virtual.transaction_commands import EndCause
 from kproxy.virtual.transaction_rows import Participant, tag_of
@@ -99,6 +100,8 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (Foreign(), None, Kind.FOREIGN, (0, 0, 0), b""),
     (ConfigureGroup("g", {"a": "1"}, ["b"], False), None, Kind.CONFIGURE_GROUP, (0, 0, 0),
      b'{"group":"g","set":{"a":"1"},"drop":["b"],"all":false}'),
+    (Secure({"Aa": {"v": 1}, "Ab": None}), None, Kind.SECURE, (0, 0, 0),
+     b'{"changes":{"Aa":{"v":1},"Ab":null}}'),
     (DeleteGroup("g"), None, Kind.DELETE_GROUP, (0, 0, 0), b'{"group":"g"}'),
     (COMMIT, lambda: COMMIT.envelope(1), Kind.COMMIT, (0, 0, 9),
      b'{"group":"g","member":"m","epoch":3,"offsets":[["' + ID.encode()
@@ -196,7 +199,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
-        "FORGET_LANDED", "RESTORED",
+        "FORGET_LANDED", "RESTORED", "SECURE",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
@@ -240,6 +243,7 @@ def story() -> list[Envelope]:
     log += [group(version, 1, {"m": ROW})]
     log += [group(len(log) - 1, 0, {"m": None}), DeleteGroup("g").envelope()]
     log += [ConfigureGroup("g", {"a": "1"}, []).envelope()]
+    log += [Secure({"Aa": {}, "Ub": {"v": 1}}).envelope(), Secure({"Aa": None}).envelope()]
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
     log += transactions(len(log))

@@ -24,7 +24,7 @@ ON_DISK = {
     "SHARE_PARTITION": b"S", "SHARE_STATES": b"C", "SHARE_QUEUE": b"R", "DEAD_LETTER": b"L",
     "FORWARDED": b"M", "FORWARD_TARGET": b"W",
     "ROUTE": b"P", "ROUTE_DEFINITION": b"X", "ROUTE_LANDED": b"V", "RESTORED": b"9",
-    "WAITING": b"Y", "DELAY": b"Z", "DELAY_DUE": b"0", "DELAY_ENTRY": b"1",
+    "WAITING": b"Y", "DELAY": b"Z", "DELAY_DUE": b"0", "DELAY_ENTRY": b"1", "SECURED": b"2",
 }  # fmt: skip
 
 
@@ -43,14 +43,14 @@ def test_no_letter_has_two_meanings(kinds: type[RowKind] | type[CatalogueRow]) -
 
 
 def test_what_is_published_and_what_is_an_index() -> None:
-    assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguKzTBUJflAGONESCRLMWPXVZ9"))
+    assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguKzTBUJflAGONESCRLMWPXVZ92"))
     assert bytes(sorted(INDEX_BYTES)) == bytes(sorted(b"cexyDIHLP0"))
 
 
 def test_letters_and_slices_of_keys_stand_in_the_row_modules_alone() -> None:
     theirs = {
         "row_kinds.py", "rows.py", "group_rows.py", "producer_rows.py", "transaction_rows.py",
-        "share_rows.py", "route_rows.py", "delay_rows.py",
+        "share_rows.py", "route_rows.py", "delay_rows.py", "security_rows.py",
     }  # fmt: skip
     named = {  # first bytes of records, not of rows
         '_OUTCOME_RECORD = b"o"', "record.key[:1] == CALL", "key[:HEAD_BYTES]",

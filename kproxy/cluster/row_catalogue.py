@@ -1,0 +1,211 @@
+"""Rows that all workers know, on each one's disk: a fold of the queues topic, as the catalogue is.
+
+There are two kinds: what is set of groups, and rows of security. The owner of the shard that a row
+lives in announces it; a tombstone says that there is none. Its header has the log offset as of
+which that is true. Of two words the one with the later log offset holds. A row is *in doubt* while
+the topic's last word may be another: who serves its shard next says it again. So a row is kept, in
+doubt, where there is none any more and the topic does not say so yet.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from kproxy.loop.pace import scanned
+from kproxy.shard.shard import Shard
+from kproxy.upstream.topic_tailer import Record
+from kproxy.virtual.group_config_rows import decode_group_configs
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.row_kinds import CatalogueRow, RowKind
+from kproxy.virtual.rows import name_of
+from kproxy.virtual.security_rows import SECURITY_SHARD, decode_secured
+from kproxy.virtual.state import Kv
+
+_Changes = dict[bytes, bytes | None]
+
+
+class Word(Protocol):
+    """A row: values, and the log offset at which they were decided."""
+
+    @property
+    def changed_at(self) -> int: ...
+    def encode(self) -> bytes: ...
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+class Subject(NamedTuple):
+    """A kind of rows that are announced."""
+
+    row: RowKind
+    announced: CatalogueRow
+    """Of a record of the queues topic, and of a worker's row."""
+    decode: Callable[[bytes], Any]
+    home: Callable[[str, int], int]
+    """The shard that a row lives in, by its name and how many shards there are."""
+
+    def key(self, name: str) -> bytes:
+        return self.announced + name.encode()
+
+    def seen_key(self, name: str) -> bytes:
+        """While all of the topic comes again. No queue's name begins so."""
+        return CatalogueRow.SEEN + b"\0" + self.key(name)
+
+    def truth(self, home: Shard, name: str) -> Word | None:
+        """The row, as its shard has it."""
+        data = home.state.get(self.row + name.encode())
+        truth: Word | None = None if data is None else self.decode(data)
+        return truth
+
+    def said(self, value: bytes) -> Word:
+        """Raises ValueError, LookupError or TypeError for what no worker wrote."""
+        word = self.decode(value)
+        values, changed_at = word
+        said: Word = type(word)(dict(values), int(changed_at))
+        return said
+
+
+GROUPS = Subject(RowKind.GROUP_CONFIG, CatalogueRow.GROUP, decode_group_configs, shard_of)
+SECURITY = Subject(
+    RowKind.SECURED, CatalogueRow.SECURED, decode_secured, lambda name, shards: SECURITY_SHARD
+)
+
+
+def _as_of(word: Word | int) -> int:
+    return word if isinstance(word, int) else word.changed_at
+
+
+class RowCatalogue:
+    """Rows of one kind in the catalogue's store."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        kv: Kv,
+        shards: int,
+        serving: Callable[[int], Shard | None],
+        gone_at: Callable[[bytes | None], int],
+    ) -> None:
+        """`gone_at` reads a tombstone's header."""
+        self.subject = subject
+        self.kv = kv
+        self._shards = shards
+        self._serving = serving
+        self._gone_at = gone_at
+        self._wrong: dict[str, Shard] = {}
+        self._heard: set[str] = set()
+        self.say_again: Callable[[Shard, str], None] = lambda shard, name: None
+        """Told of rows of shards served here of which the topic's last word is wrong."""
+        self.changed: Callable[[str], None] = lambda name: None
+        """Told of rows that may be others than before."""
+
+    def home(self, name: str) -> Shard | None:
+        """The shard of a row, if it is served here."""
+        return self._serving(self.subject.home(name, self._shards))
+
+    # -- looking up
+
+    def row(self, name: str) -> bytes | None:
+        """A row; its shard says it, if it is served here."""
+        home = self.home(name)
+        if home is not None:
+            return home.state.get(self.subject.row + name.encode())
+        return self.kv.get(self.subject.key(name))
+
+    def names(self) -> Iterator[str]:
+        """Of the rows that there are."""
+        for key, _ in self.kv.scan(*self.subject.announced.range()):
+            if self.row(name_of(key)) is not None:
+                yield name_of(key)
+
+    def heard(self, name: str, truth: Word | None) -> bool:
+        """Whether the topic's last word on a row of a shard served here is this."""
+        known, doubted = self._known({}, name)
+        return known == truth and not doubted
+
+    # -- folding
+
+    def forget(self) -> None:
+        """All of the topic comes again."""
+        keys = [key for key, _ in self.kv.scan(*self.subject.announced.range())]
+        self.kv.write(dict.fromkeys(keys))
+
+    async def drop_unheard(self) -> None:
+        """All of the topic came again: what it does not speak of is not there any more."""
+        subject = self.subject
+        async for found in scanned(self.kv.scan, *subject.announced.range()):
+            names = [name_of(key) for key, _ in found]
+            unheard = [n for n in names if self.kv.get(subject.seen_key(n)) is None]
+            gone = [name for name in unheard if not self.home(name)]
+            self.kv.write({subject.key(name): None for name in gone})
+            for name in gone:
+                self.changed(name)
+
+    def hear(self, changes: _Changes, record: Record, *, reading_again: bool) -> None:
+        """Take in a record of such a row."""
+        said = self._said(record)
+        if said is None:
+            return
+        name, word = said
+        self._heard.add(name)
+        if reading_again:
+            changes[self.subject.seen_key(name)] = None if isinstance(word, int) else b""
+        home = self.home(name)
+        if home is None or _as_of(word) >= home.applied_through.next_offset:
+            self._take(changes, name, word)  # who said this had read more than we have
+            return
+        self._wrong.pop(name, None)
+        truth = self.subject.truth(home, name)
+        if truth == (None if isinstance(word, int) else word):
+            changes[self.subject.key(name)] = None if truth is None else truth.encode()
+            return
+        self._doubt(changes, name, truth or (None if isinstance(word, int) else word))
+        self._wrong[name] = home
+
+    def _said(self, record: Record) -> tuple[str, Word | int] | None:
+        """(name, its row or the offset as of which it has none); None where no worker wrote it."""
+        try:
+            name = name_of(record.key)
+            if record.value is None:
+                return name, self._gone_at(record.note)
+            return name, self.subject.said(record.value)
+        except (ValueError, LookupError, TypeError):
+            return None
+
+    def was_written(self) -> None:
+        """What was heard is in the store: have said again what the topic had wrong."""
+        wrong, self._wrong = self._wrong, {}
+        for name, home in wrong.items():
+            self.say_again(home, name)
+        heard, self._heard = self._heard, set()
+        for name in heard:
+            self.changed(name)
+
+    def note(self, name: str) -> None:
+        """A row of a shard served here is announced now."""
+        home = self.home(name)
+        if home is not None:
+            changes: _Changes = {}
+            truth = self.subject.truth(home, name)
+            self._doubt(changes, name, truth or self._known(changes, name)[0])
+            self.kv.write(changes)
+            self.changed(name)
+
+    def _take(self, changes: _Changes, name: str, word: Word | int) -> None:
+        known, _ = self._known(changes, name)
+        if known is not None and _as_of(word) < known.changed_at:
+            self._doubt(changes, name, known)
+        else:
+            changes[self.subject.key(name)] = None if isinstance(word, int) else word.encode()
+
+    def _doubt(self, changes: _Changes, name: str, known: Word | None) -> None:
+        if known is not None:
+            doubted = orjson.dumps({**known._asdict(), "in_doubt": True})
+            changes[self.subject.key(name)] = doubted
+
+    def _known(self, changes: _Changes, name: str) -> tuple[Word | None, bool]:
+        key = self.subject.key(name)
+        data = changes[key] if key in changes else self.kv.get(key)
+        if data is None:
+            return None, False
+        return self.subject.decode(data), "in_doubt" in orjson.loads(data)

@@ -1,0 +1,113 @@
+"""Rows of security in a worker's memory: who may what, users' credentials, quotas.
+
+All rows are there before the first connection is, and every change is folded as it is announced:
+what is not there is not allowed.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import structlog
+
+from kproxy.security.acls import Acls, Binding
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.security_commands import Secure
+from kproxy.virtual.security_rows import (
+    ACL,
+    QUOTA,
+    USER,
+    acl_of,
+    decode_secured,
+    quota_of,
+    user_name,
+    user_of,
+)
+
+_log = structlog.get_logger()
+
+Entity = tuple[tuple[str, str | None], ...]
+Value = dict[str, Any]
+
+
+class Rows(Protocol):
+    """Where rows of security are looked up."""
+
+    def secured_row(self, name: str) -> bytes | None: ...
+    def secured(self) -> Iterator[str]: ...
+
+
+class SecurityCache:
+    """All rows of security. `generation` goes up with each change of any of them."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._held: dict[str, Value] = {}
+        self.generation = 0
+        self.acls = Acls()
+        self.quotas: dict[Entity, dict[str, float]] = {}
+        self.on_change: list[Callable[[str, Value | None], None]] = []
+        """Told of each row that changes: its name, and what it is now, None where it is gone."""
+        for name in list(rows.secured()):
+            self.changed(name)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # -- looking up
+
+    def credentials(self, user: str, mechanism: str) -> Value | None:
+        """What a user logs in with by a SASL mechanism, as it was put."""
+        return self._held.get(user_name(user, mechanism))
+
+    def users(self) -> Iterator[tuple[str, str, Value]]:
+        """(user, mechanism, credentials) of all users."""
+        for name, value in self._held.items():
+            if name[:1] == USER:
+                yield (*user_of(name), value)
+
+    # -- following
+
+    def applied(self, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        """The shard of these rows has folded a command."""
+        if envelope.kind == Kind.SECURE:
+            for name in Secure.decode(envelope).changes:
+                self.changed(name)
+
+    def changed(self, name: str) -> None:
+        """A row may be another than before."""
+        try:
+            data = self._rows.secured_row(name)
+            value = None if data is None else decode_secured(data).value
+            if value == self._held.get(name):
+                return
+            self._take(name, value)
+        except (ValueError, LookupError, TypeError) as error:
+            _log.error("security_row_unknown", name=name[:200], reason=str(error))
+            return
+        if value is None:
+            del self._held[name]
+        else:
+            self._held[name] = value
+        self.generation += 1
+        for told in self.on_change:
+            told(name, value)
+
+    def _take(self, name: str, value: Value | None) -> None:
+        """Raises ValueError, LookupError or TypeError for what no kproxy wrote."""
+        if name[0] == ACL:
+            binding = Binding.of_row(acl_of(name))
+            if value is None:
+                self.acls.remove(binding)
+            else:
+                self.acls.add(binding)
+        elif name[0] == QUOTA:
+            entity, key = quota_of(name)
+            if value is None:
+                del self.quotas[entity][key]
+                if not self.quotas[entity]:
+                    del self.quotas[entity]
+            else:
+                self.quotas.setdefault(entity, {})[key] = float(value["value"])
+        elif name[0] != USER:
+            raise ValueError("there is no such kind of row")

@@ -1,0 +1,146 @@
+"""What a client may do: decided by the access rules, as Kafka's StandardAuthorizer does.
+
+A super user may do anything. Else a rule that denies wins over any that allows. Where no rule says
+anything it is refused, but for `allow_everyone_if_no_acl_found` where no rule names the resource.
+"""
+
+from typing import Protocol
+
+from kproxy.security.acls import (
+    ALLOWS,
+    CLUSTER_NAME,
+    DENIES,
+    OPERATIONS,
+    WILDCARD,
+    Acls,
+    Grants,
+    Op,
+    Resource,
+)
+from kproxy.security.peer import NOBODY, Peer
+
+_CACHED_MAX = 1000
+_PEERS_MAX = 256
+
+
+class Rules(Protocol):
+    """The rules as of now."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def acls(self) -> Acls: ...
+
+
+class Permits:
+    """What one client may do. `all`: whatever it likes."""
+
+    __slots__ = ("_about", "_generation", "_known", "_lenient", "_rules", "all", "peer")
+
+    def __init__(
+        self, peer: Peer, rules: Rules, *, everything: bool = False, lenient: bool = False
+    ) -> None:
+        """`lenient`: what no rule names is everybody's."""
+        self.peer = peer
+        self.all = everything
+        self._rules = rules
+        self._lenient = lenient
+        self._generation = -1
+        self._about: dict[int, list[Grants]] = {}
+        self._known: dict[tuple[int, int, str], bool] = {}
+
+    def may(self, op: Op, kind: Resource, name: str) -> bool:
+        """Whether the client may do this to a resource."""
+        if self.all:
+            return True
+        if self._generation != self._rules.generation:
+            self._about.clear()
+            self._known.clear()
+            self._generation = self._rules.generation
+        key = op, kind, name
+        found = self._known.get(key)
+        if found is None:
+            found = self._decide(op, kind, name)
+            if len(self._known) >= _CACHED_MAX:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def topic(self, op: Op, name: str) -> bool:
+        return self.all or self.may(op, Resource.TOPIC, name)
+
+    def group(self, op: Op, name: str) -> bool:
+        return self.all or self.may(op, Resource.GROUP, name)
+
+    def transaction(self, op: Op, name: str) -> bool:
+        return self.all or self.may(op, Resource.TRANSACTIONAL_ID, name)
+
+    def cluster(self, op: Op) -> bool:
+        return self.all or self.may(op, Resource.CLUSTER, CLUSTER_NAME)
+
+    def any_topic(self, op: Op) -> bool:
+        """Whether there is a name of which the client may do this to a topic."""
+        if self.all or self.may(op, Resource.TOPIC, "hardcode"):  # Kafka asks for that name first
+            return True
+        grants = self._grants(Resource.TOPIC)
+        if any(g.literal.get(WILDCARD, 0) & DENIES[op] for g in grants):
+            return False
+        return any(g.any_allows(grants, ALLOWS[op], DENIES[op]) for g in grants)
+
+    def operations(self, kind: Resource, name: str) -> int:
+        """`authorized_operations`: bits of what the client may do to a resource."""
+        return sum(1 << op for op in OPERATIONS[kind] if self.may(op, kind, name))
+
+    def _decide(self, op: Op, kind: Resource, name: str) -> bool:
+        mask = 0
+        for grants in self._grants(kind):
+            mask |= grants.of(name)
+        if mask & DENIES[op]:
+            return False
+        if mask & ALLOWS[op]:
+            return True
+        return self._lenient and not self._rules.acls.names(kind, name)
+
+    def _grants(self, kind: int) -> list[Grants]:
+        found = self._about.get(kind)
+        if found is None:
+            peer = self.peer
+            found = self._rules.acls.about(peer.principal, peer.host, kind)
+            self._about[kind] = found
+        return found
+
+
+class Authorizer:
+    """Who may what. Without `enabled` everybody may do anything."""
+
+    def __init__(
+        self, rules: Rules, *, enabled: bool, super_users: frozenset[str], lenient: bool
+    ) -> None:
+        self.enabled = enabled
+        self._rules = rules
+        self._super_users = super_users
+        self._lenient = lenient
+        self._permits: dict[Peer, Permits] = {}
+
+    def permits(self, peer: Peer) -> Permits:
+        """What a client may do, now and after each change of the rules."""
+        if not self.enabled:
+            return EVERYTHING
+        found = self._permits.get(peer)
+        if found is None:
+            if len(self._permits) >= _PEERS_MAX:
+                self._permits.clear()
+            found = self._permits[peer] = Permits(
+                peer, self._rules,
+                everything=peer.principal in self._super_users, lenient=self._lenient,
+            )  # fmt: skip
+        return found
+
+
+class _NoRules:
+    generation = 0
+    acls = Acls()
+
+
+EVERYTHING = Permits(NOBODY, _NoRules(), everything=True)
+"""Where nobody is asked who they are."""

@@ -1,0 +1,87 @@
+"""Rows of security are known to all workers: those of shard 0's owner first."""
+
+from typing import Any
+
+from kproxy.cluster.row_catalogue import SECURITY
+from kproxy.security.cache import SecurityCache
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.security_commands import Secure
+from kproxy.virtual.security_rows import SECURITY_SHARD, user_name
+from tests.cluster.fakes import Member, Topic
+
+NAME = user_name("u", "M")
+
+
+class Worker:
+    """A worker with what it has in memory."""
+
+    def __init__(self, topic: Topic, writer: int) -> None:
+        self.member = Member(topic, writer)
+        self.cache = SecurityCache(self.member.cache)
+        self.member.cache.security.changed = self.cache.changed
+
+    @property
+    def knows(self) -> Any:
+        return (self.cache.credentials("u", "M") or {}).get("v")
+
+    async def serve(self, log: list[Envelope]) -> None:
+        await self.member.hear()
+        holder, shard = self.member.hold(SECURITY_SHARD)
+        log.append(Envelope(Kind.CLAIM, writer=self.member.link.writer))
+        self.member.fold(holder, shard, *log)
+        holder._serve(shard, len(log) - 1)
+        await self.member.tasks.run()
+        await self.member.hear()
+
+    async def put(self, log: list[Envelope], value: Any) -> None:
+        holder = self.member.holders[SECURITY_SHARD]
+        log.append(Secure({NAME: None if value is None else {"v": value}}).envelope())
+        log[-1].writer = self.member.link.writer
+        self.member.fold(holder, holder.shard, log[-1])
+        await self.member.tasks.run()
+
+
+async def test_every_worker_follows() -> None:
+    topic, log = Topic(), list[Envelope]()
+    owner, other = Worker(topic, 1), Worker(topic, 2)
+    await owner.serve(log)
+    for value in (1, 2, None, 3):
+        await owner.put(log, value)
+        assert owner.knows == value  # before it is in the topic
+        await other.member.hear()
+        assert other.knows == value
+        await owner.member.hear()
+        assert owner.knows == value
+    late = Worker(topic, 3)
+    late.member.cache.apply(topic.compacted())
+    assert late.knows == 3
+    assert SecurityCache(late.member.cache).credentials("u", "M") == {"v": 3}  # it starts again
+
+
+async def test_a_new_owner_says_what_was_not_said() -> None:
+    for value in (2, None):
+        topic, log = Topic(), list[Envelope]()
+        first, second, other = (Worker(topic, n) for n in (1, 2, 3))
+        await first.serve(log)
+        await first.put(log, 1)
+        first.member.link.deaf = True  # and it dies
+        await first.put(log, value)
+        await other.member.hear()
+        assert other.knows == 1
+        await second.serve(log)
+        await other.member.hear()
+        assert other.knows == second.knows == value
+
+
+async def test_a_tombstone_that_was_missed_is_no_row() -> None:
+    topic, log = Topic(), list[Envelope]()
+    owner, other = Worker(topic, 1), Worker(topic, 2)
+    await owner.serve(log)
+    await owner.put(log, 1)
+    await other.member.hear()
+    await owner.put(log, None)
+    other.member.cache.read_again()
+    other.member.cache.apply([r for r in topic.records if r.key != SECURITY.key(NAME)])
+    assert other.knows == 1
+    await other.member.cache.drop_unheard()
+    assert other.knows is None

@@ -1,0 +1,59 @@
+"""Rows of security as a worker has them in memory."""
+
+from typing import Any
+
+import pytest
+
+from kproxy.errors import Code, KafkaError
+from kproxy.metadata.catalogue import StateLookup
+from kproxy.security.acls import Binding
+from kproxy.security.cache import SecurityCache
+from kproxy.virtual.security_rows import acl_name, quota_name, user_name
+from tests.fakes import memory_worker
+
+RULE = Binding(2, "q", 3, "User:a", "*", 3, 3)
+
+
+async def test_all_is_followed_and_told() -> None:
+    worker = memory_worker()
+    cache, told = worker.security, list[Any]()
+    cache.on_change.append(lambda name, value: told.append((name, value)))
+    user, acl = user_name("u", "M"), acl_name(RULE)
+    quota = quota_name([("user", "u")], "producer_byte_rate")
+    await worker.secure({user: {"salt": "x"}, acl: {}, quota: {"value": 2}})
+    assert cache.credentials("u", "M") == {"salt": "x"}
+    assert cache.credentials("u", "N") is None
+    assert list(cache.users()) == [("u", "M", {"salt": "x"})]
+    assert list(cache.acls.rules) == [RULE]
+    assert cache.quotas == {(("user", "u"),): {"producer_byte_rate": 2.0}}
+    assert cache.generation == 3
+    assert len(told) == 3
+    await worker.secure({acl: {}})  # as it was
+    assert cache.generation == 3
+    again = SecurityCache(StateLookup(worker.any_shard().state))
+    assert list(again.acls.rules) == [RULE]
+    assert again.quotas == cache.quotas
+    await worker.secure({user: None, acl: None, quota: None})
+    assert not len(cache)
+    assert not cache.quotas
+    assert not len(cache.acls)
+    assert told[-1][1] is None
+    assert cache.generation == 6
+
+
+async def test_rows_that_no_kproxy_wrote_are_left_out() -> None:
+    worker = memory_worker()
+    rules = ("", "{}", "[1]", '[2,"q",9,"User:a","*",3,3]', '[2,"q",3,"User:a","*",3,9]',
+             '[2,3,3,"User:a","*",3,3]', '[99,"q",3,"User:a","*",3,3]')  # fmt: skip
+    for name in (*(f"A{rule}" for rule in rules), "Q[]", "Zz"):
+        await worker.secure({name: {}})
+        assert not len(worker.security), name
+    assert worker.security.generation == 0
+
+
+async def test_below_the_level_nothing_is_kept() -> None:
+    worker = memory_worker()
+    worker.level.value = 6
+    with pytest.raises(KafkaError) as refused:
+        await worker.secure({"Ua:b": {}})
+    assert refused.value.code == Code.UNSUPPORTED_VERSION
