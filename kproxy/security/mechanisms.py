@@ -1,0 +1,137 @@
+"""The mechanisms that clients log in by, over users' credentials and issuers' tokens."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
+
+from kproxy.config_of_listeners import OAUTHBEARER, PLAIN
+from kproxy.security import oauth, scram
+from kproxy.security.login import Exchange, Identity, Mechanisms, Step
+from kproxy.security.scram import BadLogin, Credentials
+
+PLAIN_BYTES_MAX = 4096
+_HASHING_THREADS = 2
+_hashing: RunVar[CapacityLimiter] = RunVar("kproxy.security.mechanisms")
+
+Find = Callable[[str, str], Mapping[str, Any] | None]
+"""A user's credentials for a mechanism (SCRAM-…), as they are in its row."""
+
+
+class Users:
+    """Credentials, of those who are there and of those who are not."""
+
+    def __init__(self, find: Find, secret: str) -> None:
+        """`secret`: what made-up salts follow from, the same on all workers."""
+        self._find = find
+        self._secret = hashlib.sha256(f"kproxy nobody {secret}".encode()).digest()
+
+    def known(self, user: str, mechanism: str) -> Credentials | None:
+        value = self._find(user, mechanism)
+        return None if value is None else Credentials.of(value)
+
+    def credentials(self, user: str, mechanism: str) -> Credentials:
+        found = self.known(user, mechanism)
+        return scram.nobodys(mechanism, user, self._secret) if found is None else found
+
+    async def verify(self, user: str, password: bytes) -> bool:
+        """Whether that is the password; who is not there takes as long as who is."""
+        for mechanism in scram.HASHES:
+            if (found := self.known(user, mechanism)) is not None:
+                break
+        else:
+            mechanism = next(iter(scram.HASHES))
+            found = self.credentials(user, mechanism)
+        try:
+            limiter = _hashing.get()
+        except LookupError:
+            limiter = CapacityLimiter(_HASHING_THREADS)
+            _hashing.set(limiter)
+        return await to_thread.run_sync(scram.matches, mechanism, password, found, limiter=limiter)
+
+
+class _Plain:
+    """PLAIN (RFC 4616): the password itself."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+        self.user = ""
+
+    async def step(self, token: bytes) -> Step:
+        if len(token) > PLAIN_BYTES_MAX:
+            raise BadLogin(f"a message of {len(token)} bytes")
+        parts = token.split(b"\0")
+        if len(parts) != 3 or not parts[1] or not parts[2]:
+            raise BadLogin("a message without a user and a password")
+        try:
+            authorized, user = parts[0].decode(), parts[1].decode()
+        except UnicodeDecodeError:
+            raise BadLogin("a name that is not UTF-8") from None
+        self.user = user
+        if authorized not in ("", user):
+            raise BadLogin("somebody else to be authorized as")
+        if not await self._users.verify(user, parts[2]):
+            raise BadLogin("an unknown user or a wrong password")
+        return Step(b"", Identity(user))
+
+
+class _Scram:
+    """The two messages of SCRAM."""
+
+    def __init__(self, mechanism: str, users: Users) -> None:
+        self._mechanism = mechanism
+        self._users = users
+        self._server = scram.Server(mechanism, self._find)
+        self._begun: Credentials | None = None
+
+    def _find(self, user: str) -> Credentials:
+        self._begun = self._users.credentials(user, self._mechanism)
+        return self._begun
+
+    @property
+    def user(self) -> str:
+        return self._server.user
+
+    async def step(self, token: bytes) -> Step:
+        last = self._begun is not None
+        answer = self._server.step(token)
+        if not last:
+            return Step(answer)
+        if self._users.known(self.user, self._mechanism) != self._begun:
+            raise BadLogin("credentials that were changed meanwhile")
+        return Step(answer, Identity(self.user))
+
+
+class _OAuth:
+    """OAUTHBEARER: one message, or two where the first is refused."""
+
+    def __init__(self, tokens: oauth.Tokens) -> None:
+        self._exchange = oauth.Exchange(tokens)
+
+    @property
+    def user(self) -> str:
+        return ""
+
+    async def step(self, token: bytes) -> Step:
+        answer = self._exchange.step(token)
+        bearer = self._exchange.bearer
+        return Step(answer, None if bearer is None else Identity(bearer.name, bearer.expires_s))
+
+
+def offered(names: tuple[str, ...], users: Users, tokens: oauth.Tokens | None) -> Mechanisms:
+    """The mechanisms of a listener."""
+    found: dict[str, Callable[[], Exchange]] = {}
+    for name in names:
+        if name == PLAIN:
+            found[name] = lambda: _Plain(users)
+        elif name == OAUTHBEARER and tokens is not None:
+            found[name] = lambda: _OAuth(tokens)
+        elif name in scram.HASHES:
+            found[name] = _scram(name, users)
+    return found
+
+
+def _scram(name: str, users: Users) -> Callable[[], Exchange]:
+    return lambda: _Scram(name, users)

@@ -1,0 +1,159 @@
+"""OAUTHBEARER (RFC 7628): who a signed token says that a client is.
+
+A token must be signed by one of the listener's keys with an algorithm that is made for such a key,
+and must say by whom, for whom, since when and until when. Nothing that a token itself says names a
+key, an algorithm or an address that is asked.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jwt
+
+from kproxy.security.scram import BadLogin
+
+TOKEN_BYTES_MAX = 16 << 10
+_KEYS_MAX = 100
+_LIFETIME_S_MAX = 10 * 365 * 86_400
+_LEEWAY_S = 30
+_ALGORITHMS: dict[tuple[Any, Any], tuple[str, ...]] = {
+    ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}  # by type and curve
+_CLAIMS = ["exp", "iat", "sub", "iss", "aud"]
+_MESSAGE = re.compile(rb"n,(?:a=([^,\x00\x01]*))?,\x01((?:[A-Za-z]+=[^\x00\x01]*\x01)*)\x01")
+INVALID = b'{"status":"invalid_token"}'
+
+
+class Key(NamedTuple):
+    """A key of an issuer, and the algorithms that it may be used with."""
+
+    name: str | None
+    key: Any
+    algorithms: list[str]
+
+
+class BadKeys(Exception):
+    """A document of keys is not one; a line for a person."""
+
+
+def keys_of(document: bytes) -> list[Key]:
+    """The keys of a JWKS (RFC 7517) that signatures can be checked with. Raises BadKeys."""
+    try:
+        values = json.loads(document)
+        listed = values["keys"]
+        if not isinstance(listed, list) or len(listed) > _KEYS_MAX:
+            raise BadKeys(f"it has no list of up to {_KEYS_MAX} keys")
+        return [key for value in listed if (key := _key(value)) is not None]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BadKeys("it is not a JSON object of keys (JWKS)") from None
+
+
+def _key(value: Any) -> Key | None:
+    """None for what is not for signatures, or of a kind whose holder could sign as well."""
+    said, curve = value.get("alg"), value.get("crv")
+    allowed = _ALGORITHMS.get((value.get("kty"), curve), ())
+    if said is not None:
+        allowed = tuple(algorithm for algorithm in allowed if algorithm == said)
+    if not allowed or value.get("use", "sig") != "sig":
+        return None
+    try:
+        key = jwt.PyJWK(value, allowed[0]).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    return Key(value.get("kid"), key, list(allowed))
+
+
+class Bearer(NamedTuple):
+    """Who a token is for."""
+
+    name: str
+    expires_s: float  # since 1970
+
+
+class Tokens:
+    """Checks tokens of one issuer for one audience."""
+
+    def __init__(self, issuer: str, audience: str, keys: Callable[[], list[Key]]) -> None:
+        self._issuer = issuer
+        self._audience = audience
+        self._keys = keys
+        self.unknown_key: Callable[[], None] = lambda: None
+        """Called where a token names a key that is not there: there may be new ones."""
+
+    def check(self, token: str) -> Bearer:
+        """Raises BadLogin."""
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            raise BadLogin(f"no token: {error}") from None
+        name, algorithm = header.get("kid"), header.get("alg")
+        keys = [key for key in self._keys() if name is None or key.name == name]
+        if not keys:
+            self.unknown_key()
+            raise BadLogin("a token that is signed with a key that is not known")
+        reason = "no key is for its algorithm"
+        for key in keys:
+            if algorithm not in key.algorithms:
+                continue
+            try:
+                return self._checked(token, key)
+            except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+                reason = str(error)
+        raise BadLogin(f"a token that does not hold: {reason}")
+
+    def _checked(self, token: str, key: Key) -> Bearer:
+        claims = jwt.decode(
+            token, key.key, algorithms=key.algorithms, issuer=self._issuer,
+            audience=self._audience, leeway=_LEEWAY_S,
+            options={"require": _CLAIMS, "enforce_minimum_key_length": True},
+        )  # fmt: skip
+        name, issued, expires = claims["sub"], claims["iat"], claims["exp"]
+        for time_s in (issued, expires):
+            if isinstance(time_s, bool) or not isinstance(time_s, int | float):
+                raise ValueError("a time that is no number")
+        if not 0 < expires - issued <= _LIFETIME_S_MAX:
+            raise ValueError("it is for too long a time")
+        if not isinstance(name, str) or not name or "\0" in name or len(name) > 1024:
+            raise ValueError("its subject is no name")
+        return Bearer(name, float(expires))
+
+
+class Exchange:
+    """One exchange. `bearer` is who it is once a `step` has returned an empty answer."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._failed: BadLogin | None = None
+        self.bearer: Bearer | None = None
+
+    def step(self, message: bytes) -> bytes:
+        """The answer. Raises BadLogin; the first time that is an answer that the client is due."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            self.bearer = self._read(message)
+        except BadLogin as error:
+            self._failed = error
+            return INVALID
+        return b""
+
+    def _read(self, message: bytes) -> Bearer:
+        if len(message) > TOKEN_BYTES_MAX:
+            raise BadLogin(f"a message of {len(message)} bytes")
+        found = _MESSAGE.fullmatch(message)
+        if found is None:
+            raise BadLogin("a message that is not OAUTHBEARER's")
+        fields = dict(part.split(b"=", 1) for part in found[2].split(b"\x01") if part)
+        scheme, _, token = fields.get(b"auth", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not token.isascii():
+            raise BadLogin("a message without a bearer token")
+        bearer = self._tokens.check(token.strip().decode())
+        if found[1] and found[1] != bearer.name.encode():
+            raise BadLogin("somebody else to be authorized as")
+        return bearer
