@@ -43,7 +43,7 @@ class ListenerConfig(BaseModel):
         None, description="address that its clients are told to use [default: the listen address]"
     )
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="whether connections are encrypted (SSL), and clients log in (SASL)"
+        "PLAINTEXT", description="whether it is encrypted (SSL), and clients log in (SASL)"
     )
     certificate: Path | None = Field(None, description="certificate chain, as PEM")
     private_key: Path | None = Field(None, description="its key, where the chain has none")

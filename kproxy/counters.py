@@ -67,8 +67,9 @@ class Counters:
         "answered", "busy_groups", "busy_in", "busy_out", "compaction_passes", "connections",
         "connections_ended", "connections_open", "dead_letters", "dead_letters_blocked",
         "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
-        "fetched_records", "loop_lag", "not_compacted", "produced_bytes", "produced_records",
-        "request_bytes", "request_seconds", "requests", "response_bytes", "routed",
+        "fetched_records", "handshakes", "logins", "loop_lag", "not_compacted",
+        "produced_bytes", "produced_records", "request_bytes", "request_seconds", "requests",
+        "response_bytes", "routed",
         "routes_held_back", "takeover_seconds", "unroutable", "writes",
     )  # fmt: skip
 
@@ -76,6 +77,8 @@ class Counters:
         self.connections = 0
         self.connections_open = 0
         self.connections_ended: Counter[str] = Counter()  # by why kproxy ended or refused them
+        self.handshakes: Counter[str] = Counter()  # of TLS, by protocol or "failed"
+        self.logins: Counter[tuple[str, str]] = Counter()  # by mechanism, and in, again or failed
         self.requests = 0
         self.request_bytes = 0  # of frames, without their lengths
         self.response_bytes = 0

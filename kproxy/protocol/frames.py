@@ -38,12 +38,18 @@ class FrameAssembler:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._shortest = SHORTEST_REQUEST_BYTES
         self._prefix = b""  # of a length that has come in part
         self._length = 0  # of the frame under way, or 0
         self._chunks: list[bytes | bytearray] = []  # of that frame
         self._chunk_bytes = 0
         self._large: bytearray | mmap | None = None  # that frame, as long as it will be
         self._filled = 0  # of it
+
+    def expect(self, frame_bytes_max: int, shortest: int = SHORTEST_REQUEST_BYTES) -> None:
+        """Take frames of another size from the next one on."""
+        self._frame_bytes_max = frame_bytes_max
+        self._shortest = shortest
 
     @property
     def buffered_bytes(self) -> int:
@@ -143,7 +149,7 @@ class FrameAssembler:
         self._chunk_bytes = self._length = 0
 
     def _check(self, length: int) -> None:
-        if length < SHORTEST_REQUEST_BYTES:
+        if length < self._shortest:
             raise Malformed(f"a frame of {length} bytes is shorter than a request header")
         if length > self._frame_bytes_max:
             raise Malformed(

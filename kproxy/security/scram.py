@@ -1,8 +1,8 @@
 """SCRAM (RFC 5802, RFC 7677), the server's side and the client's. Bytes in, bytes out; no I/O.
 
 The server keeps no password: a salt, how often it was hashed, and two keys. Passwords are raw
-UTF-8, as Kafka has them. Who does not exist has a salt as well, always the same one, so that nobody learns
-from an answer who exists. Nothing of a client's is read before its length is checked.
+UTF-8, as Kafka has them. Who does not exist has a salt as well, always the same one, so that
+nobody learns from an answer who exists. Nothing is read before its length is checked.
 """
 
 import base64

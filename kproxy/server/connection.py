@@ -5,6 +5,7 @@ answers the exclusive requests, one after the other. Overlapping requests need n
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 import anyio
@@ -14,16 +15,20 @@ from kproxy.counters import TIMED_EVERY, WAITED
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
+from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.peer import Peer
 from kproxy.server.descriptors import unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.server.request_pipeline import PipelinedRequest, RequestPipeline
+from kproxy.server.served_listener import ANY_LISTENER, ServedListener
 from kproxy.server.timeouts import ConnectionTimeouts
 from kproxy.worker.worker import NextRequestSignal, Worker
 
 _log = structlog.get_logger()
 
 _SEND_BYTES = 1 << 20
+
+Answering = Callable[[Worker, Accepted], Awaitable[bytes | bytearray | StreamedResponse]]
 
 
 class ConnectionLimiter(Protocol):
@@ -43,8 +48,14 @@ class _Left(Exception):
 class Connection(asyncio.BufferedProtocol):
     """Serves one client until it leaves, misbehaves, falls silent or the server stops."""
 
-    def __init__(self, worker: Worker, limiter: ConnectionLimiter) -> None:
+    def __init__(
+        self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener = ANY_LISTENER
+    ) -> None:
         self._worker = worker
+        self._answer: Answering = answer  # what `run` asks
+        self._listener = listener
+        self.counted = listener.tls is not None  # by who accepted it, before its handshake
+        self.made = False
         self._counters = worker.counters
         self._limiter = limiter
         self._monotonic = worker.clock.monotonic
@@ -67,16 +78,32 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.made = True
         self._loop = asyncio.get_running_loop()
         address = transport.get_extra_info("peername") or ("?", 0)
         self.ip = str(address[0])
-        self.peer = Peer(host=self.ip)
+        self.peer = Peer(host=self.ip, listener=self._listener.name)
         self._peer = f"{self.ip}:{address[1]}"
         self._counters.connections += 1
         self._admitted = self._limiter.register(self)
         if not self._admitted:
             self._counters.connections_ended["connection_refused"] += 1
             self.abort()
+        elif self._listener.rules is not None:
+            self._name_by_certificate(self._listener.rules)
+
+    def _name_by_certificate(self, rules: PrincipalRules) -> None:
+        ssl_object = self._transport.get_extra_info("ssl_object")
+        try:
+            principal = rules.principal(ssl_object.getpeercert(binary_form=True))
+        except BadCertificate as error:
+            self._counters.connections_ended["certificate_refused"] += 1
+            _log.warning("certificate_refused", peer=self._peer, reason=str(error))
+            self.abort()
+            return
+        self.peer = self.peer._replace(principal=principal)
+        if not self._listener.mechanisms:
+            _log.info("login", peer=self._peer, listener=self.peer.listener, principal=principal)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the loop puts what comes next, before it asks anybody else."""
@@ -93,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._pipeline.end_input()
-        return True  # what was accepted is still answered
+        return self._listener.tls is None  # then what was accepted is still answered
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
@@ -215,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         request, self._exclusive = self._exclusive, None
         assert request is not None
         began, self._waited[0] = self._monotonic(), 0.0
-        response = await answer(self._worker, request)
+        response = await self._answer(self._worker, request)
         timed = self._counters.request_seconds.get(request.header.api_key)
         if timed is not None:
             timed.observe(self._monotonic() - began - self._waited[0])

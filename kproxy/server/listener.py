@@ -3,16 +3,17 @@
 import asyncio
 import os
 import signal
+import socket
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Any
 
 import anyio
 import structlog
-from anyio.abc import Listener, SocketAttribute, SocketStream, TaskGroup, TaskStatus
-from anyio.streams.stapled import MultiListener
+from anyio.abc import TaskGroup, TaskStatus
 
 from kproxy.admin_socket.server import Asked, admin_socket
 from kproxy.cluster.node import joined
@@ -22,17 +23,23 @@ from kproxy.logs import report_floods
 from kproxy.loop.pulse import pulse
 from kproxy.observe.endpoint import Endpoint
 from kproxy.observe.service_manager import NOBODY, ServiceManager
+from kproxy.security.mechanisms import Users
+from kproxy.server.accepting import Admission, TlsAcceptor, bound_sockets
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
+from kproxy.server.login_connection import LoginConnection
+from kproxy.server.served_listener import ServedListener
 from kproxy.store.backups import ON_KAFKA
 from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import LogFailed
+from kproxy.virtual.security_rows import USER, user_of
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 
 _log = structlog.get_logger()
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 _EXPIRE_PERIOD_S = 1.0
 _BACKLOG = 1024
 _TOGETHER_S = 10.0
@@ -44,7 +51,7 @@ def _ignore(left: int) -> None:
 
 
 class Server:
-    """One worker behind one listener.
+    """One worker behind its listeners.
 
     `together`: the addresses of the workers that were started with it.
     """
@@ -56,10 +63,12 @@ class Server:
         self._config = config
         self._manager = manager
         shards = config.shards if config.bootstrap_servers else 1
-        self._connections_max = connections_max(config.connections_max, shards)
+        self._admission = Admission(
+            connections_max(config.connections_max, shards), config.connections_per_ip_max
+        )
+        self._listeners: list[ServedListener] = []
         self._together = frozenset(together)
         self._connections: set[Connection] = set()
-        self._by_ip: Counter[str] = Counter()
         self._endpoint = Endpoint(config)
         self._endpoint.watch.on_turn = manager.turned
         self._stop = anyio.Event()
@@ -97,44 +106,42 @@ class Server:
             self._stop.set()
         self._ending.set()
 
+    def reload(self) -> None:
+        """Read certificates again."""
+        for listener in self._listeners:
+            listener.reload()
+
     def log_counters(self) -> None:
         """Say what the worker has counted, once it serves."""
         if self._worker is not None:
             _log.info("counters", **self._worker.counters.values())
 
-    async def _listen(self) -> Listener[SocketStream]:
-        host, port = self._config.listen_address
-        try:
-            return await anyio.create_tcp_listener(
-                local_host=host, local_port=port, backlog=_BACKLOG, reuse_port=False
-            )
-        except OSError as error:
-            raise CannotStart(f"cannot listen on {self._config.listen}: {error.strerror}") from None
-
     async def _serve(self, task_status: TaskStatus[int]) -> None:
         config = self._config
-        listener = await self._listen()
-        host, port = config.advertised_address
-        bound = listener.extra(SocketAttribute.local_port)
-        site = joined if config.bootstrap_servers else embedded
-        try:
-            async with site(config, (host, port or bound)) as worker:
+        self._listeners = [ServedListener(one) for one in config.listening]
+        with ExitStack() as held:
+            sockets = []
+            for one in config.listening:
+                sockets.append(bound := bound_sockets(one))
+                for each in bound:
+                    held.enter_context(closing(each))
+            host, port = config.advertised_address
+            self.port = sockets[0][0].getsockname()[1]
+            site = joined if config.bootstrap_servers else embedded
+            async with site(config, (host, port or self.port)) as worker:
                 async with anyio.create_task_group() as limiter:
                     limiter.start_soon(self._expire_connections)
-                    self.port = bound
-                    await self._serve_clients(listener, worker, task_status)
+                    await self._serve_clients(sockets, worker, task_status)
                     limiter.cancel_scope.cancel()
-        finally:
-            await listener.aclose()
 
     async def _serve_clients(
-        self, listener: Listener[SocketStream], worker: Worker, task_status: TaskStatus[int]
+        self, sockets: list[list[socket.socket]], worker: Worker, task_status: TaskStatus[int]
     ) -> None:
         config, me = self._config, worker.cluster.me
         await self._wait_for_others(worker)
         async with anyio.create_task_group() as connections:
             self._tasks = connections
-            accepting = await self._accept(listener, worker)
+            accepting = await self._accept(sockets, worker)
             self._worker = worker
             self._endpoint.serve(worker)
             _log.info(
@@ -152,6 +159,8 @@ class Server:
             _log.info("stopping", connections=len(self._connections))
             for server in accepting:
                 server.close()
+            for listener in self._listeners:
+                listener.close()
             worker.stop()
             await self._drain()
 
@@ -198,29 +207,48 @@ class Server:
                 await anyio.sleep(_LOOK_S)
 
     async def _accept(
-        self, listener: Listener[SocketStream], worker: Worker
-    ) -> list[asyncio.Server]:
+        self, sockets: list[list[socket.socket]], worker: Worker
+    ) -> list[asyncio.Server | TlsAcceptor]:
         """Let connections be made by asyncio: anyio's streams cost a task step for each read."""
         loop = asyncio.get_running_loop()
-        listeners = listener.listeners if isinstance(listener, MultiListener) else [listener]
-        sockets = [one.extra(SocketAttribute.raw_socket).dup() for one in listeners]
-        await listener.aclose()
-        return [
-            await loop.create_server(lambda: Connection(worker, self), sock=one, backlog=_BACKLOG)
-            for one in sockets
-        ]
+        users = Users(worker.security.credentials, worker.cluster.cluster_id)
+        worker.security.on_change.append(self._user_changed)
+        accepting: list[asyncio.Server | TlsAcceptor] = []
+        for listener, bound in zip(self._listeners, sockets, strict=True):
+            listener.open(users)
+            listener.warn_where_open()
+            make = partial(
+                LoginConnection if listener.mechanisms else Connection, worker, self, listener
+            )
+            for one in bound:
+                if listener.tls is None:
+                    accepting.append(
+                        await loop.create_server(make, sock=one.dup(), backlog=_BACKLOG)
+                    )
+                else:
+                    acceptor = TlsAcceptor(
+                        one, listener.tls, make, self._admission, worker.counters,
+                        self._config.login_ms_max / 1000,
+                    )  # fmt: skip
+                    acceptor.start()
+                    accepting.append(acceptor)
+        return accepting
+
+    def _user_changed(self, row: str, value: object) -> None:
+        """Whoever has logged in with what holds no more has to do so again."""
+        if row[:1] != USER:
+            return
+        user, mechanism = user_of(row)
+        for connection in tuple(self._connections):
+            if isinstance(connection, LoginConnection) and connection.by(user, mechanism):
+                _log.info("login_revoked", peer=connection.ip, user=user)
+                connection.abort()
 
     def register(self, connection: Connection) -> bool:
-        ip = connection.ip
-        if (
-            len(self._connections) >= self._connections_max
-            or self._by_ip[ip] >= self._config.connections_per_ip_max
-        ):
-            _log.warning("connection_refused", peer=ip, connections=len(self._connections))
+        if not connection.counted and not self._admission.take(connection.ip):
             return False
         self._connections.add(connection)
         self._count()
-        self._by_ip[ip] += 1
         self._tasks.start_soon(connection.run)
         return True
 
@@ -232,14 +260,15 @@ class Server:
         self._connections.discard(connection)
         self._count()
         self._fewer.set()
-        self._by_ip[connection.ip] -= 1
-        if not self._by_ip[connection.ip]:
-            del self._by_ip[connection.ip]
+        self._admission.give_back(connection.ip)
 
     async def _expire_connections(self) -> None:
         while True:
             await pulse(_EXPIRE_PERIOD_S)
             report_floods()
+            now_s = time.time()
+            for listener in self._listeners:
+                listener.look_after(now_s)
             for connection in tuple(self._connections):
                 connection.expire()
 
@@ -271,7 +300,8 @@ def _stop_at_eof(stop: Callable[[], None]) -> None:
 async def serve(
     config: Config, supervised: bool = False, together: Iterable[tuple[str, int]] = ()
 ) -> None:
-    """Serve until SIGTERM, SIGINT or the supervisor's end; SIGUSR1 has the counters logged.
+    """Serve until SIGTERM, SIGINT or the supervisor's end; SIGUSR1 has the counters logged, SIGHUP
+    certificates read again.
 
     SIGTERM hands the shards over first, the others do not.
 
@@ -280,13 +310,15 @@ async def serve(
     server = Server(config, together, NOBODY if supervised else ServiceManager())
     if supervised:
         _stop_at_eof(server.stop)
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
+    with anyio.open_signal_receiver(*_SIGNALS) as signals:
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_signal() -> None:
                 async for number in signals:
                     if number == signal.SIGUSR1:
                         server.log_counters()
+                    elif number == signal.SIGHUP:
+                        server.reload()
                     elif number == signal.SIGTERM:
                         server.drain()
                     else:

@@ -37,7 +37,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from kproxy.memory_budget import MemoryBudget
-from kproxy.protocol.frames import Frame, FrameAssembler
+from kproxy.protocol.frames import SHORTEST_REQUEST_BYTES, Frame, FrameAssembler
 from kproxy.protocol.varint import Malformed
 
 Data = TypeVar("Data")
@@ -137,6 +137,10 @@ class RequestPipeline:
         self._phase = Phase.OPEN
         self._reading = self._writable = True
         self._flush_asked = self._pumping = False
+
+    def expect(self, frame_bytes_max: int, shortest: int = SHORTEST_REQUEST_BYTES) -> None:
+        """Take frames of another size from the next one on."""
+        self._assembler.expect(frame_bytes_max, shortest)
 
     @property
     def closed(self) -> bool:

@@ -1,0 +1,150 @@
+"""DescribeUserScramCredentials (key 50) and AlterUserScramCredentials (key 51).
+
+A client sends a password hashed already. kproxy keeps what it checks logins with, and tells nobody.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import structlog
+
+from kproxy.errors import Code, KafkaError
+from kproxy.security import scram
+from kproxy.security.peer import Peer
+from kproxy.virtual.security_rows import user_name
+from kproxy.worker.worker import Request, Worker
+
+_log = structlog.get_logger()
+
+MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+_NUMBERS = {name: number for number, name in MECHANISMS.items()}
+_PART_BYTES = 600  # about what one takes until it is encoded
+_NAME_BYTES_MAX = 1024
+_SALT_BYTES_MAX = 1024
+
+
+class Change(NamedTuple):
+    """One of a user's credentials, new or (`hashed` is None) gone."""
+
+    user: str
+    mechanism: int
+    iterations: int = 0
+    salt: bytes = b""
+    hashed: bytes | None = None
+
+
+class _Refused(Exception):
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeUserScramCredentialsResponse: of those that are named, or of all."""
+    asked = await request.budget.count(u.name for u in request.body.users or ())
+    infos: dict[str, list[dict[str, int]]] = {}
+    for user, mechanism, value in worker.security.users():
+        if not asked or user in asked:
+            info = {"mechanism": _NUMBERS.get(mechanism, 0), "iterations": value["iterations"]}
+            infos.setdefault(user, []).append(info)
+    results = []
+    for user in asked or infos:
+        code, message = Code.NONE, None
+        if asked.get(user, 0) > 1:
+            code = Code.DUPLICATE_RESOURCE
+            message = f"Cannot describe SCRAM credentials for the same user twice: {user}"
+        elif user not in infos:
+            code = Code.RESOURCE_NOT_FOUND
+            message = f"Attempt to describe a user credential that does not exist: {user}"
+        found = () if code else sorted(infos[user], key=lambda info: info["mechanism"])
+        results.append(
+            {
+                "user": user, "error_code": code, "error_message": message,
+                "credential_infos": found,
+            }
+        )  # fmt: skip
+        await request.budget.step(_PART_BYTES)
+    return {"error_code": Code.NONE, "error_message": None, "results": results}
+
+
+async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """An AlterUserScramCredentialsResponse: one result for each user."""
+    body = request.body
+    changes = [Change(one.name, one.mechanism) for one in body.deletions]
+    changes += [
+        Change(one.name, one.mechanism, one.iterations, one.salt, one.salted_password)
+        for one in body.upsertions
+    ]
+    results = []
+    for user, (code, message) in (await altered(worker, request.peer, changes)).items():
+        results.append({"user": user, "error_code": code, "error_message": message})
+        await request.budget.step(_PART_BYTES)
+    return {"results": results}
+
+
+async def altered(
+    worker: Worker, peer: Peer, changes: Iterable[Change]
+) -> dict[str, tuple[Code, str | None]]:
+    """Carry out changes; what became of each user's, all or none."""
+    changes = tuple(changes)
+    outcomes: dict[str, tuple[Code, str | None]] = {one.user: (Code.NONE, None) for one in changes}
+    times = Counter((one.user, one.mechanism) for one in changes)
+    rows: dict[str, dict[str, dict[str, Any] | None]] = {}
+    for one in changes:
+        if outcomes[one.user][0]:
+            continue
+        try:
+            if times[one.user, one.mechanism] > 1:
+                message = "A user credential cannot be altered twice in the same request"
+                raise _Refused(Code.DUPLICATE_RESOURCE, message)
+            rows.setdefault(one.user, {}).update(_rows(worker, one))
+        except _Refused as refused:
+            outcomes[one.user] = refused.code, str(refused)
+    sound = {user: rows[user] for user, (code, _) in outcomes.items() if not code}
+    if sound:
+        try:
+            await worker.secure(
+                {name: row for some in sound.values() for name, row in some.items()}
+            )
+        except KafkaError as error:
+            return outcomes | dict.fromkeys(sound, (error.code, error.message))
+        for user, some in sound.items():
+            changed = {name[1:].partition(":")[0]: "put" if row else "drop"
+                       for name, row in some.items()}  # fmt: skip
+            _log.info(
+                "user_changed", by=peer.principal, host=peer.host, user=user, **_plain(changed)
+            )
+    return outcomes
+
+
+def _plain(changed: Mapping[str, str]) -> dict[str, list[str]]:
+    return {
+        what: [mechanism for mechanism, how in changed.items() if how == what]
+        for what in set(changed.values())
+    }
+
+
+def _rows(worker: Worker, change: Change) -> dict[str, dict[str, Any] | None]:
+    """Raises _Refused."""
+    mechanism = MECHANISMS.get(change.mechanism)
+    if not change.user or "\0" in change.user:
+        raise _Refused(Code.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if len(change.user.encode()) > _NAME_BYTES_MAX:
+        raise _Refused(Code.UNACCEPTABLE_CREDENTIAL, f"a name has {_NAME_BYTES_MAX} bytes at most")
+    if mechanism is None:
+        raise _Refused(Code.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    name = user_name(change.user, mechanism)
+    if change.hashed is None:
+        if worker.security.credentials(change.user, mechanism) is None:
+            message = "Attempt to delete a user credential that does not exist"
+            raise _Refused(Code.RESOURCE_NOT_FOUND, message)
+        return {name: None}
+    if change.iterations < scram.ITERATIONS_MIN:
+        raise _Refused(Code.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    if change.iterations > scram.ITERATIONS_MAX:
+        raise _Refused(Code.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    if not 0 < len(change.salt) <= _SALT_BYTES_MAX or not 0 < len(change.hashed) <= _SALT_BYTES_MAX:
+        raise _Refused(Code.UNACCEPTABLE_CREDENTIAL, "a salt or a hash of no or of too many bytes")
+    made = scram.of_salted(mechanism, change.hashed, change.salt, change.iterations)
+    return {name: made.value()}

@@ -1,0 +1,169 @@
+"""How connections come in: sockets, limits that count from the first packet, TLS handshakes.
+
+A TLS handshake counts as a connection from its beginning, and must be over in time. asyncio's own
+server would neither count those nor take another certificate later.
+"""
+
+import asyncio
+import errno
+import socket
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from kproxy.config_of_listeners import ListenerConfig
+from kproxy.counters import Counters
+from kproxy.errors import CannotStart
+from kproxy.security.tls import Tls
+from kproxy.server.connection import Connection
+
+_log = structlog.get_logger()
+
+BACKLOG = 1024
+_NO_ROOM_S = 0.1
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_GOODBYE_S = 5.0
+"""How long a client has to answer the end of TLS."""
+
+
+def bound_sockets(listener: ListenerConfig) -> list[socket.socket]:
+    """A socket for each address that the host's name stands for. Raises CannotStart."""
+    host, port = listener.address
+    found: list[socket.socket] = []
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in addresses:
+            if port == 0 and found:
+                address = (address[0], found[0].getsockname()[1], *address[2:])
+            try:
+                found.append(_bound(family, address))
+            except OSError as error:
+                if error.errno not in _NOT_HERE or len(addresses) == 1:
+                    raise
+    except OSError as error:
+        for one in found:
+            one.close()
+        raise CannotStart(f"cannot listen on {listener.listen}: {error.strerror}") from None
+    return found
+
+
+def _bound(family: int, address: Any) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+        one.listen(BACKLOG)
+        one.setblocking(False)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+class Admission:
+    """How many connections there are, in all and by address."""
+
+    def __init__(self, most: int, per_ip: int) -> None:
+        self._most = most
+        self._per_ip = per_ip
+        self._count = 0
+        self._by_ip: Counter[str] = Counter()
+
+    def take(self, ip: str) -> bool:
+        """Whether there is room for one more, which is then taken."""
+        if self._count >= self._most or self._by_ip[ip] >= self._per_ip:
+            _log.warning("connection_refused", peer=ip, connections=self._count)
+            self._forget(ip)
+            return False
+        self._count += 1
+        self._by_ip[ip] += 1
+        return True
+
+    def give_back(self, ip: str) -> None:
+        self._count -= 1
+        self._by_ip[ip] -= 1
+        self._forget(ip)
+
+    def _forget(self, ip: str) -> None:
+        if not self._by_ip[ip]:
+            del self._by_ip[ip]
+
+
+class TlsAcceptor:
+    """Accepts on one socket, and makes a connection of each client whose handshake succeeds."""
+
+    def __init__(
+        self, listening: socket.socket, tls: Tls, make: Callable[[], Connection],
+        admission: Admission, counters: Counters, handshake_s: float,
+    ) -> None:  # fmt: skip
+        self._listening = listening
+        self._tls = tls
+        self._make = make
+        self._admission = admission
+        self._counters = counters
+        self._handshake_s = handshake_s
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        """Accept no more; handshakes under way are ended."""
+        if self._task is not None:
+            self._task.cancel()
+        for task in self._handshakes:
+            task.cancel()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(self._listening)
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    _log.warning("connection_refused", peer="?", reason=str(error))
+                    await asyncio.sleep(_NO_ROOM_S)
+                continue
+            ip = str(address[0])
+            if not self._admission.take(ip):
+                self._counters.connections_ended["connection_refused"] += 1
+                client.close()
+                continue
+            task = loop.create_task(self._shake_hands(client, ip))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, client: socket.socket, ip: str) -> None:
+        made: list[Connection] = []
+
+        def make() -> Connection:
+            made.append(self._make())
+            return made[0]
+
+        try:
+            client.setblocking(False)
+            with suppress(OSError):
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                make, client, ssl=self._tls.context, ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=_GOODBYE_S,
+            )  # fmt: skip
+        except (OSError, asyncio.CancelledError) as error:  # of which ssl.SSLError
+            self._counters.handshakes["failed"] += 1
+            if not (made and made[0].made):
+                self._admission.give_back(ip)
+            with suppress(OSError):
+                client.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            _log.warning("tls_handshake_failed", peer=ip, reason=str(error))
+        else:
+            found = transport.get_extra_info("ssl_object")
+            self._counters.handshakes[found.version() or "?"] += 1

@@ -1,0 +1,225 @@
+"""A connection whose client says who it is before anything else (SASL).
+
+Until it has logged in, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is taken, in
+small frames, and not for long. It logs in again before its login runs out, or is closed at the
+next request. Who fails waits for the answer, longer each time, and is closed.
+"""
+
+import math
+import time
+from typing import ClassVar
+
+import anyio
+import structlog
+
+from kproxy.config_of_listeners import PLAIN
+from kproxy.errors import Code
+from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.codec import RequestHeader, decode_body, decode_header, encode
+from kproxy.protocol.frames import Frame
+from kproxy.protocol.varint import Malformed
+from kproxy.security.login import Identity, Login
+from kproxy.security.scram import BadLogin
+from kproxy.server.connection import Connection, ConnectionLimiter
+from kproxy.server.dispatch import Accepted, answer
+from kproxy.server.served_listener import ServedListener
+from kproxy.worker.worker import Worker
+
+_log = structlog.get_logger()
+
+LOGIN_BYTES_MAX = 64 << 10
+"""A frame of who has not logged in: a token of 16 KiB has room."""
+_VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}
+_ELEMENTS_MAX = 100
+_RAW_HEADER = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0)
+_SHORTEST_TOKEN = 1
+
+
+class LoginConnection(Connection):
+    """Serves one client once it has logged in."""
+
+    keys: ClassVar[dict[bytes, ApiKey]] = {
+        int(key).to_bytes(2, "big"): key
+        for key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+    }
+
+    def __init__(
+        self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener
+    ) -> None:
+        super().__init__(worker, limiter, listener)
+        self._answer = self._respond
+        self._login = Login(listener.mechanisms)
+        self._versions_told = False
+        self._logged_in_until = math.inf  # of the monotonic clock
+        self._deadline = self._monotonic() + worker.config.login_ms_max / 1000
+        self._pipeline.expect(LOGIN_BYTES_MAX)
+
+    @property
+    def mechanism(self) -> str:
+        """By which the client has logged in; empty before."""
+        return self._login.mechanism if self._login.done else ""
+
+    def by(self, user: str, mechanism: str) -> bool:
+        """Whether this user has logged in with these credentials; PLAIN may have used any."""
+        identity = self._login.identity
+        return (
+            identity is not None
+            and identity.name == user
+            and self._login.mechanism in (mechanism, PLAIN)
+        )
+
+    def expire(self) -> None:
+        if not self._login.done and self._monotonic() > self._deadline:
+            self._counters.connections_ended["login_timed_out"] += 1
+            _log.warning("login_timed_out", peer=self._peer, listener=self.peer.listener)
+            self.abort()
+            return
+        super().expire()
+
+    # -- taking requests in
+
+    def accept(self, frame: Frame) -> Accepted:
+        login = self._login
+        if login.raw:
+            return Accepted(_RAW_HEADER, len(frame), frame=bytes(frame))
+        key = self.keys.get(bytes(frame[:2]))
+        if key in _VERSIONS:
+            return self._taken(frame)
+        if login.done:
+            if login.under_way:
+                raise Malformed("a request amid a login")
+            if self._monotonic() > self._logged_in_until:
+                self._counters.connections_ended["login_ran_out"] += 1
+                raise Malformed("the login has run out, and the client did not log in again")
+            return super().accept(frame)
+        if key is None or self._versions_told or login.under_way:
+            raise Malformed("a request before the login")
+        accepted = super().accept(frame)
+        self._versions_told = accepted.api is not None
+        return accepted
+
+    def _taken(self, frame: Frame) -> Accepted:
+        """A step of a login. Raises Malformed."""
+        if len(frame) > LOGIN_BYTES_MAX:
+            raise Malformed(f"a step of a login has {len(frame)} bytes")
+        self._counters.requests += 1
+        self._counters.request_bytes += len(frame)
+        header = decode_header(frame)
+        if not 0 <= header.api_version <= _VERSIONS[ApiKey(header.api_key)]:
+            raise Malformed(f"API key {header.api_key} version {header.api_version}")
+        return Accepted(header, len(frame), frame=bytes(frame))
+
+    # -- answering
+
+    async def _respond(
+        self, worker: Worker, request: Accepted
+    ) -> bytes | bytearray | StreamedResponse:
+        header = request.header
+        try:
+            if header is _RAW_HEADER:
+                return await self._token(request)
+            if header.api_key == ApiKey.SASL_HANDSHAKE:
+                return self._handshake(request)
+            if header.api_key == ApiKey.SASL_AUTHENTICATE:
+                return await self._authenticate(request)
+        except BadLogin as error:  # out of turn: there is nothing to answer
+            self._failed(str(error))
+            raise Malformed(f"login: {error}") from None
+        return await answer(worker, request)
+
+    def _handshake(self, request: Accepted) -> bytes:
+        header = request.header
+        mechanism = decode_body(readable(request), header, _ELEMENTS_MAX).mechanism
+        code = self._login.handshake(mechanism, header.api_version, self._monotonic())
+        self._counters.answer(header.api_key, code)
+        if code == Code.UNSUPPORTED_SASL_MECHANISM:
+            self._failed("a mechanism that is not offered", mechanism[:100])
+            self.stop_reading()
+        elif self._login.raw:
+            self._pipeline.expect(LOGIN_BYTES_MAX, _SHORTEST_TOKEN)
+        values = {"error_code": code, "mechanisms": self._login.offered}
+        return encode(header.api_key, header.api_version, header.correlation_id, values)
+
+    async def _authenticate(self, request: Accepted) -> bytes:
+        header = request.header
+        token = decode_body(readable(request), header, _ELEMENTS_MAX).auth_bytes
+        if not self._login.under_way:
+            if not self._login.done:
+                raise BadLogin("a token without a handshake")
+            values = _refused(Code.ILLEGAL_SASL_STATE, "a token without a handshake")
+        else:
+            values = await self._stepped(bytes(token))
+        self._counters.answer(header.api_key, int(values["error_code"]))  # type: ignore[call-overload]
+        return encode(header.api_key, header.api_version, header.correlation_id, values)
+
+    async def _stepped(self, token: bytes) -> dict[str, object]:
+        mechanism = self._login.mechanism
+        try:
+            step = await self._login.authenticate(token)
+        except BadLogin as error:
+            await self._punish(str(error))
+            return _refused(
+                Code.SASL_AUTHENTICATION_FAILED,
+                "Authentication failed during authentication due to invalid credentials with SASL"
+                f" mechanism {mechanism}",
+            )
+        lifetime_ms = 0 if step.identity is None else self._let_in(step.identity)
+        return {
+            "error_code": Code.NONE, "error_message": None, "auth_bytes": step.token,
+            "session_lifetime_ms": lifetime_ms,
+        }  # fmt: skip
+
+    async def _token(self, request: Accepted) -> bytes:
+        """A token without a header: so is the answer, and a refusal is silence."""
+        try:
+            step = await self._login.authenticate(request.frame)  # type: ignore[arg-type]
+        except BadLogin as error:
+            await self._punish(str(error))
+            return b""
+        if step.identity is not None:
+            self._let_in(step.identity)
+        return len(step.token).to_bytes(4, "big") + step.token
+
+    def _let_in(self, identity: Identity) -> int:
+        """The client has logged in. Returns for how long, in milliseconds; 0: for good."""
+        again = math.isfinite(self._logged_in_until)
+        self.peer = self.peer._replace(principal=f"User:{identity.name}")
+        reauth_ms = self._worker.config.connections_max_reauth_ms
+        lifetimes = [reauth_ms] if reauth_ms else []
+        if identity.expires_s is not None:
+            lifetimes.append(max(1, int((identity.expires_s - time.time()) * 1000)))
+        lifetime_ms = min(lifetimes, default=0)
+        if lifetimes:
+            self._logged_in_until = self._monotonic() + lifetime_ms / 1000
+        self._pipeline.expect(self._worker.config.frame_bytes_max)
+        self._counters.logins[self._login.mechanism, "again" if again else "in"] += 1
+        self._listener.forgive(self.ip)
+        _log.info(
+            "login", peer=self._peer, listener=self.peer.listener, principal=self.peer.principal,
+            mechanism=self._login.mechanism, again=again,
+        )  # fmt: skip
+        return lifetime_ms
+
+    async def _punish(self, reason: str) -> None:
+        self._failed(reason)
+        await anyio.sleep(self._listener.blame(self.ip))
+        self.stop_reading()
+
+    def _failed(self, reason: str, mechanism: str = "") -> None:
+        self._counters.logins[self._login.mechanism or "none", "failed"] += 1
+        _log.warning(
+            "login_failed", peer=self._peer, listener=self.peer.listener, user=self._login.user,
+            mechanism=mechanism or self._login.mechanism, reason=reason,
+        )  # fmt: skip
+
+
+def readable(request: Accepted) -> bytes:
+    assert isinstance(request.frame, bytes)
+    return request.frame
+
+
+def _refused(code: Code, message: str) -> dict[str, object]:
+    return {
+        "error_code": code, "error_message": message, "auth_bytes": b"", "session_lifetime_ms": 0,
+    }  # fmt: skip

@@ -1,0 +1,105 @@
+"""One listener of a server: what its connections have in common."""
+
+from collections.abc import Mapping
+
+import structlog
+
+from kproxy.config_of_listeners import ListenerConfig
+from kproxy.errors import CannotStart
+from kproxy.security.certificates import BadCertificate, PrincipalRules
+from kproxy.security.jwks import KeySet
+from kproxy.security.login import Mechanisms
+from kproxy.security.mechanisms import Users, offered
+from kproxy.security.oauth import Tokens
+from kproxy.security.tls import Tls
+
+_log = structlog.get_logger()
+
+_DELAY_S, _DELAY_S_MAX = 0.1, 2.0
+_BLAMED_MAX = 10_000
+_LOCAL = ("127.", "localhost", "::1")
+
+
+class ServedListener:
+    """A listener, its certificate, the names of who shows one, and how clients log in."""
+
+    def __init__(self, config: ListenerConfig | None = None) -> None:
+        """Raises CannotStart: a file or a rule is not sound."""
+        self.name = config.name if config else ""
+        self.config = config
+        self.tls: Tls | None = None
+        self.rules: PrincipalRules | None = None
+        self.mechanisms: Mechanisms = {}
+        self._keys: KeySet | None = None
+        self._failed: dict[str, int] = {}  # logins since the last good one, by address
+        if config is None:
+            return
+        if config.tls:
+            self.tls = Tls(config)
+        if config.client_ca is not None:
+            try:
+                self.rules = PrincipalRules(config.principal_rules)
+            except BadCertificate as error:
+                raise CannotStart(f"principal_rules of listener {self.name}: {error}") from None
+        if config.oauth_jwks is not None:
+            self._keys = KeySet(config.oauth_jwks)
+
+    def open(self, users: Users) -> None:
+        """Clients may come from now on."""
+        config = self.config
+        assert config is not None
+        tokens = None
+        if self._keys is not None:
+            assert config.oauth_issuer is not None
+            assert config.oauth_audience is not None
+            tokens = Tokens(config.oauth_issuer, config.oauth_audience, self._keys.keys)
+            tokens.unknown_key = self._keys.want
+            self._keys.start()
+        self.mechanisms = offered(config.sasl_mechanisms, users, tokens)
+
+    def blame(self, ip: str) -> float:
+        """A login has failed. Returns for how long its answer waits, in seconds."""
+        count = self._failed.pop(ip, 0) + 1
+        self._failed[ip] = count
+        if len(self._failed) > _BLAMED_MAX:
+            del self._failed[next(iter(self._failed))]
+        return min(_DELAY_S * 1.5 ** (count - 1), _DELAY_S_MAX)
+
+    def forgive(self, ip: str) -> None:
+        """A login has not failed."""
+        if self._failed:
+            self._failed.pop(ip, None)
+
+    def warn_where_open(self) -> None:
+        """One line where anyone who reaches the port is let in."""
+        config = self.config
+        assert config is not None
+        closed = config.sasl or config.client_auth == "required"
+        if not closed and not config.address[0].startswith(_LOCAL):
+            _log.warning(
+                "listener_lets_anyone_in", listener=self.name, listen=config.listen,
+                hint="whoever reaches it reads, writes and deletes all queues, unless authorizer"
+                " is acl; see Security in README",
+            )  # fmt: skip
+
+    def look_after(self, now_s: float) -> None:
+        """Read files again that have changed. `now_s`: since 1970."""
+        if self.tls is not None:
+            self.tls.reload_where_changed()
+            self.tls.tell_expiry(now_s)
+
+    def reload(self) -> None:
+        if self.tls is not None:
+            self.tls.reload()
+
+    def close(self) -> None:
+        if self._keys is not None:
+            self._keys.close()
+
+    def standing(self) -> Mapping[str, float]:
+        """When its certificate ends, in seconds since 1970; empty without one."""
+        return {} if self.tls is None else {self.name: self.tls.expires_s}
+
+
+ANY_LISTENER = ServedListener()
+"""That of a connection which belongs to none: tests'."""
