@@ -44,11 +44,18 @@ class FetchContext:
         self._event: anyio.Event | None = None
         self._watching = self._ended = False
         self._read_committed = False
+        self._generation = -1  # of the rules of who may read what
 
     def isolate(self, read_committed: bool) -> None:
         """Note what may be read; where that is another than before, all is looked at again."""
         if self._read_committed != read_committed:
             self._read_committed = read_committed
+            self.look_at_all()
+
+    def ruled(self, generation: int) -> None:
+        """Note as of which rules partitions are read; with others all is looked at again."""
+        if self._generation != generation:
+            self._generation = generation
             self.look_at_all()
 
     def look_at_all(self) -> None:

@@ -4,6 +4,7 @@ A poll ends when it has `min_bytes`, at an error, after `max_wait`, or when the 
 another request on the connection: Spark asks for offsets behind each of its Fetches.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -80,8 +81,11 @@ class Poll:
     """One Fetch request's poll of a context. `pins` keeps readable what it returns."""
 
     def __init__(
-        self, source: Source, context: FetchContext, limits: PollLimits, pace: Pace, pins: Pins
-    ) -> None:
+        self, source: Source, context: FetchContext, limits: PollLimits, pace: Pace, pins: Pins,
+        unreadable: Callable[[str | bytes], Code] | None = None,
+    ) -> None:  # fmt: skip
+        """`unreadable`: why the client may not read a topic, NONE where it may."""
+        self._unreadable = unreadable
         self._source = source
         self._context = context
         self._limits = limits
@@ -157,6 +161,8 @@ class Poll:
 
     def _read(self, followed: FetchPartition, budget: Budget) -> PartitionRead:
         code = self._locate(followed)
+        if self._unreadable is not None:
+            code = self._unreadable(followed.ident[0]) or code
         if code:
             return PartitionRead(followed, code)
         return plan_read(followed, budget)

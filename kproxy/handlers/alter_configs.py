@@ -9,6 +9,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import group_configs
+from kproxy.handlers.permitted import need_settings
 from kproxy.handlers.route_checks import check_routes
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
@@ -16,6 +17,7 @@ from kproxy.metadata.catalogue import absent
 from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, GROUP, LIST, TOPIC, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.security.acls import Op
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands import ConfigureQueue
 from kproxy.virtual.group_config_commands import ConfigureGroup
@@ -61,6 +63,7 @@ async def _altered(
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
+            need_settings(request, Op.ALTER_CONFIGS, resource)
             if _only_deletes(resource):
                 continue
             if resource.resource_type == GROUP:

@@ -12,6 +12,8 @@ from kproxy.groups.classic_members import MemberClaim
 from kproxy.groups.classic_protocol import JoinRequest
 from kproxy.groups.classic_states import join_answer, sync_answer
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.permitted import need_group
+from kproxy.security.acls import Op
 from kproxy.worker.worker import Request, Worker
 
 _MEMBER_BYTES = 600  # of an answer, about
@@ -20,16 +22,21 @@ _NO_PROTOCOL_NAME = 7
 _PROTOCOL_SAID = 5  # SyncGroup version (KIP-559)
 _SKIP_ASSIGNMENT = 9
 _BATCHED_LEAVE = 3
+_NAMELESS = (
+    Code.INVALID_SESSION_TIMEOUT, Code.GROUP_MAX_SIZE_REACHED, Code.GROUP_AUTHORIZATION_FAILED,
+)  # fmt: skip
+"""Refusals of a join that do not say which member it is."""
 
 
 async def join(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A JoinGroupResponse, when the rebalance has come so far."""
     body = request.body
     try:
+        need_group(request, Op.READ, body.group_id)
         coordinator = coordinator_of(worker, body.group_id)
         answer = await classic_protocol.join(coordinator, _join_request(request))
     except KafkaError as error:
-        kept = error.code not in (Code.INVALID_SESSION_TIMEOUT, Code.GROUP_MAX_SIZE_REACHED)
+        kept = error.code not in _NAMELESS
         answer = join_answer(error.code, body.member_id if kept else "")
     if not answer["protocol_name"] and request.version >= _NO_PROTOCOL_NAME:
         answer = {**answer, "protocol_name": None}
@@ -63,6 +70,7 @@ async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A SyncGroupResponse: this member's assignment, once the leader's is logged."""
     body, protocol = request.body, None
     try:
+        need_group(request, Op.READ, body.group_id)
         if request.version >= _PROTOCOL_SAID:
             if body.protocol_type is None or body.protocol_name is None:
                 raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
@@ -79,6 +87,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A HeartbeatResponse; REBALANCE_IN_PROGRESS asks the member to join again."""
     body = request.body
     try:
+        need_group(request, Op.READ, body.group_id)
         coordinator = coordinator_of(worker, body.group_id)
         group = await coordinator.load(body.group_id)
         code = await classic_protocol.heartbeat(coordinator, group, _claim(body))
@@ -91,6 +100,7 @@ async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A LeaveGroupResponse; members are named one by one, static ones by their instance."""
     body = request.body
     try:
+        need_group(request, Op.READ, body.group_id)
         coordinator = coordinator_of(worker, body.group_id)
     except KafkaError as error:
         return {"error_code": error.code, "members": ()}

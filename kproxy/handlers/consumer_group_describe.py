@@ -9,8 +9,11 @@ from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.consumer_group import DEFAULT_ASSIGNOR, ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.permitted import HIDDEN, group_operations, hides_any, need_group
+from kproxy.handlers.refusals import said
 from kproxy.loop.steps import EVERY, Steps, done
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
+from kproxy.security.acls import Op
 from kproxy.worker.worker import Request, Worker
 
 _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
@@ -20,7 +23,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A ConsumerGroupDescribeResponse."""
     groups = []
     for group_id in request.body.group_ids:
-        answer = await _described(worker, group_id)
+        answer = await _described(worker, request, group_id)
         groups.append(answer)
         await request.budget.step(_GROUP_BYTES)
         members = []
@@ -29,10 +32,12 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
             parts = len(member.assigned) + len(member.target)
             await request.budget.step(_MEMBER_BYTES + parts * _PART_BYTES)
         answer["members"] = members
+        if await hides_any(request, members):
+            answer |= said(Code.TOPIC_AUTHORIZATION_FAILED, HIDDEN) | {"members": ()}
     return {"groups": groups}
 
 
-async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
+async def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": Code.NONE,
         "error_message": None,
@@ -45,13 +50,15 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
         "authorized_operations": UNKNOWN_OPERATIONS,
     }
     try:
+        need_group(request, Op.DESCRIBE, group_id)
         coordinator = coordinator_of(worker, group_id)
     except KafkaError as error:
-        return answer | {"error_code": error.code}
+        return answer | {"error_code": error.code, "error_message": error.message}
     group, head = await coordinator.load(group_id), coordinator.head(group_id)
     if isinstance(group, ConsumerGroup):
         return answer | {
             "group_state": group.state,
+            "authorized_operations": group_operations(request, group_id),
             "group_epoch": group.epoch,
             "assignment_epoch": group.target_epoch,
             "assignor_name": group.choose_assignor(),
@@ -60,6 +67,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
     if group is None and head is not None and head.kind == "consumer":
         return answer | {
             "group_state": "Empty",
+            "authorized_operations": group_operations(request, group_id),
             "group_epoch": head.values["epoch"],
             "assignment_epoch": head.values["target_epoch"],
             "assignor_name": DEFAULT_ASSIGNOR,

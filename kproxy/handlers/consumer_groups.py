@@ -10,7 +10,9 @@ from kproxy.groups.consumer_group import steps_by_queue
 from kproxy.groups.heartbeat import HeartbeatRequest, check
 from kproxy.groups.heartbeat import heartbeat as beat
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.permitted import need_group, need_topics
 from kproxy.loop.steps import EVERY, Steps, done, spent
+from kproxy.security.acls import Op
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
@@ -18,6 +20,9 @@ from kproxy.worker.worker import Request, Worker
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A ConsumerGroupHeartbeatResponse; with an assignment where that has changed."""
     try:
+        body = request.body
+        need_group(request, Op.READ, body.group_id)
+        await need_topics(request, Op.DESCRIBE, body.subscribed_topic_names or ())
         asked = await _decoded(request)
         check(asked)
         result = await beat(coordinator_of(worker, asked.group_id), asked)

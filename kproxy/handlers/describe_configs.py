@@ -12,6 +12,7 @@ from typing import Any
 from kproxy.delays.standing import DelayStanding, waiting_for
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import server_settings
+from kproxy.handlers.permitted import need_settings
 from kproxy.handlers.server_settings import Told
 from kproxy.metadata import group_settings
 from kproxy.metadata.catalogue import absent
@@ -28,6 +29,7 @@ from kproxy.metadata.setting import (
 )
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.routes.standing import RouteStanding, standing_of
+from kproxy.security.acls import Op
 from kproxy.shares.standing import Standing, standing
 from kproxy.virtual.group_config_rows import decode_group_configs
 from kproxy.virtual.rows import Queue
@@ -61,6 +63,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
             "configs": (),
         }
         try:
+            need_settings(request, Op.DESCRIBE_CONFIGS, resource)
             wanted = resource.configuration_keys
             names = set(wanted) if wanted else None
             entries = _entries(worker, body, resource, names)

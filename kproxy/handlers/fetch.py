@@ -16,6 +16,7 @@ from kproxy.fetching.streamed_response import (
     Stored,
     StreamedResponse,
 )
+from kproxy.handlers.permitted import reader_of
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.protocol import responses
 from kproxy.protocol.api_keys import ApiKey
@@ -42,7 +43,11 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
             session.busy = True
         await worker.sessions.tidy(request.budget)
         await _update(context, request, by_id)
-        poll = Poll(worker, context, _limits(worker, request, full), request.budget, pins)
+        refuses = reader_of(worker, request)
+        if refuses is not None:
+            context.ruled(worker.security.generation)
+        limits = _limits(worker, request, full)
+        poll = Poll(worker, context, limits, request.budget, pins, refuses)
         found = await poll.run(request.next_request)
         session_id = session.session_id if session is not None else 0
         pieces, code = await _pieces(request, found, session_id, pins, worker.counters)

@@ -10,7 +10,9 @@ from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.classic_states import State
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.permitted import group_operations, need_group
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.virtual.group_rows import GroupRow
 from kproxy.worker.worker import Request, Worker
 
@@ -47,10 +49,14 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
         "authorized_operations": UNKNOWN_OPERATIONS,
     }
     try:
+        need_group(request, Op.DESCRIBE, group_id)
         coordinator = coordinator_of(worker, group_id)
     except KafkaError as error:
         return answer | {"error_code": error.code}
     group, head = await coordinator.load(group_id), coordinator.head(group_id)
+    allowed = {"authorized_operations": group_operations(request, group_id)}
+    if request.version < _NOT_FOUND_SAID or head is not None or group is not None:
+        answer |= allowed
     if isinstance(group, ClassicGroup):
         return answer | _members(group)
     if head is not None and _TYPES[head.kind] == "classic":
@@ -81,6 +87,7 @@ async def describe_streams(worker: Worker, request: Request) -> Mapping[str, Any
             "members": (),
         }
         try:
+            need_group(request, Op.DESCRIBE, name)
             coordinator = coordinator_of(worker, name)
             if coordinator.head(name) is None and await coordinator.load(name) is None:
                 answer["error_message"] = f"Group {name} not found."
@@ -117,12 +124,16 @@ async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
     states = {state.lower() for state in getattr(body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
     groups = []
+    permits = request.permits
+    every = permits.all or permits.sees(Op.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
     for shard in worker.routes.all():
         for listed in _listed(worker.groups.of(shard)):
             await request.budget.step()
             if states and listed["group_state"].lower() not in states:
                 continue
             if types and listed["group_type"].lower() not in types:
+                continue
+            if not every and not permits.sees(Op.DESCRIBE, Resource.GROUP, listed["group_id"]):
                 continue
             groups.append(listed)
             await request.budget.step(_LISTED_BYTES)
@@ -160,6 +171,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     results = []
     for group_id in dict.fromkeys(request.body.groups_names):
         try:
+            need_group(request, Op.DELETE, group_id)
             code = await _deleted(worker, group_id) if group_id else Code.GROUP_ID_NOT_FOUND
         except KafkaError as error:
             code = error.code

@@ -20,6 +20,7 @@ from kproxy.protocol.codecs import memory_of
 from kproxy.protocol.records import record_times
 from kproxy.protocol.responses import Listed, list_offsets_body
 from kproxy.protocol.varint import Malformed
+from kproxy.security.acls import Op
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows import Batch, Partition
 from kproxy.virtual.types import PartitionKey
@@ -54,7 +55,11 @@ async def handle(worker: Worker, request: Request) -> bytes:
         if budget.due:
             await budget.rest()
         parts = []
+        denied = not request.permits.topic(Op.DESCRIBE, topic.name)
         for part in topic.partitions:
+            if denied:
+                parts.append(Listed(part.partition_index, Code.TOPIC_AUTHORIZATION_FAILED))
+                continue
             times = asked.pop((topic.name, part.partition_index), 0)
             if times > 1:  # as Kafka: none of them holds, and it is answered once
                 parts.append(Listed(part.partition_index, Code.INVALID_REQUEST))
@@ -259,10 +264,13 @@ async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any
     for topic in request.body.topics:
         await request.budget.step(_PART_BYTES)
         parts = []
+        denied = not request.permits.topic(Op.DESCRIBE, topic.topic)
         for part in topic.partitions:
             await request.budget.step(_PART_BYTES)
             answer: dict[str, Any] = {"partition": part.partition}
             try:
+                if denied:
+                    raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
                 _, _, row = _find(worker, topic.topic, part.partition)
                 _check_epoch(part)
             except KafkaError as error:

@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.permitted import cluster_operations, forbidden, topic_operations
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import absent
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS, metadata_body, metadata_topic
+from kproxy.security.acls import Op, Resource
 from kproxy.virtual.envelope import NO_QUEUE
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
@@ -18,7 +20,6 @@ from kproxy.worker.worker import Request, Worker
 
 # Everything, as Kafka answers without an authorizer: a bit for each AclOperation that applies.
 TOPIC_OPERATIONS = 0b1101_1111_1000
-_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _BROKERS = 1
 _QUEUES_AT_ONCE = 100
 _CREATED_AT_ONCE = 1000  # behind them others' requests go in line
@@ -27,7 +28,8 @@ _CREATED_AT_ONCE = 1000  # behind them others' requests go in line
 async def handle(worker: Worker, request: Request) -> bytes:
     """A MetadataResponse body. New queues are answered only when they can be written to."""
     body, version = request.body, request.version
-    operations = TOPIC_OPERATIONS if _asked(body, "topic") else UNKNOWN_OPERATIONS
+    asked = getattr(body, "include_topic_authorized_operations", False)
+    operations = TOPIC_OPERATIONS if asked else UNKNOWN_OPERATIONS
     topics = body.topics
     if topics is None or (version == 0 and not topics):
         encoded, topic_count = await _all(worker, request, operations)
@@ -42,27 +44,31 @@ async def handle(worker: Worker, request: Request) -> bytes:
         cluster.controller_id,
         encoded,
         topic_count,
-        _CLUSTER_OPERATIONS if _asked(body, "cluster") else UNKNOWN_OPERATIONS,
+        cluster_operations(request),
     )
 
 
-def _asked(body: Any, what: str) -> bool:
-    return bool(getattr(body, f"include_{what}_authorized_operations", False))
-
-
-def _topic(worker: Worker, version: int, queue: Queue, operations: int) -> bytes:
+def _topic(worker: Worker, request: Request, queue: Queue, operations: int) -> bytes:
     leaders = worker.cluster.leaders(queue.name, queue.partitions)
-    return metadata_topic(version, Code.NONE, queue.name, queue.queue_id, leaders, operations)
+    if operations != UNKNOWN_OPERATIONS and not request.permits.all:
+        operations = topic_operations(request, queue.name)
+    return metadata_topic(
+        request.version, Code.NONE, queue.name, queue.queue_id, leaders, operations
+    )
 
 
 async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[bytes], int]:
     """Every queue, in pieces of many, and how many."""
     pieces, topic_count = [], 0
     queues, step = worker.catalogue.all(), request.budget.step
+    sees_all, sees = request.permits.all, request.permits.sees
     while some := list(islice(queues, _QUEUES_AT_ONCE)):
         piece = []
         for queue in some:
-            piece.append(_topic(worker, request.version, queue, operations))
+            if not sees_all and not sees(Op.DESCRIBE, Resource.TOPIC, queue.name):
+                await step()
+                continue
+            piece.append(_topic(worker, request, queue, operations))
             await step(len(piece[-1]))
         pieces.append(b"".join(piece))
         topic_count += len(piece)
@@ -71,15 +77,21 @@ async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[
 
 async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
     """Those that are named, each once."""
-    version, step = request.version, request.budget.step
+    version, step, permits = request.version, request.budget.step, request.permits
     asked = await request.budget.count(
         (topic.name, getattr(topic, "topic_id", None)) for topic in topics
     )
+    names = [name for name, _ in asked if name is not None]
+    denied = await forbidden(request, Op.DESCRIBE, names)
     if worker.config.auto_create and (version < 4 or request.body.allow_auto_topic_creation):
-        await _create_missing(worker, request, [name for name, _ in asked if name is not None])
+        if not permits.all:
+            missing = [n for n in names if n not in denied and worker.catalogue.find(n) is None]
+            denied |= {name for name in missing if not permits.may_create(name)}
+            names = [name for name in names if name not in denied]
+        await _create_missing(worker, request, names)
     encoded = []
     for name, topic_id in asked:
-        encoded.append(_one(worker, version, name, topic_id, operations))
+        encoded.append(_one(worker, request, name, topic_id, operations, denied))
         await step(len(encoded[-1]))
     return encoded
 
@@ -98,17 +110,23 @@ async def _create_missing(worker: Worker, request: Request, names: list[str]) ->
 
 
 def _one(
-    worker: Worker, version: int, name: str | None, topic_id: UUID | None, operations: int
-) -> bytes:
+    worker: Worker, request: Request, name: str | None, topic_id: UUID | None, operations: int,
+    denied: set[str],
+) -> bytes:  # fmt: skip
+    version = request.version
     if name is None or (topic_id is not None and any(topic_id.bytes)):
         queue_id = QueueId(topic_id.bytes if topic_id else NO_QUEUE)
         queue = worker.catalogue.find_id(queue_id)
         if queue is None:
             return metadata_topic(version, Code.UNKNOWN_TOPIC_ID, None, queue_id, ())
-        return _topic(worker, version, queue, operations)
+        if not request.permits.topic(Op.DESCRIBE, queue.name):  # Kafka says so much: see SECURITY
+            return metadata_topic(version, Code.TOPIC_AUTHORIZATION_FAILED, None, queue_id, ())
+        return _topic(worker, request, queue, operations)
+    if name in denied:
+        return metadata_topic(version, Code.TOPIC_AUTHORIZATION_FAILED, name, NO_QUEUE, ())
     queue = worker.catalogue.find(name)
     if queue is not None:
-        return _topic(worker, version, queue, operations)
+        return _topic(worker, request, queue, operations)
     return metadata_topic(version, absent(name)[0], name, NO_QUEUE, ())
 
 
@@ -144,7 +162,5 @@ async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any
             }
             for node in cluster.brokers
         ],
-        "cluster_authorized_operations": (
-            _CLUSTER_OPERATIONS if _asked(body, "cluster") else UNKNOWN_OPERATIONS
-        ),
+        "cluster_authorized_operations": cluster_operations(request),
     }

@@ -10,6 +10,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.offsets import queue_of
+from kproxy.handlers.permitted import need_group
 from kproxy.loop.pace import Row, scanned
 from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.responses import (
@@ -19,6 +20,8 @@ from kproxy.protocol.responses import (
     TopicOffsets,
     offset_fetch_body,
 )
+from kproxy.security.acls import Op, Resource
+from kproxy.security.permits import Permits
 from kproxy.virtual import rows
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
@@ -34,7 +37,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
     by_id = version >= FETCHED_OFFSET_BY_ID
     asked = body.groups if version >= _GROUPS_SINCE else (body,)
     stable: bool = getattr(body, "require_stable", False)
-    groups = [await _fetched(worker, budget, group, by_id, stable) for group in asked]
+    groups = [await _fetched(worker, request, group, by_id, stable) for group in asked]
     if version < _GROUP_FAULT_SINCE and groups[0].code:
         groups[0] = groups[0]._replace(topics=_faulty(body, Code(groups[0].code)))
     encoded = await worker.encoded(budget, offset_fetch_body, version, groups)
@@ -61,18 +64,20 @@ async def _known(worker: Worker, group: Any) -> None:
 
 
 async def _fetched(
-    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool, stable: bool
+    worker: Worker, request: Request, group: Any, by_id: bool, stable: bool
 ) -> GroupOffsets:
+    budget, permits = request.budget, request.permits
     await budget.step(_PART_BYTES)
     group_id, topics = group.group_id, list[TopicOffsets]()
     try:
+        need_group(request, Op.DESCRIBE, group_id)
         fault = await _reader_fault(worker, group)
         if not fault and group.topics is None:
-            topics = await _all_committed(worker, budget, group_id, by_id, stable)
+            topics = await _all_committed(worker, budget, group_id, by_id, stable, permits)
         elif not fault:
             if not by_id:
                 await _known(worker, group)
-            topics = await _committed(worker, budget, group, by_id, stable)
+            topics = await _committed(worker, budget, group, by_id, stable, permits)
     except KafkaError as error:  # another worker has it, now perhaps
         return GroupOffsets(group_id, error.code, [])
     return GroupOffsets(group_id, fault, topics)
@@ -94,7 +99,7 @@ async def _reader_fault(worker: Worker, asked: Any) -> Code:
 
 
 async def _committed(
-    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool, stable: bool
+    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool, stable: bool, permits: Permits
 ) -> list[TopicOffsets]:
     group_id: str = group.group_id
     answer: list[TopicOffsets] = []
@@ -102,6 +107,9 @@ async def _committed(
         await budget.step(_PART_BYTES)
         queue = queue_of(worker, topic, by_id)
         code = Code.UNKNOWN_TOPIC_ID if by_id and queue is None else Code.NONE
+        name = topic.name if not by_id else (queue.name if queue is not None else None)
+        if name is not None and not permits.topic(Op.DESCRIBE, name):
+            queue, code = None, Code.TOPIC_AUTHORIZATION_FAILED
         parts: list[FetchedOffset] = []
         for index in topic.partition_indexes:
             row, part_code = None, code
@@ -126,7 +134,7 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> F
 
 
 async def _all_committed(
-    worker: Worker, budget: ResponseBudget, group: str, by_id: bool, stable: bool
+    worker: Worker, budget: ResponseBudget, group: str, by_id: bool, stable: bool, permits: Permits
 ) -> list[TopicOffsets]:
     by_queue: dict[QueueId, list[FetchedOffset]] = {}
 
@@ -146,7 +154,9 @@ async def _all_committed(
     answer: list[TopicOffsets] = []
     for queue_id, parts in by_queue.items():
         queue = worker.catalogue.find_id(queue_id)
-        if queue is not None:  # offsets of a deleted queue are invisible until they are swept
+        if queue is None:
+            continue  # offsets of a deleted queue are invisible until they are swept
+        if permits.all or permits.sees(Op.DESCRIBE, Resource.TOPIC, queue.name):
             answer.append((bytes(queue_id) if by_id else queue.name, parts))
         if budget.due:
             await budget.rest()

@@ -10,10 +10,14 @@ from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.permitted import need_group
+from kproxy.handlers.refusals import TEXTS
 from kproxy.loop.pace import slices
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.codec import ZERO_UUID
+from kproxy.security.acls import Op
+from kproxy.security.permits import Permits
 from kproxy.shard.appends import append
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, OffsetCommit
 from kproxy.virtual.rows import Queue
@@ -39,9 +43,24 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
     found = []
     for key in keys:
         kind = getattr(body, "key_type", _GROUP)
-        found.append(_coordinator(cluster, key, kind, request.version))
+        code = _unfindable(request.permits, kind, key)
+        if code:
+            found.append(_no_coordinator(key, code, TEXTS[code]))
+        else:
+            found.append(_coordinator(cluster, key, kind, request.version))
         await request.budget.step(_PART_BYTES)
     return {"coordinators": found} | (found[0] if request.version < 4 else {})
+
+
+def _unfindable(permits: Permits, kind: int, key: str) -> Code:
+    """Why the client is not told who a coordinator is."""
+    if kind == _GROUP and not permits.group(Op.DESCRIBE, key):
+        return Code.GROUP_AUTHORIZATION_FAILED
+    if kind == _TRANSACTION and not permits.transaction(Op.DESCRIBE, key):
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if kind == _SHARE and not permits.cluster(Op.CLUSTER_ACTION):
+        return Code.CLUSTER_AUTHORIZATION_FAILED
+    return Code.NONE
 
 
 def _coordinator(cluster: Cluster, key: str, key_type: int, version: int) -> dict[str, Any]:
@@ -95,7 +114,10 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
     worker.counters.busy_groups.add(body.group_id, 1)
-    group_fault = await _group_fault(worker, request)
+    if request.permits.group(Op.READ, body.group_id):
+        group_fault = await _group_fault(worker, request)
+    else:
+        group_fault = Code.GROUP_AUTHORIZATION_FAILED
     if not group_fault and not by_id:
         try:
             await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
@@ -108,13 +130,16 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
         await request.budget.step(_PART_BYTES)
         queue = queue_of(worker, topic, by_id)
         deny = queue is not None and settings_of(queue.configs).rewind_denied
+        name = topic.name if not by_id else (queue.name if queue is not None else None)
+        barred = name is not None and not group_fault and not request.permits.topic(Op.READ, name)
+        fault = Code.TOPIC_AUTHORIZATION_FAILED if barred else group_fault
         parts = []
         for part in topic.partitions:
             index, metadata = part.partition_index, part.committed_metadata or ""
-            answer: dict[str, Any] = {"partition_index": index, "error_code": group_fault}
+            answer: dict[str, Any] = {"partition_index": index, "error_code": fault}
             parts.append(answer)
             await request.budget.step(_PART_BYTES)
-            if group_fault:
+            if fault:
                 continue
             if queue is None or not 0 <= index < queue.partitions:
                 answer["error_code"] = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -210,6 +235,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An OffsetDeleteResponse (KIP-496)."""
     body = request.body
     try:
+        need_group(request, Op.DELETE, body.group_id)
         coordinator = coordinator_of(worker, body.group_id, named=False)
         try:
             await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
@@ -230,11 +256,14 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     for topic in body.topics:
         await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.name)
+        readable = request.permits.topic(Op.READ, topic.name)
         parts = []
         for part in topic.partitions:
             index = part.partition_index
             code = Code.NONE
-            if queue is None or not 0 <= index < queue.partitions:
+            if not readable:
+                code = Code.TOPIC_AUTHORIZATION_FAILED
+            elif queue is None or not 0 <= index < queue.partitions:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION
             elif topic.name in used:
                 code = Code.GROUP_SUBSCRIBED_TO_TOPIC

@@ -8,8 +8,10 @@ from itertools import islice
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.permitted import denied
 from kproxy.memory_budget import ResponseBudget
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from kproxy.security.acls import Op
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.producer_rows import ProducerState
@@ -101,10 +103,13 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
     for topic in request.body.topics:
         await request.budget.step(_PART_BYTES)
         parts = []
+        readable = request.permits.topic(Op.READ, topic.name)
         for index in topic.partition_indexes:
             part: dict[str, Any] = {"partition_index": index, "error_message": None}
             part["active_producers"] = ()
             try:
+                if not readable:
+                    raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
                 part |= _producers(worker, topic.name, index)
             except KafkaError as error:
                 part |= {"error_code": error.code, "error_message": error.message}

@@ -17,6 +17,7 @@ from kproxy.delays.splitting import Split
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import delaying, enlisting
 from kproxy.handlers.inspection import Inspected, inspect, is_split_at_once, split_at_once
+from kproxy.handlers.produce_guard import Guard
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
     HEADER_BYTES,
@@ -32,6 +33,7 @@ from kproxy.protocol.batch import (
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.varint import Malformed
+from kproxy.security.permits import EVERYTHING, Permits
 from kproxy.shard.appends import TICKET_MAX, Appends
 from kproxy.shard.shard import Shard
 from kproxy.virtual import producers, transaction_rows
@@ -82,6 +84,7 @@ class ProduceCall:
         request: ProduceRequest,
         inspected: Inspected | None = None,
         refusals: Refusals | None = None,
+        permits: Permits = EVERYTHING,
     ) -> None:
         """`inspected`: what was found inside of batches, None where nobody has looked yet.
 
@@ -101,6 +104,7 @@ class ProduceCall:
         self._throttle_ms = 0
         self._transactional_id = request.transactional_id
         self._transactional: set[int] = set()  # which of those that wait are transactional
+        self._guard = None if permits.all else Guard(worker, permits, request)
 
     def send(self) -> None:
         """Put what was taken in line."""
@@ -113,6 +117,9 @@ class ProduceCall:
             self._topics.append((name, []))
         answers = self._topics[-1][1]
         some = partitions[start : start + BATCHES_AT_ONCE]
+        if self._guard is not None and (code := self._guard.fault(name)):
+            answers += [Produced(index, code) for index, _ in some]
+            return
         if self._acks not in (-1, 0, 1):
             answers += [Produced(index, Code.INVALID_REQUIRED_ACKS) for index, _ in some]
             return
@@ -136,6 +143,8 @@ class ProduceCall:
         queue = catalogue.find(name)
         if queue is not None or not self._worker.config.auto_create:
             return queue, Code.UNKNOWN_TOPIC_OR_PARTITION
+        if self._guard is not None and not self._guard.may_create(name):
+            return None, Code.UNKNOWN_TOPIC_OR_PARTITION
         try:
             return catalogue.create(name)[0], Code.NONE
         except KafkaError as error:
@@ -324,12 +333,14 @@ def _refused(index: int, error: BadBatch) -> Produced:
     return Produced(index, error.code, message=str(error), blamed=error.blamed)
 
 
-def append(worker: Worker, version: int, request: ProduceRequest) -> ProduceCall | None:
+def append(
+    worker: Worker, version: int, request: ProduceRequest, permits: Permits = EVERYTHING
+) -> ProduceCall | None:
     """Append what a short Produce carries, all of it in this turn of the loop.
 
     None: nothing was appended, as somebody is to look into it first (`handle`).
     """
-    call = ProduceCall(worker, version, request)
+    call = ProduceCall(worker, version, request, permits=permits)
     try:
         for topic in request.topics:
             call.take(topic)
@@ -346,9 +357,11 @@ async def handle(worker: Worker, request: Request) -> bytes:
     each named very often, is short.
     """
     budget, body = request.budget, request.body
+    permits = request.permits
+    guard = None if permits.all else Guard(worker, permits, body)
     inspected = await inspect(worker, request, body)
-    refusals = await _take_part(worker, request, body)
-    call = ProduceCall(worker, request.version, body, inspected, refusals)
+    refusals = await _take_part(worker, request, body, guard)
+    call = ProduceCall(worker, request.version, body, inspected, refusals, permits)
     taken = 0
     for topic in body.topics:
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):
@@ -370,7 +383,9 @@ async def handle(worker: Worker, request: Request) -> bytes:
         raise Malformed(f"{error.code.name}: {error}") from error
 
 
-async def _take_part(worker: Worker, request: Request, body: ProduceRequest) -> Refusals:
+async def _take_part(
+    worker: Worker, request: Request, body: ProduceRequest, guard: Guard | None
+) -> Refusals:
     """Have partitions take part in the transactions of their batches; those that cannot."""
     refusals: Refusals = {}
     name = body.transactional_id
@@ -379,7 +394,9 @@ async def _take_part(worker: Worker, request: Request, body: ProduceRequest) -> 
     enlists = request.version >= enlisting.ENLISTS_FROM
     wanted: dict[tuple[int, int], list[Participant]] = {}
     for topic, partitions in body.topics:
-        queue = _queue_of(worker, topic)
+        if guard is not None and guard.fault(topic):
+            continue
+        queue = _queue_of(worker, topic, guard)
         for index, records in partitions if queue is not None else ():
             assert queue is not None
             await request.budget.step()
@@ -394,11 +411,13 @@ async def _take_part(worker: Worker, request: Request, body: ProduceRequest) -> 
     return refusals
 
 
-def _queue_of(worker: Worker, topic: str | bytes) -> Queue | None:
+def _queue_of(worker: Worker, topic: str | bytes, guard: Guard | None) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
     queue = worker.catalogue.find(topic)
     if queue is None and worker.config.auto_create:
+        if guard is not None and not guard.may_create(topic):
+            return None
         with suppress(KafkaError):
             return worker.catalogue.create(topic)[0]
     return queue

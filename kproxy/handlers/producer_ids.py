@@ -9,6 +9,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import transactions
+from kproxy.security.acls import Op
 from kproxy.shard.appends import append
 from kproxy.virtual.commands import AllocateProducerId
 from kproxy.worker.worker import Request, Worker
@@ -16,9 +17,15 @@ from kproxy.worker.worker import Request, Worker
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An InitProducerIdResponse; the allocation is durable, so no id is ever given twice."""
-    if request.body.transactional_id is not None:
-        return await transactions.init(worker, request)
     refused = {"error_code": Code.NONE, "producer_id": -1, "producer_epoch": -1}
+    name, permits = request.body.transactional_id, request.permits
+    if name is not None:
+        if not permits.transaction(Op.WRITE, name):
+            return refused | {"error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+        return await transactions.init(worker, request)
+    if not permits.all and not permits.any_topic(Op.WRITE):
+        if not permits.cluster(Op.IDEMPOTENT_WRITE):
+            return refused | {"error_code": Code.CLUSTER_AUTHORIZATION_FAILED}
     try:
         shard = worker.any_shard()
     except KafkaError as error:

@@ -1,9 +1,9 @@
-"""ACLs (29 to 31), delegation tokens (38 to 41), quotas (48) and SCRAM users (50).
+"""Delegation tokens (38 to 41), quotas (48) and SCRAM users (50).
 
-kproxy has none of them. It answers as a Kafka without an authorizer does on a plaintext listener.
+kproxy has none of them. It answers as a Kafka does on a plaintext listener.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,40 +11,10 @@ from kproxy.errors import Code
 from kproxy.worker.worker import Request, Worker
 
 _PART_BYTES = 600  # about what one takes until it is encoded
-_NO_AUTHORIZER = {
-    "error_code": Code.SECURITY_DISABLED,
-    "error_message": "No Authorizer is configured.",
-}
 _NO_TIME = datetime.fromtimestamp(0, UTC)
 _NOBODY = {
     f"{role}principal_{part}": "" for role in ("", "token_requester_") for part in ("type", "name")
 }
-
-
-async def describe_acls(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeAclsResponse."""
-    return _NO_AUTHORIZER | {"resources": ()}
-
-
-async def create_acls(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A CreateAclsResponse."""
-    return {"results": await _each(request, request.body.creations, _NO_AUTHORIZER)}
-
-
-async def delete_acls(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DeleteAclsResponse."""
-    refused = _NO_AUTHORIZER | {"matching_acls": ()}
-    return {"filter_results": await _each(request, request.body.filters, refused)}
-
-
-async def _each(
-    request: Request, asked: Iterable[Any], answer: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    answers = []
-    for _ in asked:
-        answers.append(answer)
-        await request.budget.step(_PART_BYTES)
-    return answers
 
 
 async def create_token(worker: Worker, request: Request) -> Mapping[str, Any]:

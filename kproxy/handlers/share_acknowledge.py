@@ -1,8 +1,10 @@
 """ShareAcknowledge (79), versions 1 and 2: what members say of records (KIP-932, KIP-1222)."""
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.permitted import need_group, reader_of
 from kproxy.handlers.share_answers import Leaders, check_member, said_of, topic_id_of
 from kproxy.protocol import share_responses as encoded
+from kproxy.security.acls import Op
 from kproxy.shares.acknowledging import Acknowledged, Acknowledging, Said
 from kproxy.shares.sessions import FINAL_EPOCH, FIRST_EPOCH, Ident
 from kproxy.worker.worker import Request, Worker
@@ -12,6 +14,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
     """An encoded ShareAcknowledgeResponse."""
     body, shares = request.body, worker.shares
     try:
+        need_group(request, Op.READ, body.group_id)
         group, member = check_member(request)
         if body.share_session_epoch == FIRST_EPOCH:
             raise KafkaError(Code.INVALID_SHARE_SESSION_EPOCH)
@@ -32,7 +35,10 @@ async def handle(worker: Worker, request: Request) -> bytes:
                 await request.budget.rest()
     renews = bool(getattr(body, "is_renew_ack", False))
     settings = shares.settings(group)
-    acknowledging = Acknowledging(shares, worker.partition, session, settings, renews=renews)
+    acknowledging = Acknowledging(
+        shares, worker.partition, session, settings, renews=renews,
+        unreadable=reader_of(worker, request),
+    )  # fmt: skip
     try:
         await acknowledging.take(said, request.budget)
         results = await acknowledging.done()

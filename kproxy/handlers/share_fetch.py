@@ -10,11 +10,13 @@ import anyio
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import Pins, Stored, StreamedResponse
 from kproxy.handlers.list_offsets import offset_by_time
+from kproxy.handlers.permitted import need_group, reader_of
 from kproxy.handlers.share_answers import Leaders, check_member, said_of, topic_id_of
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol import share_responses as encoded
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import response_prefix
+from kproxy.security.acls import Op
 from kproxy.shard.appends import append
 from kproxy.shares.acknowledging import DONE, Acknowledged, Acknowledging, Said
 from kproxy.shares.poll import Found, ShareLimits, SharePoll
@@ -28,6 +30,7 @@ _BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
 async def handle(worker: Worker, request: Request) -> StreamedResponse:
     """A whole response frame."""
     try:
+        need_group(request, Op.READ, request.body.group_id)
         session, said = await _session(worker, request)
     except KafkaError as error:
         if error.code == Code.SHARE_SESSION_LIMIT_REACHED:
@@ -39,7 +42,12 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
     body = request.body
     renews = bool(getattr(body, "is_renew_ack", False))
     settings = worker.shares.settings(session.group)
-    acknowledging = Acknowledging(worker.shares, worker.partition, session, settings, renews=renews)
+    refuses = reader_of(worker, request)
+    if refuses is not None:
+        session.ruled(worker.security.generation)
+    acknowledging = Acknowledging(
+        worker.shares, worker.partition, session, settings, renews=renews, unreadable=refuses
+    )
     pins = Pins()
     try:
         if said:
@@ -70,8 +78,9 @@ async def _found(
 
     def poll() -> SharePoll:
         return SharePoll(
-            worker, worker.shares, worker.share_sessions, session, limits, request.budget, pins
-        )
+            worker, worker.shares, worker.share_sessions, session, limits, request.budget, pins,
+            reader_of(worker, request),
+        )  # fmt: skip
 
     first = poll()
     found = await first.run(request.next_request)

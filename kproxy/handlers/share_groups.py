@@ -13,9 +13,12 @@ from kproxy.groups.simple_assignor import SIMPLE
 from kproxy.handlers.consumer_group_describe import named
 from kproxy.handlers.consumer_groups import topic_partitions
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.permitted import HIDDEN, group_operations, hides_any, need_group, need_topics
+from kproxy.handlers.refusals import said
 from kproxy.loop.steps import Steps, done
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
+from kproxy.security.acls import Op
 from kproxy.worker.worker import Request, Worker
 
 _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
@@ -41,6 +44,8 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     )
     try:
         check_level(worker)
+        need_group(request, Op.READ, body.group_id)
+        await need_topics(request, Op.DESCRIBE, body.subscribed_topic_names or ())
         check(asked)
         result = await beat(coordinator_of(worker, asked.group_id), asked)
     except KafkaError as error:
@@ -75,7 +80,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A ShareGroupDescribeResponse."""
     groups = []
     for group_id in request.body.group_ids:
-        answer = await _described(worker, group_id)
+        answer = await _described(worker, request, group_id)
         groups.append(answer)
         await request.budget.step(_GROUP_BYTES)
         members = []
@@ -83,10 +88,12 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
             members.append(await done(_described_member(worker, member)))
             await request.budget.step(_MEMBER_BYTES + len(member.assigned) * _PART_BYTES)
         answer["members"] = members
+        if await hides_any(request, members):
+            answer |= said(Code.TOPIC_AUTHORIZATION_FAILED, HIDDEN) | {"members": ()}
     return {"groups": groups}
 
 
-async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
+async def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": Code.NONE,
         "error_message": None,
@@ -99,6 +106,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
         "authorized_operations": UNKNOWN_OPERATIONS,
     }
     try:
+        need_group(request, Op.DESCRIBE, group_id)
         check_level(worker)
         coordinator = coordinator_of(worker, group_id)
     except KafkaError as error:
@@ -107,6 +115,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
     if isinstance(group, ShareGroup):
         return answer | {
             "group_state": group.state,
+            "authorized_operations": group_operations(request, group_id),
             "group_epoch": group.epoch,
             "assignment_epoch": group.target_epoch,
             "assignor_name": SIMPLE,
@@ -115,6 +124,7 @@ async def _described(worker: Worker, group_id: str) -> dict[str, Any]:
     if group is None and head is not None and head.kind == "share":
         return answer | {
             "group_state": "Empty",
+            "authorized_operations": group_operations(request, group_id),
             "group_epoch": head.values["epoch"],
             "assignment_epoch": head.values["target_epoch"],
             "assignor_name": SIMPLE,

@@ -3,7 +3,7 @@
 The rules are in `groups.share_offsets`. Where share partitions stand their queues' shards say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -11,9 +11,12 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups import share_offsets
 from kproxy.groups.share_offsets import NewStart
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.permitted import forbidden, need_group
+from kproxy.handlers.refusals import said
 from kproxy.handlers.share_groups import check_level
 from kproxy.loop.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
+from kproxy.security.acls import Op, Resource
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import Queue
@@ -44,6 +47,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
         }  # fmt: skip
         try:
             check_level(worker)
+            need_group(request, Op.DESCRIBE, asked.group_id)
             if not asked.group_id:
                 raise KafkaError(Code.UNKNOWN_SERVER_ERROR, _UNKNOWN_ERROR)
             coordinator_of(worker, asked.group_id)
@@ -65,6 +69,11 @@ async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str
     topics = []
     for name, indices in named:
         queue = worker.catalogue.find(name)
+        if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
+            if asked.topics is not None:
+                topics.append(_undescribable(name, indices))
+            await request.budget.step(_PART_BYTES)
+            continue
         parts: list[dict[str, Any]] = []
         for index in indices:
             part: dict[str, Any] = {
@@ -82,6 +91,21 @@ async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str
         await request.budget.step(_PART_BYTES)
     await look(worker, asked.group_id, slots)
     return topics
+
+
+def _unalterable(name: str, indices: Iterable[int]) -> dict[str, Any]:
+    fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
+    parts = [{"partition_index": index, **fault} for index in indices]
+    return {"topic_name": name, "topic_id": ZERO_UUID, "partitions": parts}
+
+
+def _undescribable(name: str, indices: Iterable[int]) -> dict[str, Any]:
+    fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
+    parts = [
+        {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1, **fault}
+        for index in indices
+    ]
+    return {"topic_name": name, "topic_id": ZERO_UUID, "partitions": parts}
 
 
 def _id_of(queue: Queue | None) -> UUID:
@@ -130,12 +154,18 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
     topics = []
     try:
         check_level(worker)
+        need_group(request, Op.READ, body.group_id)
         if not body.group_id:
             raise KafkaError(Code.INVALID_GROUP_ID, _INVALID_GROUP)
         coordinator = coordinator_of(worker, body.group_id)
         await worker.routes.wait_for_catalogue(topic.topic_name for topic in body.topics)
         for topic in body.topics:
             queue = worker.catalogue.find(topic.topic_name)
+            if not request.permits.topic(Op.READ, topic.topic_name):
+                indices = [asked.partition_index for asked in topic.partitions]
+                topics.append(_unalterable(topic.topic_name, indices))
+                await request.budget.step(_PART_BYTES)
+                continue
             parts = []
             for asked in topic.partitions:
                 index = asked.partition_index
@@ -162,12 +192,16 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     topics = []
     try:
         check_level(worker)
+        need_group(request, Op.DELETE, body.group_id)
+        barred = await forbidden(request, Op.READ, (one.topic_name for one in body.topics))
         if not body.group_id:
             raise KafkaError(Code.INVALID_GROUP_ID, _INVALID_GROUP)
         coordinator = coordinator_of(worker, body.group_id)
         await worker.routes.wait_for_catalogue(topic.topic_name for topic in body.topics)
         named = []
         for topic in body.topics:
+            if topic.topic_name in barred:
+                continue
             named.append((topic.topic_name, worker.catalogue.find(topic.topic_name)))
             if request.budget.due:
                 await request.budget.rest()
@@ -175,6 +209,9 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         dropped = await share_offsets.forget(coordinator, body.group_id, queues)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "responses": ()}
+    for name in sorted(barred):
+        fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
+        topics.append({"topic_name": name, "topic_id": ZERO_UUID, **fault})
     for name, queue in named:
         answer = {"topic_name": name, "topic_id": _id_of(queue), "error_code": Code.NONE,
                   "error_message": None}  # fmt: skip

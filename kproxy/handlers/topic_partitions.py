@@ -6,9 +6,11 @@ from heapq import merge
 
 from kproxy.errors import Code
 from kproxy.handlers.metadata import TOPIC_OPERATIONS
+from kproxy.handlers.permitted import topic_operations
 from kproxy.loop.pace import slices
 from kproxy.metadata.catalogue import absent
 from kproxy.protocol.responses import described_body, described_topic
+from kproxy.security.acls import Op, Resource
 from kproxy.virtual.envelope import NO_QUEUE
 from kproxy.virtual.rows import Queue
 from kproxy.worker.worker import Request, Worker
@@ -34,19 +36,28 @@ async def handle(worker: Worker, request: Request) -> bytes:
     for some in slices(named, _SORTED_AT_ONCE):
         runs.append(sorted(some))
         await request.budget.step()
+    permits, operations = request.permits, TOPIC_OPERATIONS
     for name, queue in _asked(worker, runs, first_name):
+        if not permits.all:
+            if not permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
+                if runs:
+                    code = Code.TOPIC_AUTHORIZATION_FAILED
+                    topics.append(described_topic(code, name, NO_QUEUE, ()))
+                await request.budget.step(len(topics[-1]) if runs else 0)
+                continue
+            operations = topic_operations(request, name)
         start = first_index if name == first_name else 0
         if left == 0:
             return described_body(topics, (name, start))
         if queue is None:
             code = absent(name)[0]
-            topics.append(described_topic(code, name, NO_QUEUE, (), 0, TOPIC_OPERATIONS))
+            topics.append(described_topic(code, name, NO_QUEUE, (), 0, operations))
             await request.budget.step(len(topics[-1]))
             continue
         end = min(queue.partitions, start + left)
         leaders = worker.cluster.leaders(name, queue.partitions)[start:end]
         queue_id = queue.queue_id
-        topics.append(described_topic(Code.NONE, name, queue_id, leaders, start, TOPIC_OPERATIONS))
+        topics.append(described_topic(Code.NONE, name, queue_id, leaders, start, operations))
         left -= len(leaders)
         await request.budget.step(len(topics[-1]))
         if end < queue.partitions:

@@ -3,17 +3,20 @@
 Rules, codes and messages follow Kafka's `ReplicationControlManager` and `ReplicaManager`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.permitted import denied, forbidden
+from kproxy.handlers.refusals import TEXTS
 from kproxy.handlers.route_checks import check_routes
 from kproxy.loop.pace import slices
 from kproxy.metadata import queue_settings
 from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.protocol.codec import ZERO_UUID
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.shard.appends import append_all, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import DeleteQueue, GrowQueue, Trim
@@ -37,6 +40,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A CreateTopicsResponse; a queue answered without error can be used at once."""
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
+    barred = await _uncreatable(request, named)
     too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
@@ -44,11 +48,13 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         await step(_TOPIC_BYTES)
         try:
             _refuse_repeated(topic.name, named)
+            if topic.name in barred:
+                raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
             if too_many:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
             partitions, kept = _checked(worker, topic)
             if body.validate_only:
-                answers[topic.name] = _created(worker, topic.name, None, partitions, kept)
+                answers[topic.name] = _created(worker, request, topic.name, None, partitions, kept)
             else:
                 waiting[topic.name] = worker.catalogue.create(topic.name, partitions, kept)
         except KafkaError as error:
@@ -58,11 +64,20 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
             outcome = (await ticket.wait())[0]
             if outcome.code or (made := outcome.queue) is None or made.queue_id != queue.queue_id:
                 raise KafkaError(outcome.code, _exists(name))
-            answers[name] = _created(worker, name, made.queue_id, made.partitions, made.configs)
+            answers[name] = _created(
+                worker, request, name, made.queue_id, made.partitions, made.configs
+            )
         except KafkaError as error:
             answers[name] = _not_created(name, error)
         await step(_CREATED_BYTES)
     return {"topics": [answers[name] for name in named]}
+
+
+async def _uncreatable(request: Request, names: Iterable[str]) -> set[str]:
+    """Those that the client may not make."""
+    if request.permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+        return set()
+    return await forbidden(request, Op.CREATE, names)
 
 
 def _refuse_repeated(name: str, named: dict[str, int]) -> None:
@@ -134,8 +149,20 @@ def _assigned(topic: Any, nodes: set[int]) -> int:
 
 
 def _created(
-    worker: Worker, name: str, queue_id: QueueId | None, partitions: int, kept: dict[str, str]
-) -> dict[str, Any]:
+    worker: Worker, request: Request, name: str, queue_id: QueueId | None, partitions: int,
+    kept: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
+    if not request.permits.sees(Op.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+        return {
+            "name": name,
+            "topic_id": ZERO_UUID if queue_id is None else UUID(bytes=bytes(queue_id)),
+            "error_code": Code.NONE,
+            "error_message": None,
+            "topic_config_error_code": Code.TOPIC_AUTHORIZATION_FAILED,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": (),
+        }
     return {
         "name": name,
         "topic_id": ZERO_UUID if queue_id is None else UUID(bytes=bytes(queue_id)),
@@ -184,6 +211,13 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         await step(_TOPIC_BYTES)
         queue, code = _wanted(worker, name, topic_id)
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id}
+        if times == 1 and code != Code.INVALID_REQUEST:
+            asked = name if queue is None else queue.name
+            if asked is not None and not _may_delete(request, asked):
+                queue, code = None, Code.TOPIC_AUTHORIZATION_FAILED
+                answer["error_message"] = TEXTS[code]
+                if name is None and request.permits.sees(Op.DESCRIBE, Resource.TOPIC, asked):
+                    answer["name"] = asked
         if times > 1:
             queue, code = None, Code.INVALID_REQUEST
             what = "id" if name is None else "name"
@@ -205,6 +239,17 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             answer["error_code"] = outcome.code_by_name
             answer["error_message"] = outcome.message
     return {"responses": answers}
+
+
+def _may_delete(request: Request, name: str) -> bool:
+    """Whether the client may delete a queue, be it there or not: who may not does not learn that.
+
+    Who may delete on the cluster may delete any.
+    """
+    permits = request.permits
+    if permits.sees(Op.DELETE, Resource.CLUSTER, CLUSTER_NAME):
+        return True
+    return permits.topic(Op.DESCRIBE, name) and permits.topic(Op.DELETE, name)
 
 
 def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:
@@ -238,6 +283,8 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
         results.append(result)
         try:
             _refuse_repeated(topic.name, named)
+            if not request.permits.topic(Op.ALTER, topic.name):
+                raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
             queue = _growable(worker, topic)
             added += topic.count - queue.partitions
             if added > _PARTITIONS_AT_ONCE:
@@ -299,10 +346,13 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
     for name, offsets in wanted.items():
         await step()
         parts = []
+        deletable = request.permits.topic(Op.DELETE, name)
         for index, offset in offsets.items():
             result: dict[str, Any] = {"partition_index": index, "low_watermark": -1}
             parts.append(result)
             try:
+                if not deletable:
+                    raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
                 trims.append((result, *_trim(worker, name, index, offset)))
             except KafkaError as error:
                 result["error_code"] = error.code

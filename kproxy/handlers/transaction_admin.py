@@ -13,9 +13,11 @@ from anyio import move_on_after
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.regex import compiled
+from kproxy.handlers.permitted import need_transaction
 from kproxy.handlers.transactions import coordinator_of
 from kproxy.loop.pace import scanned
 from kproxy.protocol.batch import control_batch
+from kproxy.security.acls import Op, Resource
 from kproxy.shard.appends import append, outcomes_of
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.row_kinds import RowKind
@@ -54,6 +56,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
             "topics": (),
         }
         try:
+            need_transaction(request, Op.DESCRIBE, name)
             coordinator = coordinator_of(worker, name)
         except KafkaError as error:
             missing = error.code == Code.INVALID_PRODUCER_ID_MAPPING
@@ -89,7 +92,7 @@ async def _topics(
         async for some in lots:
             for key, _ in some:
                 name, index = _named(worker, transaction_rows.participant_of(key))
-                if name is not None:
+                if name is not None and request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
                     topics.setdefault(name, {})[index] = None
             await request.budget.step(len(some) * 40)
     return [{"topic": name, "partitions": list(some)} for name, some in topics.items()]
@@ -128,6 +131,8 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
             if age_ms >= 0 and now_ms - row.start_ms <= age_ms:  # one that never began is old
                 continue
             if regex is not None and not regex.fullmatch(name):
+                continue
+            if not request.permits.sees(Op.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
                 continue
             one = {
                 "transactional_id": name,

@@ -13,6 +13,7 @@ from kproxy.handlers import enlisting
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.loop.pace import slices
 from kproxy.metadata.queue_settings import settings_of
+from kproxy.security.acls import Op
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
 from kproxy.virtual import transaction_rows
@@ -38,18 +39,22 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     topics: list[_Answer] = []
     wanted: list[tuple[_Answer, OffsetCommit]] = []
-    fault, shard = await _group_fault(worker, request)
+    fault, shard = _forbidden(request), None
+    if not fault:
+        fault, shard = await _group_fault(worker, request)
     for topic in body.topics:
         await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.name)
         deny = queue is not None and settings_of(queue.configs).rewind_denied
+        barred = not fault and not request.permits.topic(Op.READ, topic.name)
+        said = Code.TOPIC_AUTHORIZATION_FAILED if barred else fault
         parts: list[_Answer] = []
         for part in topic.partitions:
             await request.budget.step(_PART_BYTES)
             index, metadata = part.partition_index, part.committed_metadata or ""
-            answer: _Answer = {"partition_index": index, "error_code": fault}
+            answer: _Answer = {"partition_index": index, "error_code": said}
             parts.append(answer)
-            if fault:
+            if said:
                 continue
             if queue is None or not 0 <= index < queue.partitions:
                 answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -65,6 +70,15 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
     if wanted and shard is not None:
         await _append(worker, request, shard, wanted)
     return {"topics": topics}
+
+
+def _forbidden(request: Request) -> Code:
+    """What the client lacks for all of it."""
+    if not request.permits.transaction(Op.WRITE, request.body.transactional_id):
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not request.permits.group(Op.READ, request.body.group_id):
+        return Code.GROUP_AUTHORIZATION_FAILED
+    return Code.NONE
 
 
 async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | None]:

@@ -14,10 +14,12 @@ from typing import Any
 from anyio import move_on_after
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.permitted import need_transaction
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import slices
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.varint import Malformed
+from kproxy.security.acls import Op
 from kproxy.shard.appends import append, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.transactions.coordinator import TransactionCoordinator
@@ -120,8 +122,14 @@ async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
     if version >= _BATCHED:
         return {"error_code": Code.CLUSTER_AUTHORIZATION_FAILED, "results_by_transaction": ()}
     topics = body.v3_and_below_topics
-    found, unknown = await _participants(worker, request, topics)
-    if unknown:
+    found: list[Participant] = []
+    unknown: dict[tuple[str, int], Code] = {}
+    usable = request.permits.transaction(Op.WRITE, body.v3_and_below_transactional_id)
+    if usable:
+        found, unknown = await _participants(worker, request, topics)
+    if not usable:
+        every = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif unknown:
         every = Code.OPERATION_NOT_ATTEMPTED
     else:
         every = await _take_part(
@@ -150,8 +158,11 @@ async def _participants(
     await worker.routes.wait_for_catalogue(topic.name for topic in topics)
     for topic in topics:
         queue = worker.catalogue.find(topic.name)
+        writable = request.permits.topic(Op.WRITE, topic.name)
         for index in topic.partitions:
-            if queue is None or not 0 <= index < queue.partitions:
+            if not writable:
+                unknown[topic.name, index] = Code.TOPIC_AUTHORIZATION_FAILED
+            elif queue is None or not 0 <= index < queue.partitions:
                 internal = topic.name in _INTERNAL
                 unknown[topic.name, index] = (
                     Code.TOPIC_AUTHORIZATION_FAILED if internal else Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -168,6 +179,10 @@ async def _participants(
 async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AddOffsetsToTxnResponse: a group takes part."""
     body = request.body
+    if not request.permits.transaction(Op.WRITE, body.transactional_id):
+        return {"error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    if not request.permits.group(Op.READ, body.group_id):
+        return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
     if group_is_too_long(body.group_id):
         return {"error_code": Code.INVALID_GROUP_ID}
     group = Participant(shard_of(body.group_id, worker.routes.shards), group=body.group_id)
@@ -271,6 +286,7 @@ async def end(worker: Worker, request: Request) -> Mapping[str, Any]:
     version = 2 if request.version >= _EPOCH_BUMPED else 1
     name = body.transactional_id
     try:
+        need_transaction(request, Op.WRITE, name)
         coordinator = coordinator_of(worker, name)
     except KafkaError as error:
         return refused | {"error_code": error.code}

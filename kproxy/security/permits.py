@@ -4,7 +4,11 @@ A super user may do anything. Else a rule that denies wins over any that allows.
 anything it is refused, but for `allow_everyone_if_no_acl_found` where no rule names the resource.
 """
 
+from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
+
+import structlog
 
 from kproxy.security.acls import (
     ALLOWS,
@@ -21,6 +25,8 @@ from kproxy.security.peer import NOBODY, Peer
 
 _CACHED_MAX = 1000
 _PEERS_MAX = 256
+_LOGGED_A_SECOND = 20
+_log = structlog.get_logger()
 
 
 class Rules(Protocol):
@@ -35,12 +41,14 @@ class Rules(Protocol):
 class Permits:
     """What one client may do. `all`: whatever it likes."""
 
-    __slots__ = ("_about", "_generation", "_known", "_lenient", "_rules", "all", "peer")
+    __slots__ = ("_about", "_generation", "_known", "_lenient", "_log", "_rules", "all", "peer")
 
     def __init__(
-        self, peer: Peer, rules: Rules, *, everything: bool = False, lenient: bool = False
-    ) -> None:
+        self, peer: Peer, rules: Rules, *, everything: bool = False, lenient: bool = False,
+        log: "RefusalLog | None" = None,
+    ) -> None:  # fmt: skip
         """`lenient`: what no rule names is everybody's."""
+        self._log = log or RefusalLog()
         self.peer = peer
         self.all = everything
         self._rules = rules
@@ -50,7 +58,23 @@ class Permits:
         self._known: dict[tuple[int, int, str], bool] = {}
 
     def may(self, op: Op, kind: Resource, name: str) -> bool:
-        """Whether the client may do this to a resource."""
+        """Whether the client may do this to a resource; where it may not, that is logged."""
+        if self.sees(op, kind, name):
+            return True
+        self.refused(op, kind, name)
+        return False
+
+    def refused(self, op: Op, kind: Resource, name: str) -> None:
+        """Note that the client was refused something."""
+        if self._log.has_room:
+            peer = self.peer
+            _log.warning(
+                "not_authorized", principal=peer.principal, host=peer.host, listener=peer.listener,
+                operation=op.name, resource=kind.name, name=name,
+            )  # fmt: skip
+
+    def sees(self, op: Op, kind: Resource, name: str) -> bool:
+        """As `may`, where permissions only say what a list shows."""
         if self.all:
             return True
         if self._generation != self._rules.generation:
@@ -78,9 +102,15 @@ class Permits:
     def cluster(self, op: Op) -> bool:
         return self.all or self.may(op, Resource.CLUSTER, CLUSTER_NAME)
 
+    def may_create(self, name: str) -> bool:
+        """Whether the client may make a topic."""
+        if self.all or self.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+            return True
+        return self.may(Op.CREATE, Resource.TOPIC, name)
+
     def any_topic(self, op: Op) -> bool:
         """Whether there is a name of which the client may do this to a topic."""
-        if self.all or self.may(op, Resource.TOPIC, "hardcode"):  # Kafka asks for that name first
+        if self.all or self.sees(op, Resource.TOPIC, "hardcode"):  # Kafka asks for that name first
             return True
         grants = self._grants(Resource.TOPIC)
         if any(g.literal.get(WILDCARD, 0) & DENIES[op] for g in grants):
@@ -89,7 +119,7 @@ class Permits:
 
     def operations(self, kind: Resource, name: str) -> int:
         """`authorized_operations`: bits of what the client may do to a resource."""
-        return sum(1 << op for op in OPERATIONS[kind] if self.may(op, kind, name))
+        return sum(1 << op for op in OPERATIONS[kind] if self.sees(op, kind, name))
 
     def _decide(self, op: Op, kind: Resource, name: str) -> bool:
         mask = 0
@@ -110,6 +140,28 @@ class Permits:
         return found
 
 
+class RefusalLog:
+    """How many refusals are logged: somebody may name a hundred thousand queues at once."""
+
+    def __init__(self, monotonic: Callable[[], float] = monotonic) -> None:
+        self.refusals = 0
+        self._monotonic = monotonic
+        self._since = 0.0
+        self._logged = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more is logged; it counts as logged then."""
+        self.refusals += 1
+        if self._logged >= _LOGGED_A_SECOND:
+            now = self._monotonic()
+            if now - self._since < 1:
+                return False
+            self._since, self._logged = now, 0
+        self._logged += 1
+        return True
+
+
 class Authorizer:
     """Who may what. Without `enabled` everybody may do anything."""
 
@@ -121,6 +173,7 @@ class Authorizer:
         self._super_users = super_users
         self._lenient = lenient
         self._permits: dict[Peer, Permits] = {}
+        self.log = RefusalLog()
 
     def permits(self, peer: Peer) -> Permits:
         """What a client may do, now and after each change of the rules."""
@@ -133,6 +186,7 @@ class Authorizer:
             found = self._permits[peer] = Permits(
                 peer, self._rules,
                 everything=peer.principal in self._super_users, lenient=self._lenient,
+                log=self.log,
             )  # fmt: skip
         return found
 

@@ -1,12 +1,7 @@
-"""The API table, from a frame to an answer, and the only error boundary.
+"""From a frame to an answer, by the API table, and the only error boundary."""
 
-What ApiVersions advertises is derived from the table. Produce is named from version 0 although 0 to
-2 are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
-"""
-
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
 
@@ -14,35 +9,7 @@ from anyio import move_on_after
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.handlers import (
-    alter_configs,
-    api_versions,
-    classic_groups,
-    consumer_group_describe,
-    consumer_groups,
-    describe_configs,
-    features,
-    fetch,
-    group_admin,
-    list_offsets,
-    metadata,
-    offset_fetch,
-    offsets,
-    operations,
-    produce,
-    producer_ids,
-    replicas,
-    security,
-    share_acknowledge,
-    share_fetch,
-    share_groups,
-    share_offsets,
-    topic_partitions,
-    topics,
-    transaction_admin,
-    transaction_offsets,
-    transactions,
-)
+from kproxy.handlers import api_versions, produce
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.api_keys import ApiKey
@@ -59,100 +26,14 @@ from kproxy.protocol.guard import TooMany
 from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each_once
 from kproxy.protocol.varint import Malformed
 from kproxy.security.peer import NOBODY, Peer
+from kproxy.security.permits import EVERYTHING
 from kproxy.server import large_requests
+from kproxy.server.api_table import RANGES, TABLE, Api, Body
+from kproxy.server.rules import refusal
 from kproxy.worker.worker import NextRequestSignal, Request, Worker
-
-EncodedBody = bytes | bytearray
-Body = Mapping[str, Any] | EncodedBody | StreamedResponse
-"""What a handler gives: values for kio, a body that is encoded, or one that is read as it is sent.
-
-An empty encoded body is no answer at all (a Produce with acks=0).
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """One API, the versions it has here, and what answers it."""
-
-    key: ApiKey
-    low: int
-    high: int
-    handle: Callable[[Worker, Request], Awaitable[Body]]
-
-
-async def _versions(worker: Worker, request: Request) -> Body:
-    return await api_versions.handle(worker, request, RANGES)
-
 
 _PRODUCE = int(ApiKey.PRODUCE)
 _ERROR_PARTS, _ERROR_DEPTH = 4, 1  # of an answer that are looked at for an error
-_APIS = (
-    Api(key=ApiKey.PRODUCE, low=0, high=13, handle=produce.handle),
-    Api(key=ApiKey.FETCH, low=4, high=18, handle=fetch.handle),
-    Api(key=ApiKey.LIST_OFFSETS, low=1, high=11, handle=list_offsets.handle),
-    Api(key=ApiKey.METADATA, low=0, high=13, handle=metadata.handle),
-    Api(key=ApiKey.OFFSET_COMMIT, low=2, high=10, handle=offsets.commit),
-    Api(key=ApiKey.OFFSET_FETCH, low=1, high=10, handle=offset_fetch.handle),
-    Api(key=ApiKey.FIND_COORDINATOR, low=0, high=6, handle=offsets.find_coordinator),
-    Api(key=ApiKey.JOIN_GROUP, low=0, high=9, handle=classic_groups.join),
-    Api(key=ApiKey.HEARTBEAT, low=0, high=4, handle=classic_groups.heartbeat),
-    Api(key=ApiKey.LEAVE_GROUP, low=0, high=5, handle=classic_groups.leave),
-    Api(key=ApiKey.SYNC_GROUP, low=0, high=5, handle=classic_groups.sync),
-    Api(key=ApiKey.DESCRIBE_GROUPS, low=0, high=6, handle=group_admin.describe),
-    Api(key=ApiKey.LIST_GROUPS, low=0, high=5, handle=group_admin.list_groups),
-    Api(key=ApiKey.API_VERSIONS, low=0, high=4, handle=_versions),
-    Api(key=ApiKey.CREATE_TOPICS, low=2, high=7, handle=topics.create),
-    Api(key=ApiKey.DELETE_TOPICS, low=1, high=6, handle=topics.delete),
-    Api(key=ApiKey.DELETE_RECORDS, low=0, high=2, handle=topics.delete_records),
-    Api(key=ApiKey.INIT_PRODUCER_ID, low=0, high=5, handle=producer_ids.handle),
-    Api(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, low=2, high=4, handle=list_offsets.for_leader_epoch),
-    Api(key=ApiKey.ADD_PARTITIONS_TO_TXN, low=0, high=5, handle=transactions.add_partitions),
-    Api(key=ApiKey.ADD_OFFSETS_TO_TXN, low=0, high=4, handle=transactions.add_offsets),
-    Api(key=ApiKey.END_TXN, low=0, high=5, handle=transactions.end),
-    Api(key=ApiKey.WRITE_TXN_MARKERS, low=1, high=2, handle=transaction_admin.write_markers),
-    Api(key=ApiKey.TXN_OFFSET_COMMIT, low=0, high=5, handle=transaction_offsets.commit),
-    Api(key=ApiKey.DESCRIBE_ACLS, low=1, high=3, handle=security.describe_acls),
-    Api(key=ApiKey.CREATE_ACLS, low=1, high=3, handle=security.create_acls),
-    Api(key=ApiKey.DELETE_ACLS, low=1, high=3, handle=security.delete_acls),
-    Api(key=ApiKey.DESCRIBE_CONFIGS, low=1, high=4, handle=describe_configs.handle),
-    Api(key=ApiKey.ALTER_CONFIGS, low=0, high=2, handle=alter_configs.whole),
-    Api(key=ApiKey.ALTER_REPLICA_LOG_DIRS, low=1, high=2, handle=replicas.move_directories),
-    Api(key=ApiKey.DESCRIBE_LOG_DIRS, low=1, high=5, handle=operations.log_dirs),
-    Api(key=ApiKey.CREATE_PARTITIONS, low=0, high=3, handle=topics.create_partitions),
-    Api(key=ApiKey.CREATE_DELEGATION_TOKEN, low=1, high=3, handle=security.create_token),
-    Api(key=ApiKey.RENEW_DELEGATION_TOKEN, low=1, high=2, handle=security.prolong_token),
-    Api(key=ApiKey.EXPIRE_DELEGATION_TOKEN, low=1, high=2, handle=security.prolong_token),
-    Api(key=ApiKey.DESCRIBE_DELEGATION_TOKEN, low=1, high=3, handle=security.tokens),
-    Api(key=ApiKey.DELETE_GROUPS, low=0, high=2, handle=group_admin.delete),
-    Api(key=ApiKey.ELECT_LEADERS, low=0, high=2, handle=replicas.elect_leaders),
-    Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, low=0, high=1, handle=alter_configs.incremental),
-    Api(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, low=0, high=1, handle=replicas.reassign),
-    Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, low=0, high=0, handle=replicas.reassignments),
-    Api(key=ApiKey.OFFSET_DELETE, low=0, high=0, handle=offsets.delete),
-    Api(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, low=0, high=1, handle=security.quotas),
-    Api(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, low=0, high=0, handle=security.scram_users),
-    Api(key=ApiKey.DESCRIBE_QUORUM, low=0, high=2, handle=operations.quorum),
-    Api(key=ApiKey.UPDATE_FEATURES, low=0, high=2, handle=features.update),
-    Api(key=ApiKey.DESCRIBE_CLUSTER, low=0, high=2, handle=metadata.describe_cluster),
-    Api(key=ApiKey.DESCRIBE_PRODUCERS, low=0, high=0, handle=operations.producers),
-    Api(key=ApiKey.UNREGISTER_BROKER, low=0, high=0, handle=replicas.unregister),
-    Api(key=ApiKey.DESCRIBE_TRANSACTIONS, low=0, high=0, handle=transaction_admin.describe),
-    Api(key=ApiKey.LIST_TRANSACTIONS, low=0, high=2, handle=transaction_admin.list_all),
-    Api(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, low=0, high=1, handle=consumer_groups.heartbeat),
-    Api(key=ApiKey.CONSUMER_GROUP_DESCRIBE, low=0, high=1, handle=consumer_group_describe.describe),
-    Api(key=ApiKey.STREAMS_GROUP_DESCRIBE, low=0, high=0, handle=group_admin.describe_streams),
-    Api(key=ApiKey.SHARE_FETCH, low=1, high=2, handle=share_fetch.handle),
-    Api(key=ApiKey.SHARE_ACKNOWLEDGE, low=1, high=2, handle=share_acknowledge.handle),
-    Api(key=ApiKey.LIST_CONFIG_RESOURCES, low=0, high=1, handle=operations.config_resources),
-    Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, low=0, high=0, handle=topic_partitions.handle),
-    Api(key=ApiKey.SHARE_GROUP_HEARTBEAT, low=1, high=1, handle=share_groups.heartbeat),
-    Api(key=ApiKey.SHARE_GROUP_DESCRIBE, low=1, high=1, handle=share_groups.describe),
-    Api(key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, low=0, high=1, handle=share_offsets.describe),
-    Api(key=ApiKey.ALTER_SHARE_GROUP_OFFSETS, low=0, high=0, handle=share_offsets.alter),
-    Api(key=ApiKey.DELETE_SHARE_GROUP_OFFSETS, low=0, high=0, handle=share_offsets.delete),
-)
-TABLE = {int(api.key): api for api in _APIS}
-RANGES = tuple((int(api.key), api.low, api.high) for api in _APIS)
 
 
 class Accepted:
@@ -241,7 +122,9 @@ def accept(worker: Worker, frame: Frame, peer: Peer, next_request: NextRequestSi
                 raise
         else:
             if not produce.is_long(body):
-                call = produce.append(worker, header.api_version, body)
+                guard = worker.authorizer
+                permits = guard.permits(peer) if guard.enabled else EVERYTHING
+                call = produce.append(worker, header.api_version, body, permits)
                 if call is not None:
                     accepted = Accepted(header, len(frame), call=call)
                     accepted.worker = worker
@@ -304,7 +187,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
             next_request=next_request,
             budget=budget,
         )
-        return await api.handle(worker, request)
+        return await _permitted(worker, api, request, at_once=True)
     memory, taken = worker.decoded_memory, len(frame)
     if api.key != _PRODUCE:
         admitted = await large_requests.aside(admit_body, *check)
@@ -331,7 +214,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
         )
         held = [body]
         del body
-        answer = await api.handle(worker, request)
+        answer = await _permitted(worker, api, request)
         del request
         if elements > FREED_AT_ONCE:
             with answer.kept() if isinstance(answer, StreamedResponse) else nullcontext():
@@ -339,6 +222,16 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
         return answer
     finally:
         memory.give_back(taken)
+
+
+async def _permitted(worker: Worker, api: Api, request: Request, *, at_once: bool = False) -> Body:
+    """What the handler makes of a request that is not refused as a whole."""
+    code, refused = refusal(api.rule, request), api.rule.refused
+    if code is None or refused is None:
+        return await api.handle(worker, request)
+    if at_once:
+        return refused(request, code)
+    return await large_requests.aside(refused, request, code)
 
 
 async def _wait_for_room(worker: Worker) -> None:

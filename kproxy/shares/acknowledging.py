@@ -57,8 +57,13 @@ class Acknowledging:
     def __init__(
         self, shares: SharePartitions, partition: Callable[[bytes, int], Located],
         session: ShareSession, settings: GroupSettings, *, renews: bool,
+        unreadable: Callable[[str | bytes], Code] | None = None,
     ) -> None:  # fmt: skip
-        """`settings`: the group's; `renews`: the request may renew locks."""
+        """`settings`: the group's; `renews`: the request may renew locks.
+
+        `unreadable`: why the client may not read a queue, by its id; NONE where it may.
+        """
+        self._unreadable = unreadable
         self._shares = shares
         self._partition = partition
         self._session = session
@@ -97,6 +102,8 @@ class Acknowledging:
 
     def _take(self, ident: Ident, said: Sequence[Said]) -> None:
         """Raises KafkaError: nothing of it was done."""
+        if self._unreadable is not None and (code := self._unreadable(ident[0])):
+            raise KafkaError(code)
         share = self._located(ident)
         check_form(said, renews=self._renews)
         self.results[ident] = DONE

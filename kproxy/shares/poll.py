@@ -4,7 +4,7 @@ Records are acquired in one turn of the loop. Those that were delivered before a
 log has how often: a record that kills who reads it is not given for ever.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -86,7 +86,10 @@ class SharePoll:
     def __init__(
         self, source: Source, shares: SharePartitions, sessions: ShareSessions,
         session: ShareSession, limits: ShareLimits, pace: Pace, pins: Pins,
+        unreadable: Callable[[str | bytes], Code] | None = None,
     ) -> None:  # fmt: skip
+        """`unreadable`: why the client may not read a queue, by its id; NONE where it may."""
+        self._unreadable = unreadable
         self._source = source
         self._shares = shares
         self._sessions = sessions
@@ -249,6 +252,8 @@ class SharePoll:
 
     def _locate(self, followed: Followed) -> SharePartition:
         """The share partition that an ident means now. Raises KafkaError."""
+        if self._unreadable is not None and (code := self._unreadable(followed.ident[0])):
+            raise KafkaError(code)
         share = followed.share
         if share is not None and share.is_current:
             return share

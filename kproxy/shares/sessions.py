@@ -60,6 +60,7 @@ class ShareSession:
         self.told: set[Followed] = set()  # of those the ones that only this session was told of
         self.again: set[Followed] = set()  # those that had an error: each poll looks at them once
         self._settings: GroupSettings | None = None  # as the last poll found them
+        self._generation = -1  # of the rules of who may read what
         self.waiting: set[Waiting] = set()  # polls: mostly one
         self.gathering = 0  # of them those that wait for more than there may be
         self.ended = False
@@ -73,6 +74,12 @@ class ShareSession:
             self.dirty.update(dict.fromkeys(self.partitions.values()))
         self.dirty.update(dict.fromkeys(self.again))
         self.again.clear()
+
+    def ruled(self, generation: int) -> None:
+        """Note as of which rules partitions are read; with others all is looked at again."""
+        if self._generation != generation:
+            self._generation = generation
+            self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def finish(self, number: int) -> None:
         """Polls that wait end."""

@@ -12,6 +12,7 @@ from kproxy.protocol.codec import decode_response, encode, encode_request, respo
 from kproxy.protocol.varint import Malformed
 from kproxy.security.peer import Peer
 from kproxy.server import dispatch, large_requests
+from kproxy.server.rules import OPEN
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.virtual.envelope import Kind
 from kproxy.worker.worker import NextRequestSignal, Worker
@@ -102,7 +103,7 @@ async def test_what_a_large_request_takes_is_counted_while_it_is_answered() -> N
             used = worker.decoded_memory.used
             return {"error_code": 0, "replica_election_results": ()}
 
-        api = dispatch.Api(key=43, low=0, high=2, handle=handle)
+        api = dispatch.Api(key=43, low=0, high=2, handle=handle, rule=OPEN)
         await answer(worker, given(taken(worker, 43, 2, election_of(MANY)), api))
         assert worker.decoded_memory.used == 0
         return used
@@ -171,7 +172,7 @@ async def test_an_answer_that_nobody_counted_is_counted_before_it_is_encoded(
 
     async def ask(**settings: Any) -> None:
         worker = memory_worker(**settings)
-        api = dispatch.Api(key=43, low=0, high=2, handle=handle)
+        api = dispatch.Api(key=43, low=0, high=2, handle=handle, rule=OPEN)
         await answer(worker, given(taken(worker, 43, 2, election_of(1)), api))
 
     await ask()

@@ -1,0 +1,194 @@
+"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31): who may what.
+
+Rules, codes and texts follow Kafka's `AclApis` and `AclControlManager`. With `authorizer=none`
+there are no rules, and they are answered as a Kafka without an authorizer does.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import structlog
+
+from kproxy.errors import Code, KafkaError
+from kproxy.loop.pace import slices
+from kproxy.security.acls import CLUSTER_NAME, Binding, Effect, Filter, Op, Pattern, Resource
+from kproxy.virtual.security_rows import acl_name
+from kproxy.worker.worker import Request, Worker
+
+_log = structlog.get_logger()
+
+RULES_MAX = 100_000
+"""Rules, users and quotas that there may be together: each worker has them all in memory."""
+_NAME_BYTES_MAX = 32_000
+_PART_BYTES = 600  # about what one takes until it is encoded
+_AT_ONCE = 500  # rules that are compared with a filter in one turn
+_TOLD_MAX = 20
+NO_AUTHORIZER = {
+    "error_code": Code.SECURITY_DISABLED,
+    "error_message": "No Authorizer is configured.",
+}
+
+
+async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeAclsResponse: rules by resource."""
+    if not worker.authorizer.enabled:
+        return NO_AUTHORIZER | {"resources": ()}
+    wanted = _filter(request.body)
+    if wanted.unknown:
+        message = f"DescribeAclsRequest contains UNKNOWN elements: {wanted.unknown}"
+        fault = {"error_code": Code.INVALID_REQUEST, "error_message": message}
+        return fault | {"resources": ()}
+    found: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
+    for rule in await _matching(worker, request, wanted):
+        found.setdefault((rule.kind, rule.name, rule.pattern), []).append(_entry(rule))
+        await request.budget.step(_PART_BYTES)
+    resources = [
+        {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": entries}
+        for (kind, name, pattern), entries in found.items()
+    ]
+    return {"error_code": Code.NONE, "error_message": None, "resources": resources}
+
+
+async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A CreateAclsResponse; a rule is in force at this worker when this is answered."""
+    creations = request.body.creations
+    if not worker.authorizer.enabled:
+        return {"results": await _each(request, creations, NO_AUTHORIZER)}
+    results: list[dict[str, Any]] = []
+    wanted: dict[Binding, list[dict[str, Any]]] = {}
+    for one in creations:
+        result: dict[str, Any] = {"error_code": Code.NONE, "error_message": None}
+        results.append(result)
+        await request.budget.step(_PART_BYTES)
+        try:
+            wanted.setdefault(_checked(one), []).append(result)
+        except KafkaError as error:
+            result |= {"error_code": error.code, "error_message": error.message}
+    rules = worker.security.acls.rules
+    new = [rule for rule in wanted if rule not in rules]
+    try:
+        if new and len(worker.security) + len(new) > RULES_MAX:
+            raise KafkaError(Code.POLICY_VIOLATION, f"there may be {RULES_MAX} rules and users")
+        await worker.secure({acl_name(rule): {} for rule in new})
+        _audit(request, "access_rules_created", new)
+    except KafkaError as error:
+        for rule in new:
+            for result in wanted[rule]:
+                result |= {"error_code": error.code, "error_message": error.message}
+    return {"results": results}
+
+
+async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DeleteAclsResponse; what a rule has said is void at this worker when this is answered."""
+    filters = request.body.filters
+    if not worker.authorizer.enabled:
+        refused = NO_AUTHORIZER | {"matching_acls": ()}
+        return {"filter_results": await _each(request, filters, refused)}
+    results: list[dict[str, Any]] = []
+    doomed: dict[Binding, list[dict[str, Any]]] = {}
+    for one in filters:
+        wanted = _filter(one)
+        answers: list[dict[str, Any]] = []
+        result: dict[str, Any] = {
+            "error_code": Code.NONE, "error_message": None, "matching_acls": answers,
+        }  # fmt: skip
+        results.append(result)
+        if wanted.unknown:
+            message = f"Filters contain UNKNOWN elements, filters: {wanted.unknown}"
+            result |= {"error_code": Code.INVALID_REQUEST, "error_message": message}
+            continue
+        for rule in await _matching(worker, request, wanted):
+            answer = _entry(rule) | {
+                "error_code": Code.NONE, "error_message": None, "resource_type": rule.kind,
+                "resource_name": rule.name, "pattern_type": rule.pattern,
+            }  # fmt: skip
+            answers.append(answer)
+            doomed.setdefault(rule, []).append(answer)
+            await request.budget.step(_PART_BYTES)
+    try:
+        await worker.secure(dict.fromkeys(map(acl_name, doomed)))
+        _audit(request, "access_rules_deleted", doomed)
+    except KafkaError as error:
+        for told in doomed.values():
+            for answer in told:
+                answer |= {"error_code": error.code, "error_message": error.message}
+    return {"filter_results": results}
+
+
+async def _each(
+    request: Request, asked: Iterable[Any], answer: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    answers = []
+    for _ in asked:
+        answers.append(answer)
+        await request.budget.step(_PART_BYTES)
+    return answers
+
+
+def _filter(asked: Any) -> Filter:
+    return Filter(
+        asked.resource_type_filter, asked.resource_name_filter, asked.pattern_type_filter,
+        asked.principal_filter, asked.host_filter, asked.operation, asked.permission_type,
+    )  # fmt: skip
+
+
+async def _matching(worker: Worker, request: Request, wanted: Filter) -> list[Binding]:
+    found: list[Binding] = []
+    for some in slices(list(worker.security.acls.rules), _AT_ONCE):
+        found += filter(wanted.matches, some)
+        await request.budget.rest()
+    return found
+
+
+def _entry(rule: Binding) -> dict[str, Any]:
+    return {
+        "principal": rule.principal, "host": rule.host, "operation": rule.operation,
+        "permission_type": rule.effect,
+    }  # fmt: skip
+
+
+def _checked(asked: Any) -> Binding:
+    """The rule that is asked for. Raises KafkaError (INVALID_REQUEST)."""
+    kind, pattern = asked.resource_type, asked.resource_pattern_type
+    name, principal, host = asked.resource_name, asked.principal, asked.host
+    fault = None
+    if kind == Resource.CLUSTER and name != CLUSTER_NAME:
+        fault = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    elif not name:
+        fault = "Invalid empty resource name"
+    elif pattern not in (Pattern.LITERAL, Pattern.PREFIXED):
+        fault = f"Invalid patternType {_named(Pattern, pattern)}"
+    elif not Resource.TOPIC <= kind <= Resource.USER:
+        fault = f"Invalid resourceType {_named(Resource, kind)}"
+    elif not Op.ALL <= asked.operation <= Op.TWO_PHASE_COMMIT:
+        fault = f"Invalid operation {_named(Op, asked.operation)}"
+    elif asked.permission_type not in (Effect.DENY, Effect.ALLOW):
+        fault = f"Invalid permissionType {_named(Effect, asked.permission_type)}"
+    elif ":" not in principal:
+        fault = (
+            f"Could not parse principal from `{principal}` (no colon is present separating the"
+            " principal type from the principal name)"
+        )
+    elif max(map(len, (name, principal, host))) > _NAME_BYTES_MAX:
+        fault = "A name is too long"
+    if fault is not None:
+        raise KafkaError(Code.INVALID_REQUEST, fault)
+    return Binding(kind, name, pattern, principal, host, asked.operation, asked.permission_type)
+
+
+def _named(kinds: Any, number: int) -> str:
+    return str(kinds(number).name) if number in set(kinds) else "UNKNOWN"
+
+
+def _audit(request: Request, event: str, rules: Iterable[Binding]) -> None:
+    told = [
+        f"{Effect(r.effect).name} {r.principal} from {r.host} {Op(r.operation).name}"
+        f" {Resource(r.kind).name} {r.name} {Pattern(r.pattern).name}"
+        for r in rules
+    ]
+    if told:
+        peer = request.peer
+        _log.info(
+            event, principal=peer.principal, host=peer.host, count=len(told),
+            rules=told[:_TOLD_MAX],
+        )  # fmt: skip

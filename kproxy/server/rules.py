@@ -1,0 +1,48 @@
+"""What each API asks of who sends it: a part of the API table, so that none is without.
+
+An API is *open* to all; or needs an operation on the cluster, which is asked before its handler is
+called; or names resources, of which its handler asks one by one (`request.permits`).
+"""
+
+from dataclasses import dataclass
+
+from kproxy.errors import Code
+from kproxy.handlers.refusals import Refusal
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.worker.worker import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`cluster`: any of these operations on the cluster does. Without, the handler asks, or nobody.
+
+    `asks`: what the handler asks for, as the documentation of the table.
+    """
+
+    asks: str
+    cluster: tuple[Op, ...] = ()
+    refused: Refusal | None = None
+
+
+OPEN = Rule("nothing")
+
+
+def cluster(refused: Refusal, *ops: Op) -> Rule:
+    """The whole of a request needs one of these operations on the cluster."""
+    return Rule(" or ".join(f"{op.name} cluster" for op in ops), ops, refused)
+
+
+def each(asks: str) -> Rule:
+    """The handler asks for each resource that a request names."""
+    return Rule(asks)
+
+
+def refusal(rule: Rule, request: Request) -> Code | None:
+    """Why a request is refused as a whole, before its handler sees it."""
+    if not rule.cluster or request.permits.all:
+        return None
+    permits = request.permits
+    if any(permits.sees(op, Resource.CLUSTER, CLUSTER_NAME) for op in rule.cluster):
+        return None
+    permits.refused(rule.cluster[0], Resource.CLUSTER, CLUSTER_NAME)
+    return Code.CLUSTER_AUTHORIZATION_FAILED
