@@ -45,6 +45,11 @@ def delete_acls(request: Request, code: Code) -> Mapping[str, Any]:
     return {"filter_results": [said(code) | {"matching_acls": ()} for _ in request.body.filters]}
 
 
+def alter_users(request: Request, code: Code) -> Mapping[str, Any]:
+    users = (one.name for one in (*request.body.deletions, *request.body.upsertions))
+    return {"results": [said(code) | {"user": user} for user in dict.fromkeys(users)]}
+
+
 def elect_leaders(request: Request, code: Code) -> Mapping[str, Any]:
     """Each partition says so; the answer as a whole does from version 1 on."""
     results = [

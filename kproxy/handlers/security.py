@@ -1,4 +1,4 @@
-"""Delegation tokens (38 to 41), quotas (48) and SCRAM users (50).
+"""Delegation tokens (38 to 41), and quotas (48).
 
 kproxy has none of them. It answers as a Kafka does on a plaintext listener.
 """
@@ -43,23 +43,3 @@ async def tokens(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def quotas(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeClientQuotasResponse: there are none."""
     return {"error_code": Code.NONE, "error_message": None, "entries": ()}
-
-
-async def scram_users(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeUserScramCredentialsResponse: there are none."""
-    results = []
-    users = await request.budget.count(user.name for user in request.body.users or ())
-    for name, times in users.items():
-        code, message = Code.RESOURCE_NOT_FOUND, f"there is no user {name}"
-        if times > 1:
-            code, message = Code.DUPLICATE_RESOURCE, f"{name} is named {times} times"
-        results.append(
-            {
-                "user": name,
-                "error_code": code,
-                "error_message": message,
-                "credential_infos": (),
-            }
-        )
-        await request.budget.step(_PART_BYTES)
-    return {"error_code": Code.NONE, "error_message": None, "results": results}

@@ -29,6 +29,7 @@ from kproxy.handlers import (
     producer_ids,
     refusals,
     replicas,
+    sasl,
     security,
     share_acknowledge,
     share_fetch,
@@ -39,6 +40,7 @@ from kproxy.handlers import (
     transaction_admin,
     transaction_offsets,
     transactions,
+    users,
 )
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.acls import Op
@@ -141,6 +143,7 @@ APIS = (
         handle=group_admin.list_groups,
         rule=each("DESCRIBE cluster or group"),
     ),
+    Api(key=ApiKey.SASL_HANDSHAKE, low=0, high=1, handle=sasl.handshake, rule=OPEN),
     Api(key=ApiKey.API_VERSIONS, low=0, high=4, handle=_versions, rule=OPEN),
     Api(
         key=ApiKey.CREATE_TOPICS,
@@ -249,6 +252,7 @@ APIS = (
         handle=operations.log_dirs,
         rule=cluster(refusals.describe_log_dirs, Op.DESCRIBE),
     ),
+    Api(key=ApiKey.SASL_AUTHENTICATE, low=0, high=2, handle=sasl.authenticate, rule=OPEN),
     Api(
         key=ApiKey.CREATE_PARTITIONS,
         low=0,
@@ -315,8 +319,15 @@ APIS = (
         key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         low=0,
         high=0,
-        handle=security.scram_users,
+        handle=users.describe,
         rule=cluster(refusals.whole("results"), Op.DESCRIBE),
+    ),
+    Api(
+        key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        low=0,
+        high=0,
+        handle=users.alter,
+        rule=cluster(refusals.alter_users, Op.ALTER),
     ),
     Api(
         key=ApiKey.DESCRIBE_QUORUM,
