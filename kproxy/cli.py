@@ -22,10 +22,12 @@ from kproxy.server.listener import serve
 from kproxy.supervisor import Supervisor, instructed
 from kproxy.tools.backup import backup_command, restore_command
 from kproxy.tools.check import check_command
-from kproxy.tools.commands import COMMANDS
+from kproxy.tools.client_settings import ClientSettings
+from kproxy.tools.commands import COMMANDS, given_settings, settings_option
 from kproxy.tools.drain import drain_command
-from kproxy.tools.locate import health, http_health, locate
+from kproxy.tools.locate import health, http_health, locate, secured_health
 from kproxy.tools.upgrade import upgrade_command
+from kproxy.tools.users import users_command
 
 try:
     import uvloop  # noqa: F401
@@ -111,13 +113,21 @@ def locate_command(queue: str, partition: int, config_file: Path | None, **flags
     click.echo(printable(locate(_loaded(config_file, flags), queue, partition)))
 
 
-_OPERATIONS = (upgrade_command, drain_command, backup_command, restore_command, check_command)
+_OPERATIONS = (
+    users_command,
+    upgrade_command,
+    drain_command,
+    backup_command,
+    restore_command,
+    check_command,
+)
 for _command in (*COMMANDS, *_OPERATIONS):
     cli.add_command(_command)
 
 
 @cli.command(name="health")
 @_settings("listen", "advertise", "http_listen")
+@settings_option
 @click.option("--http", is_flag=True, help="ask /readyz at the --http-listen address instead")
 @_config_file
 def health_command(config_file: Path | None, http: bool, **flags: Any) -> None:
@@ -127,7 +137,11 @@ def health_command(config_file: Path | None, http: bool, **flags: Any) -> None:
         click.echo(printable(http_health(config)))
         return
     host, port = config.listen_address
-    click.echo(printable(health("localhost" if host in ("0.0.0.0", "::") else host, port)))
+    here = "localhost" if host in ("0.0.0.0", "::") else host
+    if (settings := given_settings()) is not None and settings != ClientSettings():
+        click.echo(printable(secured_health(here, port, settings)))
+        return
+    click.echo(printable(health(here, port)))
 
 
 def main() -> None:

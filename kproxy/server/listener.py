@@ -15,7 +15,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from kproxy.admin_socket.server import Asked, admin_socket
+from kproxy.admin_socket.server import Asked, Command, admin_socket
 from kproxy.cluster.node import joined
 from kproxy.config import Config
 from kproxy.errors import CannotGoOn, CannotStart, first_of
@@ -29,6 +29,7 @@ from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.server.login_connection import LoginConnection
 from kproxy.server.served_listener import ServedListener
+from kproxy.server.user_commands import change_users, list_users
 from kproxy.store.backups import ON_KAFKA
 from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
@@ -151,7 +152,10 @@ class Server:
             )  # fmt: skip
             self._manager.ready()
             task_status.started(self.port)
-            commands = {"drain": self._drain_asked, "backup": self._backup_asked}
+            commands: dict[str, Command] = {
+                "drain": self._drain_asked, "backup": self._backup_asked,
+                "users": partial(change_users, worker), "list-users": partial(list_users, worker),
+            }  # fmt: skip
             async with admin_socket(config.data_dir, commands):
                 await self._ending.wait()
                 await self._hand_over(worker)

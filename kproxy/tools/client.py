@@ -5,13 +5,16 @@ librdkafka's admin client has neither pages of queues (KIP-966) nor log director
 
 import json
 import socket
+import ssl
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from kproxy.errors import CannotStart, Code
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.tools.client_settings import ClientSettings
 
 _TIMEOUT_S = 30
 _ANSWER_BYTES_MAX = 1 << 30
@@ -36,8 +39,9 @@ def checked(code: int, what: str) -> None:
 class Client:
     """One connection to each node that is asked."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, settings: ClientSettings | None = None) -> None:
         self._first = address
+        self._settings = settings or ClientSettings()
         self._sockets: dict[Address, socket.socket] = {}
         self._nodes: dict[int, Address] = {}
         self._correlation = 0
@@ -56,18 +60,28 @@ class Client:
         address = self._first if node is None else self.nodes()[node]
         self._correlation += 1
         try:
-            connection = self._connected(address)
-            connection.sendall(encode_request(key, version, self._correlation, values))
-            length = int.from_bytes(_exactly(connection, 4), "big")
-            if length > _ANSWER_BYTES_MAX:
-                raise CannotStart(f"{address[0]}:{address[1]} does not speak Kafka's protocol")
-            return decode_response(key, version, _exactly(connection, length))[1]
+            return self._asked(address, self._connected(address), key, version, values)
         except OSError as error:
             self._sockets.pop(address, None)
+            if isinstance(error, ssl.SSLError):
+                raise CannotStart(
+                    f"no TLS with {address[0]}:{address[1]}: {error.strerror or error}; are"
+                    " security.protocol and ssl.ca.location right?"
+                ) from None
             raise CannotStart(
                 f"nothing serves at {address[0]}:{address[1]}: {error.strerror or error}; is kproxy"
                 " up, and --bootstrap-server right?"
             ) from None
+
+    def _asked(
+        self, address: Address, connection: socket.socket, key: int, version: int,
+        values: Mapping[str, Any],
+    ) -> Any:  # fmt: skip
+        connection.sendall(encode_request(key, version, self._correlation, values))
+        length = int.from_bytes(_exactly(connection, 4), "big")
+        if length > _ANSWER_BYTES_MAX:
+            raise CannotStart(f"{address[0]}:{address[1]} does not speak Kafka's protocol")
+        return decode_response(key, version, _exactly(connection, length))[1]
 
     def _connected(self, address: Address) -> socket.socket:
         connection = self._sockets.get(address)
@@ -75,6 +89,12 @@ class Client:
             connection = socket.create_connection(address, timeout=_TIMEOUT_S)
             with suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                connection = self._settings.wrapped(connection, address[0])
+                self._settings.log_in(partial(self._asked, address, connection))
+            except BaseException:
+                connection.close()
+                raise
             self._sockets[address] = connection
         return connection
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from rich.text import Text
 from kproxy.errors import CannotStart
 from kproxy.printable import printable
 from kproxy.tools.client import Client, Refused
+from kproxy.tools.client_settings import ClientSettings, read_client_settings
 from kproxy.tools.routes import TITLES, cells
 from kproxy.tools.top import top_command
 from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
@@ -26,23 +28,53 @@ from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe,
 _LIMIT = 100
 
 
-def _address(context: Any, parameter: Any, text: str) -> tuple[str, int]:
+def server_address(context: Any, parameter: Any, text: str) -> tuple[str, int]:
     host, _, port = text.split(",")[0].rpartition(":")
     if not host or not port.isdigit():
         raise click.BadParameter(f"{text}: write it as HOST:PORT, for example 127.0.0.1:9092")
     return host.strip("[]"), int(port)
 
 
-server_option = click.option(
+_SETTINGS = "kproxy.client_settings"
+
+
+def _keep_settings(context: click.Context, parameter: Any, path: Path | None) -> None:
+    context.meta[_SETTINGS] = read_client_settings(path)
+
+
+settings_option = click.option(
+    "--command-config",
+    type=click.Path(path_type=Path),
+    envvar="KPROXY_COMMAND_CONFIG",
+    expose_value=False,
+    callback=_keep_settings,
+    help="file of client settings, for TLS and SASL (names of librdkafka, or of Kafka's tools)",
+)
+_server_option = click.option(
     "--bootstrap-server",
     default="127.0.0.1:9092",
     show_default=True,
     metavar="HOST:PORT",
     envvar="KPROXY_BOOTSTRAP_SERVER",
-    callback=_address,
+    callback=server_address,
     help="a kproxy to ask",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="JSON lines instead of a table")
+
+
+def given_settings() -> ClientSettings | None:
+    """What --command-config says."""
+    found: ClientSettings | None = click.get_current_context().meta.get(_SETTINGS)
+    return found
+
+
+def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whom a command asks, and what it shows for itself."""
+    return _server_option(settings_option(command))
+
+
+as_json_option = _json = click.option(
+    "--json", "as_json", is_flag=True, help="JSON lines instead of a table"
+)
 _from = click.option("--from", "first", default="", metavar="NAME", help="begin at this name")
 _limit = click.option(
     "--limit", default=_LIMIT, show_default=True, type=click.IntRange(1), help="most lines shown"
@@ -62,7 +94,7 @@ def _wanted(match: str | None) -> TopicSpec:
 
 def asked(address: tuple[str, int], ask: Callable[[Client], Any]) -> Any:
     try:
-        with Client(address) as client:
+        with Client(address, given_settings()) as client:
             return ask(client)
     except Refused as error:
         raise CannotStart(str(error)) from None

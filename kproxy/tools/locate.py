@@ -11,6 +11,8 @@ from confluent_kafka.admin import AdminClient
 from kproxy.config import HTTP_DEFAULT, Config
 from kproxy.errors import CannotStart
 from kproxy.metadata.cluster_map import NOBODY, ClusterMap
+from kproxy.tools.client import Client
+from kproxy.tools.client_settings import ClientSettings
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.settings import upstream_of
 from kproxy.virtual.partitioner import shard_of
@@ -32,6 +34,12 @@ def health(host: str, port: int) -> str:
             " right?"
         ) from None
     return f"cluster {cluster.cluster_id}: {len(cluster.nodes)} serving"
+
+
+def secured_health(host: str, port: int, settings: ClientSettings) -> str:
+    """The same over TLS or after a login. Raises CannotStart."""
+    with Client((host, port), settings) as client:
+        return f"{len(client.nodes())} serving"
 
 
 def http_health(config: Config) -> str:

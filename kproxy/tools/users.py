@@ -1,0 +1,184 @@
+"""`kproxy users`: who may log in by SCRAM or PLAIN.
+
+Passwords are read from a file, from standard input or from the terminal, and are hashed here: no
+server sees them. On the machine of a kproxy nobody needs to log in: its admin socket does.
+"""
+
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kproxy.admin_socket.client import asking
+from kproxy.errors import CannotStart
+from kproxy.security import scram
+from kproxy.tools.client import Client, checked
+from kproxy.tools.commands import as_json_option, asked, settings_option, table
+from kproxy.tools.commands import server_address as _address
+from kproxy.tools.drain import data_dir_option
+
+_DESCRIBE, _ALTER = 50, 51
+_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+_NAMES = {number: name for name, number in _NUMBERS.items()}
+_PASSWORD_BYTES_MAX = 1024
+_SALT_BYTES = 24
+
+_server = click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT",
+    envvar="KPROXY_BOOTSTRAP_SERVER",
+    callback=lambda context, parameter, text: text and _address(context, parameter, text),
+    help="a kproxy to ask; without it, the one on the data directory",
+)
+_mechanism = click.option(
+    "--mechanism", "mechanisms", multiple=True, type=click.Choice(list(_NUMBERS)),
+    help="only this one; both by default",
+)  # fmt: skip
+
+Address = tuple[str, int] | None
+
+
+@click.group(name="users")
+def users_command() -> None:
+    """Show, add and delete users that log in by SCRAM or PLAIN."""
+
+
+def _changed(data_dir: Path, address: Address, changes: list[dict[str, Any]]) -> None:
+    """Have changes made. Raises CannotStart."""
+    if address is None:
+        with asking(_worker_directory(data_dir), "users", changes=changes) as answers:
+            for _ in answers.progress():
+                pass
+        return
+
+    def ask(client: Client) -> None:
+        values = {
+            "deletions": [
+                {"name": one["user"], "mechanism": one["mechanism"]}
+                for one in changes if "hashed" not in one
+            ],
+            "upsertions": [
+                {
+                    "name": one["user"], "mechanism": one["mechanism"],
+                    "iterations": one["iterations"],
+                    "salt": base64.b64decode(one["salt"]),
+                    "salted_password": base64.b64decode(one["hashed"]),
+                }
+                for one in changes if "hashed" in one
+            ],
+        }  # fmt: skip
+        for result in client.call(_ALTER, 0, values).results:
+            checked(result.error_code, f"{result.user}: {result.error_message}")
+
+    asked(address, ask)
+
+
+def _worker_directory(data_dir: Path) -> Path:
+    """Of the first worker, where there are several here."""
+    first = data_dir / "worker-0"
+    return first if first.is_dir() else data_dir
+
+
+def _password(file: Path | None) -> bytes:
+    if file is not None:
+        try:
+            password = file.read_bytes()
+        except OSError as error:
+            raise CannotStart(f"cannot read {file}: {error.strerror}") from None
+    elif sys.stdin.isatty():
+        password = click.prompt("password", hide_input=True, confirmation_prompt=True).encode()
+    else:
+        password = sys.stdin.buffer.read(_PASSWORD_BYTES_MAX + 2)
+    password = password.rstrip(b"\r\n")
+    if not 0 < len(password) <= _PASSWORD_BYTES_MAX:
+        raise CannotStart(f"a password has 1 to {_PASSWORD_BYTES_MAX} bytes")
+    return password
+
+
+@users_command.command(name="add")
+@click.argument("name")
+@_mechanism
+@click.option("--iterations", default=scram.ITERATIONS_MIN, show_default=True,
+              type=click.IntRange(scram.ITERATIONS_MIN, scram.ITERATIONS_MAX),
+              help="how often the password is hashed")  # fmt: skip
+@click.option("--password-file", type=click.Path(path_type=Path), help="file of the password")
+@data_dir_option
+@_server
+@settings_option
+def add_command(
+    name: str, mechanisms: tuple[str, ...], iterations: int, password_file: Path | None,
+    data_dir: Path, bootstrap_server: Address,
+) -> None:  # fmt: skip
+    """Add a user, or give one another password: the line that standard input has."""
+    password = _password(password_file)
+    changes = []
+    for mechanism in mechanisms or _NUMBERS:
+        salt = os.urandom(_SALT_BYTES)
+        hashed = scram.salted(mechanism, password, salt, iterations)
+        changes.append(
+            {
+                "user": name, "mechanism": _NUMBERS[mechanism], "iterations": iterations,
+                "salt": base64.b64encode(salt).decode(),
+                "hashed": base64.b64encode(hashed).decode(),
+            }
+        )  # fmt: skip
+    _changed(data_dir, bootstrap_server, changes)
+    click.echo(f"{name} may log in")
+
+
+def _listed(data_dir: Path, address: Address) -> dict[str, list[tuple[str, int]]]:
+    """Mechanisms and iterations by user."""
+    if address is None:
+        found: dict[str, list[tuple[str, int]]] = {}
+        with asking(_worker_directory(data_dir), "list-users") as answers:
+            for one in answers.progress():
+                entry = (_NAMES[one["mechanism"]], int(one["iterations"]))
+                found.setdefault(one["user"], []).append(entry)
+        return found
+    answer = asked(address, lambda client: client.call(_DESCRIBE, 0, {"users": None}))
+    checked(answer.error_code, answer.error_message or "users")
+    return {
+        one.user: [(_NAMES[info.mechanism], info.iterations) for info in one.credential_infos]
+        for one in answer.results
+    }
+
+
+@users_command.command(name="list")
+@as_json_option
+@data_dir_option
+@_server
+@settings_option
+def list_command(as_json: bool, data_dir: Path, bootstrap_server: Address) -> None:
+    """Show who may log in, and by which mechanisms."""
+    found = sorted(_listed(data_dir, bootstrap_server).items())
+    if as_json:
+        for user, infos in found:
+            click.echo(json.dumps({"user": user, "mechanisms": dict(infos)}))
+        return
+    table(
+        ["USER", "MECHANISM", "ITERATIONS"],
+        [(user, mechanism, count) for user, infos in found for mechanism, count in infos],
+    )
+
+
+@users_command.command(name="delete")
+@click.argument("name")
+@_mechanism
+@data_dir_option
+@_server
+@settings_option
+def delete_command(
+    name: str, mechanisms: tuple[str, ...], data_dir: Path, bootstrap_server: Address
+) -> None:
+    """Delete a user: it cannot log in again, and is disconnected where it has."""
+    known = [mechanism for mechanism, _ in _listed(data_dir, bootstrap_server).get(name, [])]
+    doomed = [mechanism for mechanism in known if not mechanisms or mechanism in mechanisms]
+    if not doomed:
+        raise CannotStart(f"there is no such user {name}; `kproxy users list` shows who there is")
+    changes = [{"user": name, "mechanism": _NUMBERS[mechanism]} for mechanism in doomed]
+    _changed(data_dir, bootstrap_server, changes)
+    click.echo(f"{name} is deleted: {', '.join(doomed)}")
