@@ -1,0 +1,187 @@
+"""Tokens: the one that holds, and all the others."""
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from kproxy.errors import CannotStart
+from kproxy.security.jwks import KeySet
+from kproxy.security.oauth import INVALID, BadKeys, Exchange, Tokens, keys_of
+from kproxy.security.scram import BadLogin
+from tests.securing import AUDIENCE, ISSUER, Issuer, bearer
+
+NOW = int(time.time())
+CLAIMS = {"sub": "alice", "iss": ISSUER, "aud": AUDIENCE, "iat": NOW, "exp": NOW + 300}
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
+    return Issuer(tmp_path_factory.mktemp("issuer"))
+
+
+def tokens(issuer: Issuer) -> Tokens:
+    keys = keys_of(issuer.path.read_bytes())
+    return Tokens(ISSUER, AUDIENCE, lambda: keys)
+
+
+def encoded(part: Any) -> str:
+    data = part if isinstance(part, bytes) else json.dumps(part).encode()
+    return jwt.utils.base64url_encode(data).decode()
+
+
+def by_hand(issuer: Issuer, payload: bytes, header: dict[str, Any] | None = None) -> str:
+    """A token with any payload, signed well."""
+    head = encoded(header or {"alg": "RS256", "kid": "one"})
+    signed = f"{head}.{encoded(payload)}"
+    algorithm = jwt.get_algorithm_by_name("RS256")
+    return f"{signed}.{encoded(algorithm.sign(signed.encode(), issuer.key))}"
+
+
+def test_a_token_says_who(issuer: Issuer) -> None:
+    found = tokens(issuer).check(issuer.token("alice"))
+    assert found.name == "alice"
+    assert 290 < found.expires_s - time.time() < 310
+
+
+def _public(issuer: Issuer) -> bytes:
+    return issuer.key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def _hmac_with_the_public_key(issuer: Issuer) -> str:
+    signed = f"{encoded({'alg': 'HS256', 'kid': 'one'})}.{encoded(CLAIMS)}"
+    return f"{signed}.{encoded(hmac.digest(_public(issuer), signed.encode(), hashlib.sha256))}"
+
+
+def _with_a_key_of_its_own(issuer: Issuer) -> str:
+    key = rsa.generate_private_key(65537, 2048)
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+    return jwt.encode(CLAIMS, key, "RS256", headers={"kid": "one", "jwk": public})
+
+
+BAD: dict[str, Callable[[Issuer], str]] = {
+    "no token": lambda i: "",
+    "a word": lambda i: "alice",
+    "dots": lambda i: "...",
+    "not signed": lambda i: jwt.encode(CLAIMS, None, "none", headers={"kid": "one"}),
+    "hmac": _hmac_with_the_public_key,
+    "its own key": _with_a_key_of_its_own,
+    "an address of keys": lambda i: jwt.encode(
+        CLAIMS, rsa.generate_private_key(65537, 2048), "RS256",
+        headers={"kid": "one", "jku": "https://127.0.0.1/"},
+    ),
+    "another curve": lambda i: jwt.encode(
+        CLAIMS, ec.generate_private_key(ec.SECP256R1()), "ES256", headers={"kid": "one"}
+    ),
+    "unknown key": lambda i: jwt.encode(CLAIMS, i.key, "RS256", headers={"kid": "two"}),
+    "critical": lambda i: jwt.encode(
+        CLAIMS, i.key, "RS256", headers={"kid": "one", "crit": ["x"], "x": 1}
+    ),
+    "changed": lambda i: i.token("alice").replace(".", ".e", 1),
+    "over": lambda i: i.token("alice", -100),
+    "not yet": lambda i: i.token("alice", nbf=NOW + 1000),
+    "issued later": lambda i: i.token("alice", 3000, iat=NOW + 1000),
+    "another issuer": lambda i: i.token("alice", iss="https://other"),
+    "an issuer that begins so": lambda i: i.token("alice", iss=ISSUER + ".evil"),
+    "another audience": lambda i: i.token("alice", aud="other"),
+    "forever": lambda i: i.token("alice", 1e11),
+    "end before begin": lambda i: i.token("alice", iat=NOW, exp=NOW - 5),
+    "huge time": lambda i: by_hand(
+        i, json.dumps(CLAIMS).replace(str(NOW + 300), "1" + "0" * 400).encode()
+    ),
+    "infinite time": lambda i: by_hand(
+        i, json.dumps(CLAIMS).replace(str(NOW + 300), "Infinity").encode()
+    ),
+    "time of text": lambda i: by_hand(i, json.dumps(CLAIMS | {"exp": str(NOW + 300)}).encode()),
+    "time that is true": lambda i: by_hand(i, json.dumps(CLAIMS | {"iat": True}).encode()),
+    "no name": lambda i: i.token(""),
+    "a name that is a number": lambda i: by_hand(i, json.dumps(CLAIMS | {"sub": 1}).encode()),
+    "a zero byte": lambda i: i.token("alice\0"),
+    "a long name": lambda i: i.token("a" * 2000),
+    "deep": lambda i: by_hand(i, b'{"a":' * 5000),
+    "a list": lambda i: by_hand(i, b"[]"),
+    "deep header": lambda i: encoded(b'{"a":' * 5000) + ".e30.AA",
+    **{
+        f"without {name}": lambda i, name=name: by_hand(  # type: ignore[misc]
+            i, json.dumps({k: v for k, v in CLAIMS.items() if k != name}).encode()
+        )
+        for name in CLAIMS
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_tokens_that_do_not_hold(kind: str, issuer: Issuer) -> None:
+    with pytest.raises(BadLogin):
+        tokens(issuer).check(BAD[kind](issuer))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"n,,", b"n,,\x01\x01", b"n,,\x01auth=Bearer\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"y,,\x01auth=Bearer x\x01\x01",
+     b"n,,\x01auth=Bearer \xff\x01\x01", b"\x01", b"n,,\x01auth=Bearer " + b"x" * 20_000 + b"\x01\x01"],
+)  # fmt: skip
+def test_messages_that_are_none_end_in_two_steps(message: bytes, issuer: Issuer) -> None:
+    exchange = Exchange(tokens(issuer))
+    assert exchange.step(message) == INVALID
+    for again in (b"\x01", bearer(issuer.token("alice"))):
+        with pytest.raises(BadLogin):
+            exchange.step(again)
+    assert exchange.bearer is None
+
+
+def test_who_is_authorized_is_who_the_token_is_for(issuer: Issuer) -> None:
+    for name, good in (("alice", True), ("bob", False)):
+        exchange = Exchange(tokens(issuer))
+        message = bearer(issuer.token("alice")).replace(b"n,,", b"n,a=" + name.encode() + b",")
+        assert (exchange.step(message) == b"") is good
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"[]", b"{}", b'{"keys": 1}', b'{"keys": [1]}', b'{"keys": [' + b"{}," * 200 + b"{}]}",
+     b"[" * 100_000],
+)  # fmt: skip
+def test_documents_that_are_no_keys(document: bytes) -> None:
+    with pytest.raises(BadKeys):
+        keys_of(document)
+
+
+def test_keys_that_sign_with_a_shared_secret_are_none() -> None:
+    shared = {"kty": "oct", "k": "c2VjcmV0", "kid": "one", "alg": "HS256"}
+    rsa_as_hmac = {"kty": "RSA", "n": "AQAB", "e": "AQAB", "alg": "HS256"}
+    assert keys_of(json.dumps({"keys": [shared, rsa_as_hmac]}).encode()) == []
+
+
+def test_keys_are_read_again_where_one_is_missing(tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path)
+    now = [0.0]
+    keys = KeySet(str(issuer.path), lambda: now[0])
+    asked: list[bool] = []
+    checks = Tokens(ISSUER, AUDIENCE, keys.keys)
+    checks.unknown_key = lambda: asked.append(True)
+    issuer.publish("two")
+    with pytest.raises(BadLogin):
+        checks.check(jwt.encode(CLAIMS, issuer.key, "RS256", headers={"kid": "two"}))
+    assert asked == [True]
+    keys.read()
+    assert checks.check(jwt.encode(CLAIMS, issuer.key, "RS256", headers={"kid": "two"}))
+    issuer.path.write_text("{")
+    with pytest.raises(BadKeys):
+        keys.read()
+    assert keys.keys(), "the old ones stay"
+
+
+def test_a_file_without_keys_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="oauth_jwks"):
+        KeySet(str(tmp_path / "absent"))
