@@ -203,7 +203,9 @@ class LoginConnection(Connection):
 
     async def _punish(self, reason: str) -> None:
         self._failed(reason)
-        await anyio.sleep(self._listener.blame(self.ip))
+        delay_s = self._listener.blame(self.ip)
+        self._deadline += delay_s  # it is not the client's
+        await anyio.sleep(delay_s)
         self.stop_reading()
 
     def _failed(self, reason: str, mechanism: str = "") -> None:

@@ -128,9 +128,18 @@ def test_tokens_that_do_not_hold(kind: str, issuer: Issuer) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [b"", b"n,,", b"n,,\x01\x01", b"n,,\x01auth=Bearer\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"y,,\x01auth=Bearer x\x01\x01",
-     b"n,,\x01auth=Bearer \xff\x01\x01", b"\x01", b"n,,\x01auth=Bearer " + b"x" * 20_000 + b"\x01\x01"],
-)  # fmt: skip
+    [
+        b"",
+        b"n,,",
+        b"n,,\x01\x01",
+        b"n,,\x01auth=Bearer\x01\x01",
+        b"n,,\x01auth=Basic x\x01\x01",
+        b"y,,\x01auth=Bearer x\x01\x01",
+        b"n,,\x01auth=Bearer \xff\x01\x01",
+        b"\x01",
+        b"n,,\x01auth=Bearer " + b"x" * 20_000 + b"\x01\x01",
+    ],
+)
 def test_messages_that_are_none_end_in_two_steps(message: bytes, issuer: Issuer) -> None:
     exchange = Exchange(tokens(issuer))
     assert exchange.step(message) == INVALID
@@ -149,9 +158,16 @@ def test_who_is_authorized_is_who_the_token_is_for(issuer: Issuer) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [b"", b"[]", b"{}", b'{"keys": 1}', b'{"keys": [1]}', b'{"keys": [' + b"{}," * 200 + b"{}]}",
-     b"[" * 100_000],
-)  # fmt: skip
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys": 1}',
+        b'{"keys": [1]}',
+        b'{"keys": [' + b"{}," * 200 + b"{}]}",
+        b"[" * 100_000,
+    ],
+)
 def test_documents_that_are_no_keys(document: bytes) -> None:
     with pytest.raises(BadKeys):
         keys_of(document)

@@ -36,14 +36,35 @@ def test_the_exchange_of_rfc_7677() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        b"", b",", b",,", b"n", b"n,,", b"n,,n=user", b"n,,r=abc", b"n,,r=abc,n=user", b"x,,n=user,r=a",
-        b"p=tls-unique,,n=user,r=a", b"n,a=bob,n=user,r=a", b"n,a=,n=user,r=a", b"n,bob,n=user,r=a",
-        b"n,,n=,r=a", b"n,,n=user,r=", b"n,,n=us=er,r=a", b"n,,n=user=2,r=a", b"n,,n=user=2c,r=a",
-        b"n,,m=must,n=user,r=a", b"n,,n=user,r=a,tokenauth=true", b"n,,n=user,r=a,x", b"\xff\xfe",
-        b"n,,n=user\0,r=a", b"n,,n=user,r=a b", b"n,,n=user,r=\xc3\xa4", b"n,,n=" + b"u" * 5000 + b",r=a",
+        b"",
+        b",",
+        b",,",
+        b"n",
+        b"n,,",
+        b"n,,n=user",
+        b"n,,r=abc",
+        b"n,,r=abc,n=user",
+        b"x,,n=user,r=a",
+        b"p=tls-unique,,n=user,r=a",
+        b"n,a=bob,n=user,r=a",
+        b"n,a=,n=user,r=a",
+        b"n,bob,n=user,r=a",
+        b"n,,n=,r=a",
+        b"n,,n=user,r=",
+        b"n,,n=us=er,r=a",
+        b"n,,n=user=2,r=a",
+        b"n,,n=user=2c,r=a",
+        b"n,,m=must,n=user,r=a",
+        b"n,,n=user,r=a,tokenauth=true",
+        b"n,,n=user,r=a,x",
+        b"\xff\xfe",
+        b"n,,n=user\0,r=a",
+        b"n,,n=user,r=a b",
+        b"n,,n=user,r=\xc3\xa4",
+        b"n,,n=" + b"u" * 5000 + b",r=a",
         b"n,,n=user,r=" + b"r" * 5000,
     ],
-)  # fmt: skip
+)
 def test_a_first_message_that_is_none(message: bytes) -> None:
     with pytest.raises(BadLogin):
         Server(NAME, found).step(message)
@@ -58,10 +79,18 @@ def exchange(user: str = "user", password: str = "pencil") -> tuple[Server, byte
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b"c=biws", b"c=eSws"), (b"c=biws", b"c="), (b"c=", b"x="), (b"r=", b"r=x"), (b",r=", b",q="),
-        (b",p=", b",q="), (b",p=", b",p=AAAA"), (b",p=", b",p=="), (b",p=", b",p=%"), (b"c=biws,", b""),
+        (b"c=biws", b"c=eSws"),
+        (b"c=biws", b"c="),
+        (b"c=", b"x="),
+        (b"r=", b"r=x"),
+        (b",r=", b",q="),
+        (b",p=", b",q="),
+        (b",p=", b",p=AAAA"),
+        (b",p=", b",p=="),
+        (b",p=", b",p=%"),
+        (b"c=biws,", b""),
     ],
-)  # fmt: skip
+)
 def test_a_last_message_that_was_changed(old: bytes, new: bytes) -> None:
     server, final = exchange()
     with pytest.raises(BadLogin):
@@ -99,9 +128,18 @@ def test_odd_names(name: str) -> None:
 
 @pytest.mark.parametrize(
     "challenge",
-    [b"", b"r=x,s=AA==,i=4096", b"r={r}x,s=%,i=4096", b"r={r}x,s=AA==,i=1", b"r={r}x,s=AA==,i=999999999",
-     b"r={r}x,s=AA==", b"r={r},s=AA==,i=4096", b"r={r}x,s=AA==,i=-4", b"e=other-error"],
-)  # fmt: skip
+    [
+        b"",
+        b"r=x,s=AA==,i=4096",
+        b"r={r}x,s=%,i=4096",
+        b"r={r}x,s=AA==,i=1",
+        b"r={r}x,s=AA==,i=999999999",
+        b"r={r}x,s=AA==",
+        b"r={r},s=AA==,i=4096",
+        b"r={r}x,s=AA==,i=-4",
+        b"e=other-error",
+    ],
+)
 def test_a_client_is_not_talked_into_anything(challenge: bytes) -> None:
     client = Client(NAME, "user", "pencil", nonce="abc")
     with pytest.raises(BadLogin):
@@ -129,9 +167,21 @@ async def test_credentials_that_change_amid_an_exchange_hold_no_more() -> None:
 
 @pytest.mark.parametrize(
     "token",
-    [b"", b"\0", b"\0\0", b"\0user\0", b"\0\0pencil", b"user\0pencil", b"\0user\0pencil\0", b"bob\0user\0pencil",
-     b"\0user\0wrong", b"\0bob\0pencil", b"\0\xff\0pencil", b"\0user\0" + b"p" * 5000],
-)  # fmt: skip
+    [
+        b"",
+        b"\0",
+        b"\0\0",
+        b"\0user\0",
+        b"\0\0pencil",
+        b"user\0pencil",
+        b"\0user\0pencil\0",
+        b"bob\0user\0pencil",
+        b"\0user\0wrong",
+        b"\0bob\0pencil",
+        b"\0\xff\0pencil",
+        b"\0user\0" + b"p" * 5000,
+    ],
+)
 async def test_plain_tokens_that_let_nobody_in(token: bytes) -> None:
     users = Users(lambda user, mechanism: ALICE.value() if user == "user" else None, "s")
     with pytest.raises(BadLogin):

@@ -1,0 +1,371 @@
+"""Bytes that no sound client sends, before, in and after handshakes and logins.
+
+Each is refused quietly, in bounded time, and everyone else is served meanwhile.
+"""
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from kproxy.protocol.codec import encode_request
+from kproxy.security import scram
+from tests.harness import eventually
+from tests.securing import (
+    PASSWORD,
+    Site,
+    all_of,
+    authenticate,
+    b64,
+    bearer,
+    framed,
+    handshake,
+    log_in,
+    plain,
+    versions_request,
+)
+from tests.wire import Wire, batch, fetch_values, produce_values
+
+LOGIN_MS = 2000
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"))
+    with made.running("--login-ms-max", str(LOGIN_MS), "--connections-max", "500"):
+        made.add_user("alice")
+        made.add_user("bob")
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _others_are_served(site: Site) -> Iterator[None]:
+    yield
+    began = time.monotonic()
+    with site.wire("OUTSIDE") as wire:
+        assert log_in(wire).error_code == 0
+        assert wire.produce("q", batch(b"v")).error_code == 0
+    assert time.monotonic() - began < 3
+    assert not site.server.faults()
+
+
+def request(key: int, version: int, body: bytes = b"", *, flexible: bool = False) -> bytes:
+    head = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+    return framed(head + (b"\0" if flexible else b"") + body)
+
+
+HANDSHAKE = encode_request(17, 1, 1, {"mechanism": "PLAIN"})
+SCRAM = encode_request(17, 1, 1, {"mechanism": "SCRAM-SHA-256"})
+GOOD = encode_request(36, 1, 2, {"auth_bytes": plain("alice", PASSWORD)})
+PRODUCE = encode_request(0, 9, 3, produce_values("q", batch(b"stolen")))
+FETCH = encode_request(1, 12, 3, fetch_values({("q", 0): 0}))
+
+BEFORE_LOGIN = {
+    "nothing": b"",
+    "an http request": b"GET / HTTP/1.1\r\nHost: kproxy\r\n\r\n",
+    "zeros": bytes(1000),
+    "random": os.urandom(5000),
+    "a length below zero": b"\xff\xff\xff\xff",
+    "a huge length": b"\x7f\xff\xff\xff" + bytes(1000),
+    "a frame too large for a login": framed(bytes(100_000)),
+    "a short frame": framed(b"\0\x12"),
+    "a produce": PRODUCE,
+    "a fetch": FETCH,
+    "metadata": encode_request(3, 1, 1, {"topics": None}),
+    "an unknown api": request(999, 0),
+    "an api below zero": request(-1 & 0xFFFF, 0),
+    "a token without a handshake": GOOD,
+    "a handshake in a version too new": request(17, 9),
+    "a handshake cut short": request(17, 1, b"\0\x20PL"),
+    "a handshake of null": request(17, 1, b"\xff\xff"),
+    "a handshake with more behind it": request(17, 1, b"\0\5PLAIN!"),
+    "a mechanism that is not offered": encode_request(17, 1, 1, {"mechanism": "GSSAPI"}),
+    "a mechanism of odd letters": encode_request(17, 1, 1, {"mechanism": "\0' OR 1=1"}),
+    "a long mechanism": encode_request(17, 1, 1, {"mechanism": "P" * 30_000}),
+    "a mechanism in small letters": encode_request(17, 1, 1, {"mechanism": "plain"}),
+    "a handshake twice": HANDSHAKE * 2,
+    "versions twice": versions_request() * 2,
+    "versions behind a handshake": HANDSHAKE + versions_request(),
+    "a produce behind a handshake": HANDSHAKE + PRODUCE,
+    "a produce before the token": HANDSHAKE + PRODUCE + GOOD,
+    "a produce behind a refused token": HANDSHAKE
+    + encode_request(36, 1, 2, {"auth_bytes": plain("alice", "wrong")}) + PRODUCE,
+    "a token in a version too new": HANDSHAKE + request(36, 9),
+    "a token below zero": HANDSHAKE + request(36, 1, b"\xff\xff\xff\xff"),
+    "a token longer than its frame": HANDSHAKE + request(36, 1, b"\x7f\xff\xff\xff"),
+    "an empty token": HANDSHAKE + encode_request(36, 1, 2, {"auth_bytes": b""}),
+    "a large token": HANDSHAKE + encode_request(36, 1, 2, {"auth_bytes": bytes(60_000)}),
+    "a name of a megabyte": HANDSHAKE + framed(bytes(1 << 20)),
+    "another user": HANDSHAKE
+    + encode_request(36, 1, 2, {"auth_bytes": plain("alice", PASSWORD, "bob")}),
+    "random scram": SCRAM + encode_request(36, 1, 2, {"auth_bytes": os.urandom(500)}),
+    "a last scram message first": SCRAM
+    + encode_request(36, 1, 2, {"auth_bytes": b"c=biws,r=abc,p=AAAA"}),
+    "scram with channel binding": SCRAM
+    + encode_request(36, 1, 2, {"auth_bytes": b"p=tls-unique,,n=alice,r=abc"}),
+    "scram by a token of delegation": SCRAM
+    + encode_request(36, 1, 2, {"auth_bytes": b"n,,n=alice,r=abc,tokenauth=true"}),
+    "plain to scram": SCRAM + GOOD,
+    "a raw token cut short": encode_request(17, 0, 1, {"mechanism": "PLAIN"}) + b"\0\0\0\x10abc",
+    "a raw token of nothing": encode_request(17, 0, 1, {"mechanism": "PLAIN"}) + bytes(4),
+    "a raw token that is large": encode_request(17, 0, 1, {"mechanism": "PLAIN"})
+    + framed(bytes(70_000)),
+    "a raw token that is wrong": encode_request(17, 0, 1, {"mechanism": "PLAIN"})
+    + framed(plain("alice", "wrong")),
+    "a request where a raw token is due": encode_request(17, 0, 1, {"mechanism": "PLAIN"})
+    + PRODUCE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["SASL", "OUTSIDE"])
+@pytest.mark.parametrize("kind", BEFORE_LOGIN)
+def test_before_a_login(site: Site, kind: str, name: str) -> None:
+    """Refused at once, or when its time is over; nothing is appended or told."""
+    with site.wire("INSIDE") as inside:
+        inside.metadata("q")
+        end = inside.list_offset("q", -1).offset
+        with site.wire(name) as wire:
+            with suppress(OSError):
+                wire.socket.sendall(BEFORE_LOGIN[kind])
+            answered = all_of(wire.socket)
+        assert len(answered) < 4000
+        assert b"stolen" not in answered
+        assert inside.list_offset("q", -1).offset == end
+
+
+TLS_BYTES = {
+    "plaintext": versions_request(),
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "zeros": bytes(5000),
+    "random": os.urandom(5000),
+    "nothing": b"",
+    "a record without an end": b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc",
+    "a hello that is cut": b"\x16\x03\x01\x00\x2f\x01\x00\x00\x2b\x03\x03" + bytes(10),
+    "an old hello": b"\x80\x2e\x01\x00\x02\x00\x15\x00\x00\x00\x10" + bytes(37),
+    "an alert": b"\x15\x03\x01\x00\x02\x02\x28",
+    "a record too large": b"\x17\x03\x03\xff\xff" + bytes(70_000),
+    "a heartbeat": b"\x18\x03\x02\x00\x03\x01\x40\x00",
+}
+
+
+@pytest.mark.parametrize("name", ["TLS", "MUTUAL", "OUTSIDE"])
+@pytest.mark.parametrize("kind", TLS_BYTES)
+def test_in_a_tls_handshake(site: Site, kind: str, name: str) -> None:
+    with socket.create_connection(("127.0.0.1", site.port[name]), timeout=10) as connection:
+        with suppress(OSError):
+            connection.sendall(TLS_BYTES[kind])
+        assert len(all_of(connection)) < 100
+
+
+def refused(site: Site, name: str, context: ssl.SSLContext) -> bool:
+    """Whether a handshake, or the first read behind it, fails."""
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with socket.create_connection(("127.0.0.1", site.port[name]), timeout=10) as connection:
+            with context.wrap_socket(connection) as wrapped:
+                wrapped.sendall(versions_request())
+                return wrapped.recv(1) == b""
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_old_tls_is_refused(site: Site, version: ssl.TLSVersion) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    assert refused(site, "TLS", context)
+
+
+@pytest.mark.parametrize("ciphers", ["AES128-SHA", "aNULL", "ECDHE-RSA-AES128-SHA"])
+def test_weak_ciphers_are_refused(site: Site, ciphers: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers(ciphers + ":@SECLEVEL=0")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert refused(site, "TLS", context)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_certificate_is_required(site: Site, version: ssl.TLSVersion) -> None:
+    context = site.authority.context()
+    context.minimum_version = context.maximum_version = version
+    assert refused(site, "MUTUAL", context)
+
+
+def test_a_certificate_of_somebody_elses_is_refused(site: Site) -> None:
+    from tests.securing import Authority
+
+    stranger = Authority(site.directory / "stranger").issue("eve", "eve")
+    context = site.authority.context()
+    context.load_cert_chain(stranger)
+    assert refused(site, "MUTUAL", context)
+
+
+def test_half_of_a_handshake_is_waited_for_as_long_as_it_may_take(site: Site) -> None:
+    """Silence, byte by byte, and a login that never ends: none lasts longer."""
+    began = time.monotonic()
+    with (
+        site.wire("OUTSIDE") as silent,
+        socket.create_connection(("127.0.0.1", site.port["OUTSIDE"])) as slow,
+    ):
+        assert handshake(silent, "SCRAM-SHA-256").error_code == 0
+        with suppress(OSError):
+            for byte in b"\x16\x03\x01\x40\x00\x01\x00" * 20:
+                slow.sendall(bytes([byte]))
+                time.sleep(0.05)
+        assert all_of(slow) == b""
+        assert all_of(silent.socket) == b""
+    assert time.monotonic() - began < LOGIN_MS / 1000 + 7
+
+
+def test_handshakes_count_as_connections(site: Site) -> None:
+    """More than may be, none of which says anything: those before the limit stay."""
+    with site.wire("OUTSIDE") as friend:
+        assert log_in(friend).error_code == 0
+        held = []
+        try:
+            for _ in range(520):
+                held.append(socket.create_connection(("127.0.0.1", site.port["TLS"]), timeout=10))
+            assert friend.produce("q", batch(b"v")).error_code == 0
+            eventually(lambda: site.server.event("connection_refused"))
+        finally:
+            for one in held:
+                one.close()
+    eventually(lambda: _logs_in(site), 10)
+
+
+def _logs_in(site: Site) -> bool:
+    try:
+        with site.wire("OUTSIDE") as wire:
+            return not log_in(wire).error_code
+    except OSError:
+        return False
+
+
+def test_abandoned_handshakes_and_logins_leave_nothing(site: Site) -> None:
+    process = psutil.Process(site.server.process.pid)
+
+    def abandon(number: int) -> None:
+        with socket.create_connection(("127.0.0.1", site.port["OUTSIDE"]), timeout=10) as one:
+            if number % 2:
+                one.sendall(b"\x16\x03\x01\x40\x00\x01")
+            else:
+                with suppress(OSError):
+                    wrapped = site.authority.context().wrap_socket(one, server_hostname="localhost")
+                    wrapped.sendall(HANDSHAKE)
+                    wrapped.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(abandon, range(200)))
+        eventually(lambda: process.num_fds() < 150, 15)
+        before = process.memory_info().rss
+        list(pool.map(abandon, range(600)))
+    eventually(lambda: process.num_fds() < 150, 15)
+    assert process.memory_info().rss - before < 20 << 20
+
+
+def test_who_exists_is_not_told(site: Site) -> None:
+    """The same answers, the same number of them, for a wrong password and an unknown user."""
+    told = []
+    for user in ("alice", "nobody"):
+        with site.wire("SASL") as wire:
+            answer = log_in(wire, "PLAIN", user, "wrong")
+            told.append((answer.error_code, answer.error_message))
+            assert wire.closed()
+        with site.wire("SASL") as wire:
+            handshake(wire, "SCRAM-SHA-256")
+            first = authenticate(wire, scram.Client("SCRAM-SHA-256", user, "x").first())
+            assert first.error_code == 0
+            assert b",i=4096" in first.auth_bytes
+            last = authenticate(wire, b"c=biws,r=x,p=" + b64(bytes(32)).encode())
+            told.append((last.error_code, last.error_message))
+            assert wire.closed()
+    assert told[:2] == told[2:]
+    assert {int(code) for code, _ in told} == {58}
+
+
+def test_failed_logins_wait_longer_each_time(site: Site) -> None:
+    took = []
+    with site.wire("SASL") as wire:
+        assert log_in(wire).error_code == 0  # what was before is forgiven
+    for _ in range(6):
+        with site.wire("SASL") as wire:
+            began = time.monotonic()
+            assert log_in(wire, "PLAIN", "alice", "wrong").error_code == 58
+            took.append(time.monotonic() - began)
+    assert took[0] > 0.09
+    assert took[-1] > 2 * took[0]
+    assert max(took) < 3
+
+
+AFTER_LOGIN = {
+    "a token without a handshake": GOOD,
+    "a handshake": HANDSHAKE,
+    "a frame over the limit": b"\x7f\xff\xff\xff",
+    "random": os.urandom(3000),
+    "an unknown api": request(999, 0),
+    "controlled shutdown": request(7, 0, bytes(4)),
+    "a leader and isr request": request(4, 0, bytes(12)),
+    "an envelope": request(58, 0, bytes(12), flexible=True),
+}
+
+
+@pytest.mark.parametrize("kind", AFTER_LOGIN)
+def test_after_a_login(site: Site, kind: str) -> None:
+    """Refused or closed; who it is stays what it was."""
+    with site.wire("OUTSIDE") as wire:
+        assert log_in(wire).error_code == 0
+        wire.socket.sendall(AFTER_LOGIN[kind])
+        wire.socket.settimeout(3)
+        if kind in ("a token without a handshake", "a handshake"):
+            assert b"\0\x22" in wire.receive_frame()[:10]
+            assert wire.produce("q", batch(b"v")).error_code == 0
+        else:
+            assert wire.closed()
+
+
+def test_a_log_holds_no_secret(site: Site) -> None:
+    token = site.issuer.token("alice")
+    with site.wire("OUTSIDE") as wire:
+        assert log_in(wire, "PLAIN", "alice", "hidden-word").error_code == 58
+    with site.wire("OUTSIDE") as wire:
+        handshake(wire, "OAUTHBEARER")
+        assert authenticate(wire, bearer(token)).error_code == 0
+    with site.wire("OUTSIDE") as wire:
+        handshake(wire, "PLAIN")
+        wire.socket.sendall(request(36, 1, b"\0\0\0\x20hidden-word"))
+        assert wire.closed()
+    log = "".join(site.server.raw)
+    for secret in ("hidden-word", PASSWORD, token, token.split(".")[2]):
+        assert secret not in log
+
+
+def test_a_session_is_nobody_elses(site: Site) -> None:
+    """A fetch session by its id, from another user's connection."""
+    with site.wire("OUTSIDE") as alice, site.wire("OUTSIDE") as bob:
+        log_in(alice)
+        log_in(bob, user="bob")
+        answer = alice.call(1, 12, fetch_values({("q", 0): 0}, epoch=0))
+        stolen = bob.call(1, 12, fetch_values({}, session_id=answer.session_id, epoch=1))
+        assert stolen.error_code == 70
+        assert (
+            alice.call(1, 12, fetch_values({}, session_id=answer.session_id, epoch=1)).error_code
+            == 0
+        )
+
+
+def test_a_plain_client_on_a_tls_port_and_the_other_way_round(site: Site) -> None:
+    with Wire("127.0.0.1", site.port["OUTSIDE"]) as wire:
+        wire.socket.sendall(versions_request())
+        assert len(all_of(wire.socket)) < 100
+    with socket.create_connection(("127.0.0.1", site.port["SASL"])) as connection:
+        with pytest.raises((ssl.SSLError, OSError)):
+            site.authority.context().wrap_socket(connection, server_hostname="localhost")
