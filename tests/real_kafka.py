@@ -12,10 +12,13 @@ class Kafka:
 
     host = "127.0.0.1"
 
-    def __init__(self, directory: Path, *java: str, advertise: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, *java: str, advertise: int | None = None, more: str = ""
+    ) -> None:
         """`java`: its options; without any a small heap, as many run beside each other.
 
-        `advertise`: the port that clients are told, of a proxy between.
+        `advertise`: the port that clients are told, of a proxy between. `more`: settings that hold
+        over those here; PORT and CONTROLLER_AT stand for its ports.
         """
         need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
         self.port, controller = free_port(), free_port()
@@ -46,6 +49,7 @@ share.coordinator.state.topic.num.partitions=1
 group.share.assignment.interval.ms=0
 group.share.assignor.offload.enable=false
 group.share.min.record.lock.duration.ms=1000
+{more.replace("PORT", str(self.port)).replace("CONTROLLER_AT", str(controller))}
 """
         )
         self._base = [

@@ -63,7 +63,8 @@ async def _altered(
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
-            need_settings(request, Op.ALTER_CONFIGS, resource)
+            if of_queue is not _whole or resource.resource_type != BROKER_LOGGER:
+                need_settings(request, Op.ALTER_CONFIGS, resource)
             if _only_deletes(resource):
                 continue
             if resource.resource_type == GROUP:

@@ -127,7 +127,9 @@ def _one(
     queue = worker.catalogue.find(name)
     if queue is not None:
         return _topic(worker, request, queue, operations)
-    return metadata_topic(version, absent(name)[0], name, NO_QUEUE, ())
+    if operations != UNKNOWN_OPERATIONS:  # as Kafka tells them of what is not there
+        operations = topic_operations(request, name)
+    return metadata_topic(version, absent(name)[0], name, NO_QUEUE, (), operations)
 
 
 async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -101,9 +101,10 @@ def move_directories(request: Request, code: Code) -> Mapping[str, Any]:
     return {"results": [{"topic_name": n, "partitions": p} for n, p in results.items()]}
 
 
-def update_features(request: Request, code: Code) -> Mapping[str, Any]:
-    results = [{"feature": asked.feature, **said(code)} for asked in request.body.feature_updates]
-    return said(code) | {"results": results}
+def describe_scram_users(request: Request, code: Code) -> Mapping[str, Any]:
+    names = dict.fromkeys(one.name for one in request.body.users or ())
+    users = [{"user": name, **said(code), "credential_infos": ()} for name in names]
+    return said(code) | {"results": users}
 
 
 def alter_scram_users(request: Request, code: Code) -> Mapping[str, Any]:

@@ -213,7 +213,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id}
         if times == 1 and code != Code.INVALID_REQUEST:
             asked = name if queue is None else queue.name
-            if asked is not None and not _may_delete(request, asked):
+            if asked is not None and not _may_delete(request, asked, queue is not None):
                 queue, code = None, Code.TOPIC_AUTHORIZATION_FAILED
                 answer["error_message"] = TEXTS[code]
                 if name is None and request.permits.sees(Op.DESCRIBE, Resource.TOPIC, asked):
@@ -241,15 +241,15 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"responses": answers}
 
 
-def _may_delete(request: Request, name: str) -> bool:
-    """Whether the client may delete a queue, be it there or not: who may not does not learn that.
+def _may_delete(request: Request, name: str, there: bool) -> bool:
+    """Whether the client may delete a queue, or learn that it is not there.
 
     Who may delete on the cluster may delete any.
     """
     permits = request.permits
     if permits.sees(Op.DELETE, Resource.CLUSTER, CLUSTER_NAME):
         return True
-    return permits.topic(Op.DESCRIBE, name) and permits.topic(Op.DELETE, name)
+    return permits.topic(Op.DELETE if there else Op.DESCRIBE, name)
 
 
 def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:

@@ -320,7 +320,7 @@ APIS = (
         low=0,
         high=0,
         handle=users.describe,
-        rule=cluster(refusals.whole("results"), Op.DESCRIBE),
+        rule=cluster(refusals.describe_scram_users, Op.DESCRIBE),
     ),
     Api(
         key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
@@ -341,7 +341,7 @@ APIS = (
         low=0,
         high=2,
         handle=features.update,
-        rule=cluster(refusals.update_features, Op.ALTER),
+        rule=cluster(refusals.whole("results"), Op.ALTER),
     ),
     Api(key=ApiKey.DESCRIBE_CLUSTER, low=0, high=2, handle=metadata.describe_cluster, rule=OPEN),
     Api(
