@@ -9,11 +9,12 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import group_configs
-from kproxy.handlers.permitted import need_settings
+from kproxy.handlers.permitted import denied, need_settings
 from kproxy.handlers.route_checks import check_routes
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
+from kproxy.metadata.group_settings import DEAD_LETTERS
 from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, GROUP, LIST, TOPIC, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS
@@ -68,13 +69,17 @@ async def _altered(
             if _only_deletes(resource):
                 continue
             if resource.resource_type == GROUP:
-                change = (await of_group(worker, resource, request.budget)).envelope()
+                configured = await of_group(worker, resource, request.budget)
+                _check_dead_letters(worker, request, configured)
+                change = configured.envelope()
             else:
                 queue = _queue(worker, resource)
                 values, after = await of_queue(
                     queue, resource.configs, request.budget, worker.level
                 )
-                check_routes(worker, queue.name, queue.partitions, after, queue.configs)
+                check_routes(
+                    worker, request.permits, queue.name, queue.partitions, after, queue.configs
+                )
                 change = ConfigureQueue(queue.queue_id, *values).envelope()
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
@@ -87,6 +92,15 @@ async def _altered(
         answer["error_message"] = outcome.message
         await request.budget.step()
     return {"responses": answers}
+
+
+def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> None:
+    """Who says where dead letters go may write there. Raises KafkaError."""
+    target = change.given.get(DEAD_LETTERS)
+    if not target or worker.group_settings(change.group).dead_letter_queue == target:
+        return
+    if not request.permits.topic(Op.WRITE, target):
+        raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _only_deletes(resource: Any) -> bool:

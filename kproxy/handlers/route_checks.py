@@ -4,22 +4,29 @@ from collections.abc import Mapping
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.route_settings import names_conflict, partitions_conflict
-from kproxy.virtual.route_fold import FROM, TO
+from kproxy.metadata.routing import read_template
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.security.permits import Permits
+from kproxy.virtual.route_fold import FROM, TO, UNROUTABLE
 from kproxy.worker.worker import Worker
 
 
 def check_routes(
     worker: Worker,
+    permits: Permits,
     name: str,
     partitions: int,
     values: Mapping[str, str],
     before: Mapping[str, str] | None = None,
 ) -> None:
-    """Settings that the queue `name` is to have. Raises KafkaError (INVALID_CONFIG).
+    """Settings that the queue `name` is to have. Raises KafkaError (INVALID_CONFIG,
+    TOPIC_AUTHORIZATION_FAILED).
 
     `before`: those it has. The source of a route may be gone since, and nobody is to be kept from
     changing another setting: only what changes is looked up.
     """
+    if not permits.all:
+        _check_permits(permits, values, before or {})
     source = values.get(FROM)
     if not source and not values.get(TO):
         return
@@ -28,6 +35,27 @@ def check_routes(
         fault = _source_fault(worker, source)
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
+
+
+def _check_permits(permits: Permits, values: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """A route does what its definer may do: READ where it comes from, WRITE where it may go.
+
+    An entrance makes the queues that its template names: CREATE as well. Raises KafkaError.
+    """
+    said = {key: value for key, value in values.items() if value and value != before.get(key)}
+    allowed = True
+    if (source := said.get(FROM)) is not None:
+        allowed = permits.topic(Op.READ, source)
+    if (template := said.get(TO)) is not None:
+        beginning = read_template(template).prefix
+        allowed = allowed and permits.topics(Op.WRITE, beginning)
+        if not permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+            allowed = allowed and permits.topics(Op.CREATE, beginning)
+    if (other := said.get(UNROUTABLE)) is not None:
+        allowed = allowed and permits.topic(Op.WRITE, other) and permits.may_create(other)
+    if not allowed:
+        text = "a route reads and writes what its definer may read and write, as its names say"
+        raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED, text)
 
 
 def _source_fault(worker: Worker, source: str) -> str | None:

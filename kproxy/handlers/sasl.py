@@ -21,5 +21,5 @@ async def authenticate(worker: Worker, request: Request) -> Mapping[str, Any]:
         "error_code": Code.ILLEGAL_SASL_STATE,
         "error_message": "SaslAuthenticate request received after successful authentication",
         "auth_bytes": b"",
-        "session_lifetime_ms": 0,
+        "session_lifetime": 0,
     }

@@ -52,7 +52,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
                 raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
             if too_many:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
-            partitions, kept = _checked(worker, topic)
+            partitions, kept = _checked(worker, request, topic)
             if body.validate_only:
                 answers[topic.name] = _created(worker, request, topic.name, None, partitions, kept)
             else:
@@ -101,7 +101,7 @@ def _exists(name: str) -> str:
     return f"Topic '{name}' already exists."
 
 
-def _checked(worker: Worker, topic: Any) -> tuple[int, dict[str, str]]:
+def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
     """(partition count, configs) of a sound creation. Raises KafkaError."""
     fault = name_fault(topic.name)
     if fault:
@@ -127,7 +127,7 @@ def _checked(worker: Worker, topic: Any) -> tuple[int, dict[str, str]]:
         )
     kept = queue_settings.check(queue_settings.given(topic.configs))
     queue_settings.check_together(kept, worker.level)
-    check_routes(worker, topic.name, partitions, kept)
+    check_routes(worker, request.permits, topic.name, partitions, kept)
     return partitions, kept
 
 

@@ -223,18 +223,26 @@ class Grants:
             if name == WILDCARD or not any(other.of(name) & denied for other in masks):
                 return True
         return any(
-            mask & bits and not any(other._covers(name, denied) for other in masks)
+            mask & bits and not any(other.covers(name, denied) for other in masks)
             for name, mask in self.prefixed.items()
         )
 
-    def _covers(self, name: str, denied: int) -> bool:
-        """Whether all names that begin so are denied."""
-        if self.literal.get(WILDCARD, 0) & denied:
+    def covers(self, beginning: str, bits: int) -> bool:
+        """Whether a rule says so of all names that begin so."""
+        if self.literal.get(WILDCARD, 0) & bits:
             return True
         return any(
-            self.prefixed.get(name[:length], 0) & denied
+            self.prefixed.get(beginning[:length], 0) & bits
             for length in self._lengths
-            if length <= len(name)
+            if length <= len(beginning)
+        )
+
+    def touches(self, beginning: str, bits: int) -> bool:
+        """Whether a rule says so of any name that begins so. It walks all rules."""
+        return self.covers(beginning, bits) or any(
+            mask & bits and name.startswith(beginning)
+            for masks in (self.literal, self.prefixed)
+            for name, mask in masks.items()
         )
 
 

@@ -77,10 +77,7 @@ class Permits:
         """As `may`, where permissions only say what a list shows."""
         if self.all:
             return True
-        if self._generation != self._rules.generation:
-            self._about.clear()
-            self._known.clear()
-            self._generation = self._rules.generation
+        self._follow()
         key = op, kind, name
         found = self._known.get(key)
         if found is None:
@@ -117,9 +114,27 @@ class Permits:
             return False
         return any(g.any_allows(grants, ALLOWS[op], DENIES[op]) for g in grants)
 
+    def topics(self, op: Op, beginning: str) -> bool:
+        """Whether the client may do this to all topics whose names begin so."""
+        if self.all:
+            return True
+        grants = self._grants(Resource.TOPIC)
+        if any(g.covers(beginning, ALLOWS[op]) for g in grants):
+            if not any(g.touches(beginning, DENIES[op]) for g in grants):
+                return True
+        self.refused(op, Resource.TOPIC, beginning + WILDCARD)
+        return False
+
     def operations(self, kind: Resource, name: str) -> int:
         """`authorized_operations`: bits of what the client may do to a resource."""
         return sum(1 << op for op in OPERATIONS[kind] if self.sees(op, kind, name))
+
+    def _follow(self) -> None:
+        """Forget what other rules have said."""
+        if self._generation != self._rules.generation:
+            self._about.clear()
+            self._known.clear()
+            self._generation = self._rules.generation
 
     def _decide(self, op: Op, kind: Resource, name: str) -> bool:
         mask = 0
@@ -132,6 +147,7 @@ class Permits:
         return self._lenient and not self._rules.acls.names(kind, name)
 
     def _grants(self, kind: int) -> list[Grants]:
+        self._follow()
         found = self._about.get(kind)
         if found is None:
             peer = self.peer
