@@ -167,7 +167,7 @@ class LoginConnection(Connection):
         lifetime_ms = 0 if step.identity is None else self._let_in(step.identity)
         return {
             "error_code": Code.NONE, "error_message": None, "auth_bytes": step.token,
-            "session_lifetime_ms": lifetime_ms,
+            "session_lifetime": lifetime_ms,
         }  # fmt: skip
 
     async def _token(self, request: Accepted) -> bytes:
@@ -223,5 +223,5 @@ def readable(request: Accepted) -> bytes:
 
 def _refused(code: Code, message: str) -> dict[str, object]:
     return {
-        "error_code": code, "error_message": message, "auth_bytes": b"", "session_lifetime_ms": 0,
+        "error_code": code, "error_message": message, "auth_bytes": b"", "session_lifetime": 0,
     }  # fmt: skip
