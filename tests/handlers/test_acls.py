@@ -1,0 +1,265 @@
+"""Access rules by their APIs, and what they do at once: open sessions, long polls, routes."""
+
+from typing import Any
+from uuid import UUID
+
+import anyio
+import pytest
+
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.security.acls import Effect, Op, Pattern, Resource
+from kproxy.security.peer import Peer
+from kproxy.server.dispatch import accept, answer
+from kproxy.worker.worker import NextRequestSignal, Worker
+from tests.fakes import chunks_of, memory_worker
+from tests.wire import batch, fetch_values, produce_values
+
+ROOT, ALICE = Peer("User:root", "10.0.0.9"), Peer("User:alice", "10.0.0.1")
+NOT_ALLOWED = 29
+EVERY: dict[str, Any] = {
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+    "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+}  # fmt: skip
+
+
+class Secured:
+    """A worker with rules, one super user, and Alice."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.worker: Worker = memory_worker(
+            authorizer="acl", super_users="User:root", **settings
+        )  # fmt: skip
+
+    async def call(self, key: int, version: int, values: Any, peer: Peer = ALICE) -> Any:
+        frame = encode_request(key, version, 1, values)[4:]
+        accepted = accept(self.worker, frame, peer, NextRequestSignal())
+        if accepted.call is not None:
+            given: Any = accepted.response()
+        else:
+            given = await answer(self.worker, accepted)
+            if not isinstance(given, bytes | bytearray):
+                given = b"".join(await chunks_of(given))
+        return decode_response(key, version, bytes(given)[4:])[1]
+
+    async def add(self, *rules: dict[str, Any], peer: Peer = ROOT) -> list[int]:
+        told = await self.call(ApiKey.CREATE_ACLS, 3, {"creations": rules}, peer)
+        return [int(result.error_code) for result in told.results]
+
+    async def drop(self, **more: Any) -> Any:
+        values = {"filters": [EVERY | more]}
+        return await self.call(ApiKey.DELETE_ACLS, 3, values, ROOT)
+
+    async def rules(self, peer: Peer = ROOT, **more: Any) -> Any:
+        return await self.call(ApiKey.DESCRIBE_ACLS, 3, EVERY | more, peer)
+
+    async def produce(self, queue: str, peer: Peer = ALICE) -> int:
+        told = await self.call(ApiKey.PRODUCE, 9, produce_values(queue, batch(b"v")), peer)
+        return int(told.responses[0].partition_responses[0].error_code)
+
+
+def rule(op: Op, name: str = "q", **more: Any) -> dict[str, Any]:
+    return {
+        "resource_type": Resource.TOPIC, "resource_name": name, "host": "*",
+        "resource_pattern_type": Pattern.LITERAL, "principal": ALICE.principal, "operation": op,
+        "permission_type": Effect.ALLOW, **more,
+    }  # fmt: skip
+
+
+async def test_rules_are_made_told_and_dropped() -> None:
+    here = Secured()
+    read, write = rule(Op.READ), rule(Op.WRITE)
+    assert await here.add(read, write, read) == [0, 0, 0]
+    assert len(here.worker.security.acls) == 2
+    assert await here.add(read) == [0]  # it is there already
+    told = await here.rules()
+    assert told.error_code == 0
+    (resource,) = told.resources
+    assert (resource.resource_type, resource.resource_name, resource.pattern_type) == (2, "q", 3)
+    assert sorted(one.operation for one in resource.acls) == [Op.READ, Op.WRITE]
+    gone = await here.drop(operation=Op.READ)
+    (matching,) = gone.filter_results[0].matching_acls
+    assert (matching.operation, matching.principal) == (Op.READ, "User:alice")
+    assert len(here.worker.security.acls) == 1
+    assert not (await here.drop(operation=Op.READ)).filter_results[0].matching_acls
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"resource_name": ""}, "Invalid empty resource name"),
+    ({"resource_type": 4}, "The only valid name for the CLUSTER resource is kafka-cluster"),
+    ({"resource_type": 1}, "Invalid resourceType ANY"),
+    ({"resource_type": 99}, "Invalid resourceType UNKNOWN"),
+    ({"resource_pattern_type": 2}, "Invalid patternType MATCH"),
+    ({"operation": 1}, "Invalid operation ANY"),
+    ({"operation": 77}, "Invalid operation UNKNOWN"),
+    ({"permission_type": 1}, "Invalid permissionType ANY"),
+    ({"principal": "alice"}, "Could not parse principal from `alice`"),
+    ({"resource_name": "q" * 32_001}, "A name is too long"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "text"), WRONG)
+async def test_rules_that_are_none(wrong: dict[str, Any], text: str) -> None:
+    here = Secured()
+    values = {"creations": [rule(Op.READ) | wrong, rule(Op.READ)]}
+    bad, good = (await here.call(ApiKey.CREATE_ACLS, 3, values, ROOT)).results
+    assert int(bad.error_code) == 42
+    assert str(bad.error_message).startswith(text)
+    assert int(good.error_code) == 0
+
+
+async def test_filters_that_are_none() -> None:
+    here = Secured()
+    assert int((await here.rules(operation=0)).error_code) == 42
+    assert int((await here.drop(permission_type=0)).filter_results[0].error_code) == 42
+
+
+async def test_only_who_may_alter_the_cluster_makes_rules() -> None:
+    here = Secured()
+    assert await here.add(rule(Op.READ), peer=ALICE) == [31]
+    assert int((await here.rules(ALICE)).error_code) == 31
+    cluster = {"resource_type": Resource.CLUSTER, "resource_name": "kafka-cluster"}
+    assert await here.add(rule(Op.ALTER, **cluster)) == [0]
+    assert await here.add(rule(Op.READ), peer=ALICE) == [0]
+    assert int((await here.rules(ALICE)).error_code) == 0
+
+
+async def test_without_an_authorizer_there_are_no_rules() -> None:
+    here = Secured()
+    here.worker = memory_worker()
+    assert await here.add(rule(Op.READ)) == [54]
+    assert int((await here.rules()).error_code) == 54
+    assert await here.produce("q") == 0
+
+
+async def test_below_the_level_rules_are_refused() -> None:
+    here = Secured()
+    here.worker.level.value = 6
+    assert await here.add(rule(Op.READ)) == [35]
+
+
+async def test_a_produce_makes_a_queue_only_where_that_is_allowed() -> None:
+    here = Secured()
+    assert await here.produce("q") == NOT_ALLOWED
+    await here.add(rule(Op.WRITE))
+    assert await here.produce("q") == 3
+    assert here.worker.catalogue.find("q") is None
+    await here.add(rule(Op.CREATE))
+    assert await here.produce("q") == 0
+
+
+async def test_an_open_session_is_asked_again_once_rules_change() -> None:
+    here = Secured()
+    await here.produce("q", ROOT)
+    await here.add(rule(Op.READ))
+    first = await here.call(ApiKey.FETCH, 12, fetch_values({("q", 0): 1}, epoch=0))
+    (part,) = first.responses[0].partitions
+    assert int(part.error_code) == 0
+
+    async def polled(epoch: int) -> Any:
+        more = fetch_values({}, session_id=first.session_id, epoch=epoch)
+        return await here.call(ApiKey.FETCH, 12, more)
+
+    assert not (await polled(1)).responses  # nothing is new
+    await here.drop()
+    revoked = await polled(2)
+    assert int(revoked.responses[0].partitions[0].error_code) == NOT_ALLOWED
+    assert not revoked.responses[0].partitions[0].records
+    await here.produce("q", ROOT)
+    again = await polled(3)
+    assert int(again.responses[0].partitions[0].error_code) == NOT_ALLOWED
+    await here.add(rule(Op.READ))
+    allowed = await polled(4)
+    assert allowed.responses[0].partitions[0].records
+
+
+async def test_a_long_poll_gives_nothing_that_is_forbidden_by_then() -> None:
+    here = Secured()
+    await here.produce("q", ROOT)
+    await here.add(rule(Op.READ))
+    told: list[Any] = []
+
+    async def poll() -> None:
+        values = fetch_values({("q", 0): 1}, wait_ms=5000)
+        told.append(await here.call(ApiKey.FETCH, 12, values))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poll)
+        while not here.worker.long_polls:
+            await anyio.sleep(0.01)
+        await here.drop()
+        await here.produce("q", ROOT)
+    (part,) = told[0].responses[0].partitions
+    assert int(part.error_code) == NOT_ALLOWED
+    assert not part.records
+
+
+async def test_a_session_is_nobody_elses() -> None:
+    here = Secured()
+    await here.produce("q", ROOT)
+    await here.add(rule(Op.READ))
+    mine = await here.call(ApiKey.FETCH, 12, fetch_values({("q", 0): 0}, epoch=0))
+    more = fetch_values({}, session_id=mine.session_id, epoch=1)
+    bob = ALICE._replace(principal="User:bob")
+    assert int((await here.call(ApiKey.FETCH, 12, more, bob)).error_code) == 70
+
+
+async def settings(here: Secured, kind: int, name: str, **values: str) -> int:
+    changes = [
+        {"name": key.replace("_", "."), "config_operation": 0, "value": value}
+        for key, value in values.items()
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": changes}
+    asked = {"resources": [resource], "validate_only": False}
+    told = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked)
+    return int(told.responses[0].error_code)
+
+
+async def test_a_route_reads_and_writes_what_its_definer_may() -> None:
+    here = Secured()
+    for name in ("in", "src"):
+        await here.produce(name, ROOT)
+    await here.add(rule(Op.ALTER_CONFIGS, "in"))
+    prefixed = {"resource_pattern_type": Pattern.PREFIXED}
+
+    async def routed(template: str) -> int:
+        others = {"kproxy_route_unroutable": "device-none"}
+        return await settings(here, 2, "in", kproxy_route_to=template, **others)
+
+    assert await routed("device-{key}") == NOT_ALLOWED
+    await here.add(rule(Op.WRITE, "device-", **prefixed))
+    assert await routed("device-{key}") == NOT_ALLOWED
+    await here.add(rule(Op.CREATE, "dev", **prefixed))
+    assert await routed("device-{key}") == 0
+    assert await settings(here, 2, "in", retention_ms="5") == 0
+    assert await routed("else-{key}") == NOT_ALLOWED
+    await here.add(rule(Op.WRITE, "device-secret", permission_type=Effect.DENY))
+    assert await routed("device-s{key}") == NOT_ALLOWED
+    assert await settings(here, 2, "in", kproxy_route_unroutable="elsewhere") == NOT_ALLOWED
+    await here.add(rule(Op.ALTER_CONFIGS, "src"))
+    assert await settings(here, 2, "src", kproxy_route_from="in") == NOT_ALLOWED
+
+
+async def test_who_names_a_dead_letter_queue_may_write_to_it() -> None:
+    here = Secured()
+    group = {"resource_type": Resource.GROUP, "resource_name": "g"}
+    await here.add(rule(Op.ALTER_CONFIGS, "g", **group))
+    asked = {"errors_deadletterqueue_topic_name": "dlq.q"}
+    assert await settings(here, 32, "g", **asked) == NOT_ALLOWED
+    await here.add(rule(Op.WRITE, "dlq.q"))
+    assert await settings(here, 32, "g", **asked) != NOT_ALLOWED
+
+
+async def test_an_id_tells_no_more_than_at_kafka() -> None:
+    here = Secured()
+    await here.produce("q", ROOT)
+    queue = here.worker.catalogue.find("q")
+    assert queue is not None
+    values = {
+        "topics": [{"name": None, "topic_id": UUID(bytes=bytes(queue.queue_id))}],
+        "allow_auto_topic_creation": False, "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }  # fmt: skip
+    (topic,) = (await here.call(ApiKey.METADATA, 12, values)).topics
+    assert (int(topic.error_code), topic.name) == (NOT_ALLOWED, None)
+    assert not topic.partitions
