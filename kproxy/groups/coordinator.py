@@ -20,6 +20,7 @@ from kproxy.groups.group import Group
 from kproxy.groups.group_deletion import GroupDeletions
 from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.offset_expiry import OffsetExpiry
+from kproxy.groups.regex import Everybody, Readers
 from kproxy.groups.restoring import restored
 from kproxy.groups.share_group import ShareGroup
 from kproxy.groups.share_initialisation import Landing, OwnShard, ShareInitialisation
@@ -61,11 +62,13 @@ class Coordinator:
         unique_id: Callable[[], object],
         landing: Landing | None = None,
         settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
+        readers: Readers | None = None,
     ) -> None:
         """`sooner` is called when a timer is due before all others.
 
         `unique_id` makes what is unique in a member's id. `landing`: the way to the shards of
         queues; without it they all lie in this one. `settings_of`: what is set for a group.
+        `readers`: who may know of which queue; without it everybody knows all.
         """
         self.shard = shard
         self.claim_offset = shard.claim_offset
@@ -79,7 +82,9 @@ class Coordinator:
         self.background = BackgroundLog(self)
         self.soon = self.background.soon
         self.fence_soon = self.background.fence_soon
-        self.subscriptions = SubscriptionResolver(lookup, self.now, self.has, self.log_changes)
+        self.subscriptions = SubscriptionResolver(
+            lookup, self.now, self.has, self.log_changes, readers or Everybody()
+        )
         self.settings_of = settings_of
         self.landing = landing or OwnShard(shard)
         self.shares = ShareInitialisation(

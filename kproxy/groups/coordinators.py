@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 from kproxy.config import Config
 from kproxy.errors import Code
 from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.regex import Readers
 from kproxy.groups.share_initialisation import Landing
 from kproxy.loop.pace import Pace
 from kproxy.metadata.catalogue import Lookup
@@ -33,6 +34,7 @@ class Coordinators:
         unique_id: Callable[[], object] = uuid.uuid4,
         landing: Landing | None = None,
         settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
+        readers: Readers | None = None,
     ) -> None:
         """`unique_id` makes what is unique in a member's id. The rest: see `Coordinator`."""
         self._serving = serving
@@ -42,6 +44,7 @@ class Coordinators:
         self._unique_id = unique_id
         self._landing = landing
         self.settings_of = settings_of
+        self._readers = readers
         self._by_shard: dict[int, Coordinator] = {}
         self._sooner = anyio.Event()
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -54,7 +57,7 @@ class Coordinators:
                 self._drop(known)
             known = self._by_shard[shard.shard] = Coordinator(
                 shard, self._config, self._lookup, self._now_ms, self._set_sooner,
-                self._unique_id, self._landing, self.settings_of,
+                self._unique_id, self._landing, self.settings_of, self._readers,
             )  # fmt: skip
             self._set_sooner()
         return known

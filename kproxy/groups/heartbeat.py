@@ -13,7 +13,7 @@ from kproxy.groups.assignors import ASSIGNORS, PartitionSet
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
 from kproxy.groups.coordinator import Coordinator, storage_code
-from kproxy.groups.regex import compiled
+from kproxy.groups.regex import compiled, pattern_of
 from kproxy.loop.steps import done, in_order
 
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
@@ -86,7 +86,7 @@ def check(asked: HeartbeatRequest) -> None:
             f" {', '.join(ASSIGNORS)}.",
         )
     if asked.regex:
-        compiled(asked.regex)
+        compiled(pattern_of(asked.regex).regex)
 
 
 async def heartbeat(coordinator: Coordinator, asked: HeartbeatRequest) -> HeartbeatResult:

@@ -18,7 +18,7 @@ from kproxy.errors import Code
 from kproxy.groups.assignors import ASSIGNORS, MemberSubscription, Target
 from kproxy.groups.consumer_group import AssignmentResult, ConsumerGroup
 from kproxy.groups.counters import Subscriptions
-from kproxy.groups.regex import compiled
+from kproxy.groups.regex import Readers, compiled, pattern_of
 from kproxy.groups.share_group import ShareGroup
 from kproxy.groups.simple_assignor import SIMPLE, simple
 from kproxy.loop.steps import EVERY, Result, Steps, Work, finish, in_order
@@ -60,9 +60,11 @@ class SubscriptionResolver:
         now: Callable[[], float],
         there: Callable[[AssignedGroup], bool],
         log: Callable[[AssignedGroup], Awaitable[Code]],
+        readers: Readers,
     ) -> None:
         """`there`: whether this still is the group of its id; `log`: log it under its lock."""
         self._lookup = lookup
+        self._readers = readers
         self._now = now
         self._there = there
         self._log = log
@@ -82,11 +84,16 @@ class SubscriptionResolver:
         self.later(lambda: self._finish_refresh(group, work, started))
         return False
 
+    @property
+    def _changes(self) -> int:
+        """Goes up where there are other queues, or others may be seen."""
+        return self._lookup.changes + self._readers.generation
+
     def _is_due(self, group: AssignedGroup) -> bool:
         now = self._now()
         if group.unresolved() and now >= group.resolve_again_at:
             return True
-        return self._lookup.changes != group.resolved_changes and now >= group.refresh_again_at
+        return self._changes != group.resolved_changes and now >= group.refresh_again_at
 
     def _take_pattern(self, group: AssignedGroup, seen: ResolvedPattern, started: float) -> bool:
         # Looking at a million names may take seconds.
@@ -117,7 +124,7 @@ class SubscriptionResolver:
                 await self.log_changes(group)
 
     def _resolve_pattern(self, group: AssignedGroup) -> Steps[ResolvedPattern]:
-        changes, regexes = self._lookup.changes, set(group.subscription_counts.regexes)
+        changes, regexes = self._changes, set(group.subscription_counts.regexes)
         known = group.resolved if changes == group.resolved_changes else {}
         resolved = {regex: names for regex, names in known.items() if regex in regexes}
         subscriptions = group.subscription_counts.all()
@@ -134,7 +141,11 @@ class SubscriptionResolver:
     def _resolved(self, regexes: set[str]) -> Steps[Resolved]:
         """The queues whose names a regular expression matches as a whole."""
         found: dict[str, list[str]] = {regex: [] for regex in regexes}
-        patterns = [(compiled(regex).fullmatch, names) for regex, names in found.items()]
+        patterns = []
+        for text, names in found.items():
+            regex, principal, host = pattern_of(text)
+            patterns.append((compiled(regex).fullmatch, principal, host, names))
+        sees = self._readers.sees
         first: str | None = "" if patterns else None
         matched, room = 0, _MATCHES_MAX
         while first is not None:
@@ -143,8 +154,12 @@ class SubscriptionResolver:
             for queue in queues:
                 if not queue.partitions:
                     continue
-                for matches, names in patterns:
-                    if room and matches(queue.name):
+                for matches, principal, host, names in patterns:
+                    if (
+                        room
+                        and matches(queue.name)
+                        and (not principal or sees(principal, host, queue.name))
+                    ):
                         names.append(queue.name)
                         room -= 1
                     matched += 1

@@ -8,6 +8,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.consumer_group import DEFAULT_ASSIGNOR, ConsumerGroup, steps_by_queue
 from kproxy.groups.consumer_member import ConsumerMember
+from kproxy.groups.regex import pattern_of
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.permitted import HIDDEN, group_operations, hides_any, need_group
 from kproxy.handlers.refusals import said
@@ -90,7 +91,7 @@ def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str,
         "client_id": member.client_id,
         "client_host": member.host,
         "subscribed_topic_names": member.topics,
-        "subscribed_topic_regex": member.regex,
+        "subscribed_topic_regex": pattern_of(member.regex).regex,
         "assignment": {"topic_partitions": assigned},
         "target_assignment": {"topic_partitions": (yield from named(worker, target))},
         "member_type": 0 if member.classic else 1,

@@ -9,6 +9,7 @@ from kproxy.groups.assignors import PartitionSet
 from kproxy.groups.consumer_group import steps_by_queue
 from kproxy.groups.heartbeat import HeartbeatRequest, check
 from kproxy.groups.heartbeat import heartbeat as beat
+from kproxy.groups.regex import Pattern, compiled
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.permitted import need_group, need_topics
 from kproxy.loop.steps import EVERY, Steps, done, spent
@@ -58,7 +59,7 @@ async def _decoded(request: Request) -> HeartbeatRequest:
         rack=body.rack_id,
         rebalance_s=body.rebalance_timeout.total_seconds(),
         topics=body.subscribed_topic_names,
-        regex=getattr(body, "subscribed_topic_regex", None),
+        regex=_pattern(request, getattr(body, "subscribed_topic_regex", None)),
         assignor=body.server_assignor,
         owned=None if given is None else await done(_owned(given)),
         names_owned=bool(given),
@@ -66,6 +67,17 @@ async def _decoded(request: Request) -> HeartbeatRequest:
         host=request.host,
         member_id_required=request.version > 0,
     )
+
+
+def _pattern(request: Request, regex: str | None) -> str | None:
+    """What a group keeps of a regular expression. Raises KafkaError."""
+    if not regex:
+        return regex
+    compiled(regex)
+    peer = request.peer
+    if request.permits.all:
+        return regex
+    return Pattern(regex, peer.principal, peer.host).text()
 
 
 def _owned(given: Any) -> Steps[PartitionSet]:

@@ -206,6 +206,15 @@ class Authorizer:
             )  # fmt: skip
         return found
 
+    @property
+    def generation(self) -> int:
+        return self._rules.generation if self.enabled else 0
+
+    def sees(self, principal: str, host: str, name: str) -> bool:
+        """Whether somebody may know of a topic."""
+        permits = self.permits(Peer(principal, host))
+        return permits.all or permits.sees(Op.DESCRIBE, Resource.TOPIC, name)
+
 
 class _NoRules:
     generation = 0

@@ -216,7 +216,7 @@ class Worker:
         self.configured_groups = lookup.configured_groups
         self.groups = Coordinators(
             routes.all, config, lookup, clock.now_ms, landing=routes,
-            settings_of=self.group_settings,
+            settings_of=self.group_settings, readers=self.authorizer,
         )  # fmt: skip
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.dead_letters = DeadLetters(

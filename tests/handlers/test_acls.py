@@ -263,3 +263,52 @@ async def test_an_id_tells_no_more_than_at_kafka() -> None:
     (topic,) = (await here.call(ApiKey.METADATA, 12, values)).topics
     assert (int(topic.error_code), topic.name) == (NOT_ALLOWED, None)
     assert not topic.partitions
+
+
+async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
+    """At Kafka all get what whoever had it resolved may describe (KAFKA-19147 and after)."""
+    here = Secured(group_consumer_assignment_interval_ms=0)
+    for name in ("q-a", "q-b", "q-c"):
+        await here.produce(name, ROOT)
+    bob = Peer("User:bob", "10.0.0.2")
+    group = {"resource_type": Resource.GROUP, "resource_name": "g", "principal": "User:*"}
+    await here.add(
+        rule(Op.READ, "g", **group),
+        rule(Op.DESCRIBE, "q-a"),
+        rule(Op.DESCRIBE, "q-b", principal=bob.principal),
+    )
+    names = {
+        queue.queue_id: queue.name for queue in here.worker.catalogue.all()
+    }  # fmt: skip
+
+    async def assigned(peer: Peer, epoch: int = 0) -> tuple[int, set[str] | None]:
+        values = {
+            "group_id": "g", "member_id": peer.principal, "member_epoch": epoch,
+            "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000 if not epoch else -1,
+            "subscribed_topic_names": None, "subscribed_topic_regex": None if epoch else "q-.",
+            "server_assignor": None, "topic_partitions": None if epoch else [],
+        }  # fmt: skip
+        told = await here.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, values, peer)
+        assert int(told.error_code) == 0, told.error_message
+        given = told.assignment
+        if given is None:
+            return told.member_epoch, None
+        ids = [bytes(UUID(bytes=t.topic_id.bytes).bytes) for t in given.topic_partitions]
+        return told.member_epoch, {names[found] for found in ids}  # type: ignore[index]
+
+    _, hers = await assigned(ALICE)
+    assert hers == {"q-a"}
+    epoch, his = await assigned(bob)
+    assert his == {"q-b"}
+    values = {"group_ids": ["g"], "include_authorized_operations": False}
+    (told,) = (await here.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, values, ROOT)).groups
+    assert {member.subscribed_topic_regex for member in told.members} == {"q-."}
+    (hidden,) = (await here.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, values)).groups
+    assert int(hidden.error_code) == NOT_ALLOWED
+    assert not hidden.members
+    await here.add(rule(Op.DESCRIBE, "q-c", principal=bob.principal))
+    with anyio.fail_after(10):
+        while his != {"q-b", "q-c"}:
+            await anyio.sleep(0.2)
+            epoch, given = await assigned(bob, epoch)
+            his = given or his
