@@ -64,8 +64,9 @@ class Counters:
     """Totals since the start of the process."""
 
     __slots__ = (
-        "answered", "busy_groups", "busy_in", "busy_out", "compaction_passes", "connections",
-        "connections_ended", "connections_open", "dead_letters", "dead_letters_blocked",
+        "answered", "busy_groups", "busy_in", "busy_out", "certificates",
+        "compaction_passes", "connections", "connections_ended", "connections_open", "dead_letters",
+        "dead_letters_blocked",
         "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
         "fetched_records", "handshakes", "logins", "loop_lag", "not_compacted",
         "produced_bytes", "produced_records", "request_bytes", "request_seconds", "requests",
@@ -77,6 +78,7 @@ class Counters:
         self.connections = 0
         self.connections_open = 0
         self.connections_ended: Counter[str] = Counter()  # by why kproxy ended or refused them
+        self.certificates: dict[str, float] = {}  # when they end, by listener: seconds since 1970
         self.handshakes: Counter[str] = Counter()  # of TLS, by protocol or "failed"
         self.logins: Counter[tuple[str, str]] = Counter()  # by mechanism, and in, again or failed
         self.requests = 0

@@ -74,12 +74,12 @@ class Site:
 
     NAMES = ("INSIDE", "TLS", "MUTUAL", "SASL", "OUTSIDE")
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, workers: int = 1) -> None:
         self.directory = directory
         self.authority = Authority(directory / "certificates")
         self.issuer = Issuer(directory / "issuer")
-        first = free_port(len(self.NAMES))
-        self.port = {name: first + number for number, name in enumerate(self.NAMES)}
+        first = free_port(len(self.NAMES) * workers)
+        self.port = {name: first + number * workers for number, name in enumerate(self.NAMES)}
         self.config = directory / "kproxy.toml"
         self.config.write_text(self.listeners())
         self.server: Served

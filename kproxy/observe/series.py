@@ -32,7 +32,7 @@ _CODES = {int(code): code.name for code in Code}
 _ENDED = {
     "connection_refused": "limit", "connection_idle": "idle", "client_does_not_read": "stalled",
     "client_stopped_inside_a_request": "stalled", "request_refused": "malformed",
-    "request_failed": "failed",
+    "request_failed": "failed", "certificate_refused": "login", "login_timed_out": "login",
 }  # fmt: skip
 """Outcomes of connections by the event that is logged."""
 _PLAIN = {
@@ -50,6 +50,13 @@ _PLAIN = {
     "compaction_passes": "passes of compaction",
     "not_compacted": "partitions with a batch that cannot be read",
 }  # fmt: skip
+
+
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+def _of(known: tuple[str, ...], name: str) -> str:
+    return name if name in known else "none"
 
 
 class WorkerSeries(Collector):
@@ -149,6 +156,19 @@ def _connections(worker: Worker) -> Iterator[Metric]:
         ended,
     )
     yield _gauge("connections", "open now", counters.connections_open)
+    yield _labelled(
+        CounterMetricFamily, "logins", "of clients", ("mechanism", "outcome"),
+        {(_of(_MECHANISMS, name), outcome): count
+         for (name, outcome), count in list(counters.logins.items())},
+    )  # fmt: skip
+    yield _labelled(
+        CounterMetricFamily, "tls_handshakes", "of clients", ("protocol",),
+        {(protocol,): count for protocol, count in list(counters.handshakes.items())},
+    )  # fmt: skip
+    yield _labelled(
+        GaugeMetricFamily, "certificate_expires_seconds", "since 1970", ("listener",),
+        {(name,): at for name, at in counters.certificates.items()},
+    )  # fmt: skip
 
 
 def _shards(worker: Worker) -> Iterator[Metric]:

@@ -273,6 +273,8 @@ class Server:
             now_s = time.time()
             for listener in self._listeners:
                 listener.look_after(now_s)
+                if self._worker is not None:
+                    self._worker.counters.certificates |= listener.standing()
             for connection in tuple(self._connections):
                 connection.expire()
 

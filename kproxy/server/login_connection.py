@@ -90,7 +90,6 @@ class LoginConnection(Connection):
             if login.under_way:
                 raise Malformed("a request amid a login")
             if self._monotonic() > self._logged_in_until:
-                self._counters.connections_ended["login_ran_out"] += 1
                 raise Malformed("the login has run out, and the client did not log in again")
             return super().accept(frame)
         if key is None or self._versions_told or login.under_way:
