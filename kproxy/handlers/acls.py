@@ -4,7 +4,8 @@ Rules, codes and texts follow Kafka's `AclApis` and `AclControlManager`. With `a
 there are no rules, and they are answered as a Kafka without an authorizer does.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -70,7 +71,8 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         if new and len(worker.security) + len(new) > RULES_MAX:
             raise KafkaError(Code.POLICY_VIOLATION, f"there may be {RULES_MAX} rules and users")
         await worker.secure({acl_name(rule): {} for rule in new})
-        _audit(request, "access_rules_created", new)
+        if new:
+            _log.info("access_rules_created", **_audited(request, new))
     except KafkaError as error:
         for rule in new:
             for result in wanted[rule]:
@@ -107,7 +109,8 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             await request.budget.step(_PART_BYTES)
     try:
         await worker.secure(dict.fromkeys(map(acl_name, doomed)))
-        _audit(request, "access_rules_deleted", doomed)
+        if doomed:
+            _log.info("access_rules_deleted", **_audited(request, doomed))
     except KafkaError as error:
         for told in doomed.values():
             for answer in told:
@@ -180,15 +183,15 @@ def _named(kinds: Any, number: int) -> str:
     return str(kinds(number).name) if number in set(kinds) else "UNKNOWN"
 
 
-def _audit(request: Request, event: str, rules: Iterable[Binding]) -> None:
+def _audited(request: Request, rules: Collection[Binding]) -> dict[str, Any]:
+    """Who changes which rules, as it is logged."""
+    peer = request.peer
     told = [
         f"{Effect(r.effect).name} {r.principal} from {r.host} {Op(r.operation).name}"
         f" {Resource(r.kind).name} {r.name} {Pattern(r.pattern).name}"
-        for r in rules
+        for r in islice(rules, _TOLD_MAX)
     ]
-    if told:
-        peer = request.peer
-        _log.info(
-            event, principal=peer.principal, host=peer.host, count=len(told),
-            rules=told[:_TOLD_MAX],
-        )  # fmt: skip
+    return {
+        "principal": peer.principal, "host": peer.host, "listener": peer.listener,
+        "count": len(rules), "rules": told,
+    }  # fmt: skip
