@@ -1,9 +1,16 @@
 """Settings of who may what; `kproxy.config` has the rest."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+
+
+def _joined(given: Any) -> Any:
+    """A list, as a settings file may have it, becomes one text."""
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return ";".join(given)
+    return given
 
 
 def _principals(text: str) -> str:
@@ -19,7 +26,7 @@ class SecurityConfig(BaseModel):
     authorizer: Literal["none", "acl"] = Field(
         "none", description="acl: access rules say who may what; none: anybody may do anything"
     )
-    super_users: Annotated[str, AfterValidator(_principals)] = Field(
+    super_users: Annotated[str, BeforeValidator(_joined), AfterValidator(_principals)] = Field(
         "", description="principals that may do anything: User:alice;User:bob"
     )
     allow_everyone_if_no_acl_found: bool = Field(

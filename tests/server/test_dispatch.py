@@ -12,8 +12,8 @@ from kproxy.protocol.codec import decode_response, encode, encode_request, respo
 from kproxy.protocol.varint import Malformed
 from kproxy.security.peer import Peer
 from kproxy.server import dispatch, large_requests
-from kproxy.server.rules import OPEN
 from kproxy.server.dispatch import Accepted, accept, answer
+from kproxy.server.rules import OPEN
 from kproxy.virtual.envelope import Kind
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
