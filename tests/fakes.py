@@ -20,7 +20,7 @@ from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
 from kproxy.shard.watchers import Watchers
 from kproxy.store.rocks import Checkpoint
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.state import State
@@ -142,7 +142,8 @@ class MemoryShard:
         outcome = self.fold.apply(len(self.log), envelope, place)
         self.log.append(envelope)
         self.kv.write(self.state.drain())
-        self.on_command(len(self.log) - 1, envelope, outcome)
+        if envelope.kind != Kind.APPEND:
+            self.on_command(len(self.log) - 1, envelope, outcome)
         self.watchers.wake(self.state.take_touched())
         return outcome
 
