@@ -29,6 +29,7 @@ from kproxy.security.peer import NOBODY, Peer
 from kproxy.security.permits import EVERYTHING
 from kproxy.server import large_requests
 from kproxy.server.api_table import RANGES, TABLE, Api, Body
+from kproxy.server.audit import AUDITED, administered
 from kproxy.server.rules import refusal
 from kproxy.worker.worker import NextRequestSignal, Request, Worker
 
@@ -228,7 +229,10 @@ async def _permitted(worker: Worker, api: Api, request: Request, *, at_once: boo
     """What the handler makes of a request that is not refused as a whole."""
     code, refused = refusal(api.rule, request), api.rule.refused
     if code is None or refused is None:
-        return await api.handle(worker, request)
+        answer = await api.handle(worker, request)
+        if api.key in AUDITED and worker.authorizer.enabled:
+            administered(request, error_in(answer))
+        return answer
     if at_once:
         return refused(request, code)
     return await large_requests.aside(refused, request, code)

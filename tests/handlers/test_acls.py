@@ -5,6 +5,7 @@ from uuid import UUID
 
 import anyio
 import pytest
+import structlog
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
@@ -312,3 +313,35 @@ async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
             await anyio.sleep(0.2)
             epoch, given = await assigned(bob, epoch)
             his = given or his
+
+
+async def test_what_is_administered_is_logged() -> None:
+    here = Secured()
+    with structlog.testing.capture_logs() as logs:
+        for name in ("q", "q"):
+            topic = {
+                "name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
+                "configs": (),
+            }  # fmt: skip
+            values = {"topics": [topic], "timeout": 1000}
+            await here.call(ApiKey.CREATE_TOPICS, 7, values | {"validate_only": False}, ROOT)
+            await here.call(ApiKey.CREATE_TOPICS, 7, values | {"validate_only": True}, ROOT)
+        await here.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": ["g"]})
+        await here.add(rule(Op.READ))
+        await here.drop()
+    told = [(log["event"], log.get("names"), log.get("error_code"), log["host"]) for log in logs]
+    assert told == [
+        ("administered", ["q"], 0, ROOT.host),
+        ("administered", ["q"], 36, ROOT.host),
+        ("not_authorized", None, None, ALICE.host),
+        ("administered", ["g"], 30, ALICE.host),
+        ("access_rules_created", None, None, ROOT.host),
+        ("access_rules_deleted", None, None, ROOT.host),
+    ]
+    assert logs[0]["principal"] == "User:root"
+    assert logs[0]["api"] == "CREATE_TOPICS"
+    off = Secured()
+    off.worker = memory_worker()
+    with structlog.testing.capture_logs() as logs:
+        await off.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": ["g"]})
+    assert not logs
