@@ -66,11 +66,16 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
     rules = worker.security.acls.rules
-    new = [rule for rule in wanted if rule not in rules]
+    new: list[Binding] = []
+    for rule in wanted:
+        if rule not in rules:
+            new.append(rule)
+        if request.budget.due:
+            await request.budget.rest()
     try:
         if new and len(worker.security) + len(new) > RULES_MAX:
             raise KafkaError(Code.POLICY_VIOLATION, f"there may be {RULES_MAX} rules and users")
-        await worker.secure({acl_name(rule): {} for rule in new})
+        await _secure(worker, request, new, {})
         if new:
             _log.info("access_rules_created", **_audited(request, new))
     except KafkaError as error:
@@ -108,7 +113,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             doomed.setdefault(rule, []).append(answer)
             await request.budget.step(_PART_BYTES)
     try:
-        await worker.secure(dict.fromkeys(map(acl_name, doomed)))
+        await _secure(worker, request, doomed, None)
         if doomed:
             _log.info("access_rules_deleted", **_audited(request, doomed))
     except KafkaError as error:
@@ -116,6 +121,15 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             for answer in told:
                 answer |= {"error_code": error.code, "error_message": error.message}
     return {"filter_results": results}
+
+
+async def _secure(
+    worker: Worker, request: Request, rules: Iterable[Binding], value: dict[str, Any] | None
+) -> None:
+    """Put rules, or with None drop them, some at a time. Raises KafkaError."""
+    for some in slices(rules, _AT_ONCE):
+        await worker.secure({acl_name(rule): value for rule in some})
+        await request.budget.rest()
 
 
 async def _each(
