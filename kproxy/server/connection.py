@@ -103,7 +103,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.peer = self.peer._replace(principal=principal)
         if not self._listener.mechanisms:
-            _log.info("login", peer=self._peer, listener=self.peer.listener, principal=principal)
+            _log.info(
+                "login", peer=self._peer, listener=self.peer.listener, principal=principal,
+                mechanism="certificate", again=False,
+            )  # fmt: skip
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the loop puts what comes next, before it asks anybody else."""
