@@ -16,8 +16,7 @@ _NAMES = {
     b"\x55\x04\x0a": "O", b"\x55\x04\x0b": "OU", b"\x55\x04\x09": "STREET",
     bytes.fromhex("0992268993f22c640119"): "DC", bytes.fromhex("0992268993f22c640101"): "UID",
 }  # fmt: skip
-_TEXTS = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 27: "latin-1", 28: "utf-32-be",
-          30: "utf-16-be"}  # fmt: skip
+_TEXTS = (12, 19, 20, 22, 27, 30)  # types of text; Java reads the bytes of all as UTF-8
 _ESCAPED = ',=+<>#;"\\'
 _SEQUENCE, _SET, _OID, _VERSION = 0x30, 0x31, 0x06, 0xA0
 _QUIET = re2.Options()
@@ -87,7 +86,7 @@ def _pair(data: bytes) -> str:
         return f"{_dotted(oid.body)}=#{value.whole.hex()}"
     if value.tag not in _TEXTS:
         return f"{name}=#{value.whole.hex()}"
-    return f"{name}={_escape(value.body.decode(_TEXTS[value.tag], 'replace'))}"
+    return f"{name}={_escape(value.body.decode(errors='replace'))}"
 
 
 def _dotted(data: bytes) -> str:
