@@ -63,6 +63,10 @@ def _told_of(envelope: Envelope, outcome: Outcome) -> QueueId:
     return envelope.queue_id
 
 
+def _nothing() -> None:
+    pass
+
+
 def _is_answered(envelope: Envelope) -> bool:
     """Whether the worker that sent a command waits for what its owner decides."""
     if envelope.kind == Kind.MARKER and not envelope.number:
@@ -96,8 +100,11 @@ class CommandRouter:
         return self._ask(shard_of(name, self._shards), envelope, landed=True)
 
     def ask(self, index: int, envelope: Envelope) -> Ticket:
-        """Append a command to a shard's log: settled with what its owner's fold decides."""
-        return self._ask(index, envelope)
+        """Append a command to a shard's log: settled with what its owner's fold decides.
+
+        Of SECURE: and once every worker can know it.
+        """
+        return self._ask(index, envelope, landed=envelope.kind == Kind.SECURE)
 
     def _ask(self, index: int, envelope: Envelope, *, landed: bool = False) -> Ticket:
         shard = self._serving(index)
@@ -118,14 +125,15 @@ class CommandRouter:
     def _answered_later(self, envelope: Envelope) -> bool:
         """Whether more than the fold is waited for.
 
-        A deletion's announcement; that other shards are told of partitions, where there may be
-        some: not for a queue of one.
+        The announcement of a deletion, or of what SECURE says; that other shards are told of
+        partitions, where there may be some: not for a queue of one.
         """
         if envelope.kind == Kind.CREATE:
             if ROUTE_SETTINGS in envelope.body:
                 return True
             return CreateQueue.decode(envelope).partitions > 1
-        return envelope.kind in (Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.ROUTE)
+        kinds = (Kind.GROW, Kind.DELETE, Kind.CONFIGURE, Kind.ROUTE, Kind.SECURE)
+        return envelope.kind in kinds
 
     def _wait_for(self, ticket: Ticket) -> Ticket:
         self._waiting[ticket.envelopes[0].counter] = (ticket, anyio.current_time() + _WAIT_S)
@@ -235,8 +243,9 @@ class CommandRouter:
     def _decided(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         """Announce what changed, see that other shards are told, and answer.
 
-        A deletion is answered when every worker can know it: once it stands in the topic. What
-        another worker asked is answered in the topic as well, behind the announcement.
+        A deletion is answered when every worker can know it: once it stands in the topic. So is
+        SECURE: what was forbidden stays so, whoever dies. What another worker asked is answered in
+        the topic as well, behind the announcement.
         """
         answer = self._answer_to(envelope)
         deleted = envelope.kind == Kind.DELETE and not outcome.code
@@ -249,8 +258,9 @@ class CommandRouter:
         if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
             self._groups.announce(shard, ConfigureGroup.decode(envelope).group)
         if envelope.kind == Kind.SECURE and not outcome.code:
-            for name in Secure.decode(envelope).changes:
-                self._security.announce(shard, name)
+            told = partial(answer, outcome) if answer is not None else _nothing
+            self._announce_secured(shard, envelope, told)
+            return
         assigning = self._has_pending_assignment(shard, log_offset, envelope, outcome)
         if assigning:
             self._drive(shard, _told_of(envelope, outcome))
@@ -260,6 +270,22 @@ class CommandRouter:
             self._answer_when_ready(shard, _told_of(envelope, outcome), log_offset, answer)
         else:
             answer(outcome)
+
+    def _announce_secured(self, shard: Shard, envelope: Envelope, then: Callable[[], None]) -> None:
+        """Announce rows of security, and go on once all of them are in the topic."""
+        names = list(Secure.decode(envelope).changes)
+        left = len(names)
+
+        def one_more() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for name in names:
+            self._security.announce(shard, name, one_more)
+        if not names:
+            then()
 
     def _answer_to(self, envelope: Envelope) -> AnswerCallback | None:
         """How to tell who sent a command; None: they wait for the fold themselves."""

@@ -5,6 +5,7 @@ nothing has to be noted of what an earlier owner did not get to say.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from kproxy.cluster.announcer import ClusterContext, serves
 from kproxy.cluster.catalogue_cache import Tombstone
@@ -30,13 +31,15 @@ class RowAnnouncer:
         self._comparing = False
         catalogue.say_again = self.announce
 
-    def announce(self, shard: Shard, name: str) -> None:
-        """Tell all workers of a row."""
+    def announce(self, shard: Shard, name: str, then: Callable[[], None] | None = None) -> None:
+        """Tell all workers of a row, `then` go on: it is in the topic."""
         said = shard, shard.claim_offset, asyncio.get_running_loop().time()
 
         def delivered() -> None:
             if self._unsure.get(name) is said:
                 del self._unsure[name]
+            if then is not None:
+                then()
 
         self._unsure[name] = said
         self._catalogue.note(name)

@@ -85,3 +85,35 @@ async def test_a_tombstone_that_was_missed_is_no_row() -> None:
     assert other.knows == 1
     await other.member.cache.drop_unheard()
     assert other.knows is None
+
+
+async def test_a_change_is_answered_once_it_is_in_the_topic() -> None:
+    """Else it would be undone for a while where its owner dies before that."""
+    topic, log = Topic(), list[Envelope]()
+    owner, other = Worker(topic, 1), Worker(topic, 2)
+    await owner.serve(log)
+    ticket = other.member.command_router.ask(SECURITY_SHARD, Secure({NAME: {"v": 1}}).envelope())
+    (_, envelope) = other.member.link.sent[-1]
+    delivered: list[Any] = []
+    publish = owner.member.link.publish_queue
+
+    def slowly(key: bytes, value: bytes | None, done: Any = None, header: Any = None) -> None:
+        publish(key, value, None, header)
+        delivered.append(done)
+
+    owner.member.link.publish_queue = slowly
+    holder = owner.member.holders[SECURITY_SHARD]
+    owner.member.fold(holder, holder.shard, envelope)
+
+    def told() -> bool:
+        link = other.member.link
+        for counter, values in other.member.cache.outcomes(topic.records, link.writer):
+            other.member.command_router.published(counter, values)
+        return ticket.done
+
+    assert not told()
+    for done in list(delivered):
+        if done is not None:
+            done()
+    assert told()
+    assert ticket.outcomes()[0].code == 0
