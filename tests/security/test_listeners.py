@@ -322,3 +322,19 @@ def test_settings_of_workers_beside_each_other(tmp_path: Path) -> None:
     for one in config.listening:
         assert one.beside(10).address == ("127.0.0.1", one.address[1] + 10)
         assert one.beside(10).advertised == ("localhost", one.address[1] + 10)
+
+
+def test_the_secured_compose_file_has_sound_settings() -> None:
+    yaml = pytest.importorskip("yaml")
+    compose = yaml.safe_load((ROOT / "docker-compose.secured.yml").read_text())
+    service = compose["services"]["kproxy"]
+    assert service["volumes"] == ["./deploy/secured:/etc/kproxy:ro"]
+    flags = service["command"].split()
+    assert flags[:3] == ["serve", "--config", "/etc/kproxy/kproxy.toml"]
+    config = load({"workers": 2, "bootstrap_servers": "kafka:9092"},
+                  ROOT / "deploy" / "secured" / "kproxy.toml", {})  # fmt: skip
+    (listener,) = config.listening
+    assert listener.tls
+    assert listener.sasl
+    assert listener.beside(1).advertised == ("localhost", 9093)
+    assert str(listener.certificate).startswith("/etc/kproxy/")
