@@ -28,6 +28,7 @@ from kproxy.store.directory_lock import locked
 
 _log = structlog.get_logger()
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 _RESTART_S = 0.5
 _RESTART_S_MAX = 10.0
 _STEADY_S = 10.0  # who lives so long had started well
@@ -108,10 +109,10 @@ class Supervisor:
         return {}
 
     async def _wait_for_signal(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
+        with anyio.open_signal_receiver(*_SIGNALS) as signals:
             async for number in signals:
-                if number == signal.SIGUSR1:
-                    self._send_all(signal.SIGUSR1)
+                if number in (signal.SIGUSR1, signal.SIGHUP):
+                    self._send_all(number)
                 elif number == signal.SIGINT:
                     self._stopping = True
                     self._send_all(signal.SIGINT)

@@ -49,7 +49,8 @@ class Users:
         except LookupError:
             limiter = CapacityLimiter(_HASHING_THREADS)
             _hashing.set(limiter)
-        return await to_thread.run_sync(scram.matches, mechanism, password, found, limiter=limiter)
+        right = await to_thread.run_sync(scram.matches, mechanism, password, found, limiter=limiter)
+        return right and self.known(user, mechanism) == found  # nor were they changed meanwhile
 
 
 class _Plain:

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import structlog
+from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from kproxy.admin_socket.server import Asked, Command, admin_socket
@@ -119,7 +120,9 @@ class Server:
 
     async def _serve(self, task_status: TaskStatus[int]) -> None:
         config = self._config
-        self._listeners = [ServedListener(one) for one in config.listening]
+        self._listeners = await to_thread.run_sync(
+            lambda: [ServedListener(one) for one in config.listening]
+        )
         with ExitStack() as held:
             sockets = []
             for one in config.listening:

@@ -1,6 +1,7 @@
 """SCRAM: the RFC's own exchange, and messages that are none of it."""
 
 import base64
+from typing import Any
 
 import pytest
 
@@ -194,3 +195,20 @@ async def test_plain(token: bytes) -> None:
     step = await offered(("PLAIN",), users, None)["PLAIN"]().step(token)
     assert step.identity is not None
     assert step.identity.name == "user"
+
+
+async def test_a_password_that_is_changed_while_it_is_checked_holds_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = {"user": ALICE.value()}
+    users = Users(lambda user, mechanism: held.get(user) if mechanism == NAME else None, "s")
+    matches = scram.matches
+
+    def slowly(*arguments: Any) -> bool:
+        right = matches(*arguments)
+        held["user"] = scram.of_password(NAME, b"another").value()
+        return right
+
+    assert await users.verify("user", b"pencil")
+    monkeypatch.setattr(scram, "matches", slowly)
+    assert not await users.verify("user", b"pencil")
