@@ -41,6 +41,7 @@ from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.route_fold import ROUTE_SETTINGS
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.security_commands import Secure
+from kproxy.virtual.security_rows import SECURITY_SHARD
 from kproxy.virtual.transaction_commands import ASKS_ONLY, SETS_CLOCK, Enlist
 from kproxy.virtual.types import QueueId
 
@@ -329,7 +330,8 @@ class CommandRouter:
     async def _take_up(self, shard: Shard, claim: int) -> None:
         await self.announcer.take_up(shard, claim)
         await self._groups.take_up(shard, claim)
-        await self._security.take_up(shard, claim)
+        if shard.shard == SECURITY_SHARD:
+            await self._security.take_up(shard, claim)
         async for found in scanned(shard.kv.scan, *RowKind.PENDING_ASSIGNMENT.range()):
             for key, _ in found:
                 if not serves(shard, claim):
