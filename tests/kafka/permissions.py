@@ -280,6 +280,7 @@ DENIED = [
 ]
 GRANTS: list[tuple[Grant, ...]] = [(), *SINGLE, *WITH_ALL, *DENIED]
 
+
 def compared(case: Case, told: list[str]) -> list[str]:
     """What of an answer is compared.
 
