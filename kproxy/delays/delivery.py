@@ -129,7 +129,8 @@ class _Delivery:
                     left.append((due_ms, body))
         self._parts.sort(key=itemgetter(0))  # those of one time stay in their order
         now = self._batches()
-        later = grouped(left, codec, self._planned.size, most - sum(map(len, now))) if left else []
+        size, room = self._planned.size, most - sum(map(len, now))
+        later = grouped(left, codec, size, room, self._now_ms) if left else []
         return Due.envelope(
             self._planned.key, self._removed, now, later, time_ms=self._now_ms, look_ms=look_ms
         )
