@@ -201,7 +201,7 @@ def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: S
             eventually(whole, WAIT_S)
     found = contents(servers.address, wanted)
     said = problems(work.wanted, found)
-    assert said == [], of_the_entrance(servers.address, work)
+    assert said == [], (len(said), said[:5], of_the_entrance(servers.address, work))
     assert Counter(found[FILTERED]) == work.red
 
 
