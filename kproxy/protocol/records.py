@@ -132,6 +132,8 @@ Body = tuple[int, int, bytes | None, bytes, dict[bytes, bytes | None]]
 """A record: offset delta, time, key, its bytes from the key on, and its headers, the last of each
 name, where they were asked for."""
 _NO_HEADERS: dict[bytes, bytes | None] = {}
+_TIME_MAX = 1 << 61  # ms: so that the time between any two records fits 64 bits
+_TIME_BEYOND = "a record's time is beyond all bounds"
 
 
 def bodies(header: BatchHeader, data: bytes, *, headers: bool) -> list[Body]:
@@ -146,6 +148,8 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
     """Numbers of one byte or two, as most are, are read in place. Raises Malformed, IndexError."""
     stamp = header.max_timestamp if header.is_log_append_time else None
     base_ms, most, position, last = header.base_timestamp, header.last_offset_delta, 0, -1
+    if abs(base_ms if stamp is None else stamp) >= _TIME_MAX:
+        raise Malformed(_TIME_BEYOND)
     end = len(data)
     found: list[Body] = []
     add, more, none = found.append, read_varlong, _NO_HEADERS
@@ -165,6 +169,8 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
             time_ms = time_ms >> 1 ^ -(time_ms & 1)
         else:
             time_ms, at = more(data, at - 1, after)
+            if abs(time_ms) >= _TIME_MAX:
+                raise Malformed(_TIME_BEYOND)
         delta, at = data[at], at + 1
         if delta < 0x80:
             delta = delta >> 1 ^ -(delta & 1)

@@ -15,7 +15,7 @@ from kproxy.routes import cutting
 from kproxy.routes.cutting import Cutter, parts_of, records_of
 from kproxy.virtual.partitioner import hash_of, shard_of
 from kproxy.virtual.route_rows import Epoch
-from tests.wire import batch, keyed
+from tests.wire import batch, keyed, record
 
 Made = dict[str, list[tuple[bytes | None, bytes | None]]]
 
@@ -187,6 +187,20 @@ def test_of_a_record_that_is_too_large_the_key_and_the_headers_are_kept() -> Non
     assert shipped(cut(data, spec())) == {
         "lost": [(b"a", None)], "to-b": [(b"b", b"1")],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "delta_ms"),
+    [((1 << 63) - 1, 1000), (-(1 << 63), -1), (0, 1 << 62), (0, -(1 << 63)), (1 << 62, 0)],
+)
+def test_times_that_fit_no_batch_are_malformed(first_ms: int, delta_ms: int) -> None:
+    """No client's own: the largest time in the header may say otherwise."""
+    data = batch(b"", times=(first_ms,), packed=record(0, b"v", b"a", delta_ms))
+    cutter = cut(data, spec())
+    assert cutter.gathered.whole == ("lost", data)
+    assert cutter.gathered.unroutable == 1
+    assert parts_of(cutter.gathered, 1) == [(0, 0, [("lost", data)])]
+    assert not parts_of(cut(data, filtered("key:a")).gathered, 1)
 
 
 def test_a_whole_batch_is_of_no_transaction() -> None:
