@@ -167,8 +167,7 @@ class ProduceCall:
         try:
             shard = self._worker.shard(queue.name, index)
         except KafkaError as error:
-            now = self._worker.clock.monotonic()
-            self._worker.refused_batches.note((queue.queue_id, index), header, now)
+            self._note_refused((queue.queue_id, index), header)
             answers.append(Produced(index, error.code))
             return
         restamped = batch is not records
@@ -177,6 +176,7 @@ class ProduceCall:
             answers.append(Produced(index, Code.NOT_LEADER_OR_FOLLOWER))
             return
         if settings.route_lag_max is not None and self._lags(shard, key, settings.route_lag_max):
+            self._note_refused(key, header)
             answers.append(Produced(index, Code.NOT_ENOUGH_REPLICAS, message=_LAGS))
             return
         transactional = header.attributes & TRANSACTIONAL
@@ -214,6 +214,10 @@ class ProduceCall:
         counters.produced_records += header.last_offset_delta + 1
         if settings.compacted:
             shard.note_uncompacted(key)
+
+    def _note_refused(self, key: PartitionKey, header: BatchHeader) -> None:
+        """A batch is to be sent again: none that its producer has sent behind it comes before."""
+        self._worker.refused_batches.note(key, header, self._worker.clock.monotonic())
 
     def _comes_too_early(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> bool:
         """Whether one before it was refused, and the partition does not know that it lacks one."""

@@ -87,6 +87,18 @@ async def until(found: Any) -> None:
             await anyio.sleep(0.01)
 
 
+async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
+    """The code that a client is answered for the queue `in`, and for how many ms it is to wait."""
+    request = ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
+    call = produce.append(worker, 9, request)
+    assert call is not None
+    done = anyio.Event()
+    call.add_done_callback(done.set)
+    await done.wait()
+    call.body()
+    return call.code, call._throttle_ms
+
+
 def landed(worker: Worker, queue: Queue) -> int | None:
     return worker.any_shard().state.passed_on((queue.queue_id, 0))
 
@@ -184,19 +196,31 @@ async def test_an_entrance_that_lags_throttles_and_then_refuses(tmp_path: Path) 
         await create(worker, "in", TO | {"kproxy.route.lag.max": "10"})
         codes, throttled = [], []
         for _ in range(5):
-            records = keyed(*[(b"a", b"1")] * 3)
-            call = produce.append(
-                worker, 9, ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
-            )
-            assert call is not None
-            done = anyio.Event()
-            call.add_done_callback(done.set)
-            await done.wait()
-            call.body()
-            codes.append(call._topics[0][1][0].code)
-            throttled.append(call._throttle_ms > 0)
+            code, throttle_ms = await produced(worker, keyed(*[(b"a", b"1")] * 3))
+            codes.append(code)
+            throttled.append(throttle_ms > 0)
         assert codes == [0, 0, 0, 0, Code.NOT_ENOUGH_REPLICAS]
         assert throttled == [False, False, True, True, True]
+
+
+@pytest.mark.usefixtures("held")
+async def test_no_batch_is_taken_before_an_earlier_one_that_was_refused_for_lag(
+    tmp_path: Path,
+) -> None:
+    """A partition that does not know a producer takes any sequence: librdkafka would count the
+    refused batch as written."""
+
+    def sent(sequence: int) -> bytes:
+        return keyed((b"a", b"1"), producer_id=7, epoch=0, sequence=sequence)
+
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO | {"kproxy.route.lag.max": "2"})
+        await put(worker, entrance, (b"a", b"0"), (b"a", b"0"))
+        lags, not_yet = Code.NOT_ENOUGH_REPLICAS, Code.NOT_LEADER_OR_FOLLOWER
+        assert (await produced(worker, sent(0)))[0] == lags
+        more = ConfigureQueue(entrance.queue_id, {"kproxy.route.lag.max": "9"}, [], False)
+        await worker.any_shard().append([more.envelope()]).wait()
+        assert [(await produced(worker, sent(n)))[0] for n in (1, 0, 1)] == [not_yet, 0, 0]
 
 
 async def test_a_route_that_has_ended_goes_and_one_that_changes_holds_from_then_on(
