@@ -41,7 +41,6 @@ _IDLE_S = 1.0
 _PAUSE_S, _FEW = 0.01, 200
 """Cuts of fewer records than that are so far apart."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
-_HELD_S = 1.0
 _SHIP_S = 30.0
 _SAY_AGAIN_S = 60.0
 _READERS = 2
@@ -107,6 +106,9 @@ class Passage:
         """Up to where this owner knows that all has landed."""
         self._made = 0  # queues, since the last CUT
         self._news = anyio.Event()
+        self._others_wait: Callable[[], bool] = _nobody_waits
+        self.idle = False
+        """Whether it only waits for news."""
         self._trimmed_s = 0.0
         self.waits: str | None = None
         """Why it cannot go on, for people."""
@@ -117,40 +119,55 @@ class Passage:
         return self._shard.serving and self._shard.claim_offset == self._claim_offset
 
     def poke(self) -> None:
-        """The source has changed."""
+        """The source has changed; or others wait, and it is to look whether it has."""
         self._news.set()
+        self.idle = False
 
     async def run(self, others_wait: Callable[[], bool]) -> bool:
         """Until there is nothing to pass on for a while, or others wait and this had its turn.
 
         Returns whether it is to be run again.
         """
+        self._others_wait = others_wait
         wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
         while self.serves:
             self._news = anyio.Event()
             began_s = anyio.current_time()
             step, records = await self._step()
+            if step is Step.NOTHING:
+                self.waits = None
+                if await self._anything_new():
+                    continue
+                if await self._note_landed():
+                    if not self._news.is_set():
+                        return False
+                    continue
+                step = Step.WAIT
             if step is Step.WAIT:
+                await anyio.sleep(wait_s)
                 if others_wait():
                     return True
-                await anyio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 continue
             wait_s, self.waits = _AGAIN_S, None
             if step is Step.OVER:
                 return False
-            if step is Step.NOTHING:
-                with anyio.move_on_after(_IDLE_S):
-                    await self._news.wait()
-                    continue
-                if await self._note_landed() and not self._news.is_set():
-                    return False
-                continue
             if began_s > until_s and others_wait():
+                await self._note_landed()  # else all of the last cut would be shipped again
                 return True
             if records < _FEW:
                 await anyio.sleep(max(0.0, began_s + _PAUSE_S - anyio.current_time()))
         return False
+
+    async def _anything_new(self) -> bool:
+        """Whether the source changes soon; nobody waits for that where others want a turn."""
+        if self._others_wait():
+            return False
+        self.idle = True
+        with anyio.move_on_after(_IDLE_S):
+            await self._news.wait()
+        self.idle = False
+        return self._news.is_set()
 
     # -- one step
 
@@ -172,7 +189,6 @@ class Passage:
             self.waits = held
             self._shared.counters.routes_held_back += 1
             self._shared.warn("route_held_back", self.definer, reason=held)
-            await anyio.sleep(_HELD_S)
             return Step.WAIT, 0
         return await self._pass_on(route, stretch)
 
@@ -263,11 +279,13 @@ class Passage:
             (index, self._envelope(cutter.gathered, through, part, batches))
             for index, part, batches in found
         ]
-        wait_s, until_s = _AGAIN_S, anyio.current_time() + _SHIP_S
-        while self.serves and anyio.current_time() < until_s:
+        wait_s, began_s = _AGAIN_S, anyio.current_time()
+        while self.serves and anyio.current_time() < began_s + _SHIP_S:
             left = await self._send(left)
             if not left:
                 return True
+            if self._others_wait() and anyio.current_time() > began_s + _IDLE_S:
+                break
             await anyio.sleep(wait_s)
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
         return False
@@ -319,6 +337,10 @@ class Passage:
             return True
         trim = Trim(*self.source, start, self._shared.clock.now_ms())
         return not (await outcome_of(self._shard.append([trim.envelope()]))).code
+
+
+def _nobody_waits() -> bool:
+    return False
 
 
 def _next(route: Route, row: Partition) -> _Stretch | None:

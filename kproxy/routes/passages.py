@@ -23,7 +23,7 @@ from kproxy.routes.passage import Passage, Shared
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
-from kproxy.virtual.route_rows import decode_landed, landed_of, route_of, routes_range
+from kproxy.virtual.route_rows import decode_landed, decode_route, landed_of, route_of, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -69,9 +69,19 @@ class _ShardRoutes:
         async for found in scanned(self._shard.kv.scan, *RowKind.ROUTE.range()):
             if not self._serves:
                 return
-            for key, _ in found:
-                self._begin(route_of(key))
+            for key, data in found:
+                if self._has_something(route_of(key), data):
+                    self._begin(route_of(key))
         self._changed()
+
+    def _has_something(self, key: RouteKey, data: bytes) -> bool:
+        """Whether a route may have something to do."""
+        (source, definer), route = key, decode_route(data)
+        row = self._shard.state.partition(source)
+        if row is None or not route.landed == route.cut == row.next_offset:
+            return True
+        kept = row.log_start < row.next_offset  # perhaps what was to be removed
+        return route.ends is not None or (kept and definer == source[0])
 
     def _changed(self) -> None:
         """Sources have changed. In the turn of the loop that has applied it."""
@@ -91,6 +101,14 @@ class _ShardRoutes:
             self._known.add(key)
             self._waiting.append(key)
             self._start_some()
+            if self._waiting:
+                self._make_way()
+
+    def _make_way(self) -> None:
+        """Routes wait for their turn: one that only waits for news gives up its own."""
+        idle = next((one for one in self._running.values() if one.idle), None)
+        if idle is not None:
+            idle.poke()
 
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < _AT_ONCE:

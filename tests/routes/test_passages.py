@@ -16,7 +16,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.routes import passage
+from kproxy.routes import passage, passages
 from kproxy.routes.passages import Passages
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
@@ -174,9 +174,8 @@ async def test_retention_and_compaction_wait_for_what_is_not_passed_on(tmp_path:
 
 
 async def test_an_entrance_at_its_bound_of_queues_is_held_back_and_goes_on_once_it_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(passage, "_HELD_S", 0.01)
     async with serving(tmp_path) as worker:
         most = {"kproxy.route.queues.max": "2"}
         entrance = await create(worker, "in", TO | most)
@@ -188,6 +187,28 @@ async def test_an_entrance_at_its_bound_of_queues_is_held_back_and_goes_on_once_
         more = ConfigureQueue(entrance.queue_id, {"kproxy.route.queues.max": "3"}, [], False)
         await worker.any_shard().append([more.envelope()]).wait()
         await until(lambda: read(worker, "to-c") == [b"1"])
+
+
+async def test_routes_that_only_wait_for_news_give_up_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They kept it for a second: where thousands were looked at, none went on for minutes."""
+    monkeypatch.setattr(passages, "_AT_ONCE", 2)
+    monkeypatch.setattr(passage, "_IDLE_S", 1000.0)
+    async with serving(tmp_path) as worker:
+        for n in range(6):
+            await create(worker, f"in{n}", TO | {"kproxy.route.to": f"to{n}-{{key}}"})
+        for turn in (1, 2):
+            for n in range(6):
+                queue = worker.catalogue.find(f"in{n}")
+                assert queue is not None
+                await put(worker, queue, (b"a", b"1"))
+                await until(lambda n=n, t=turn: read(worker, f"to{n}-a") == [b"1"] * t)
+    async with serving(tmp_path) as worker:
+        queue = worker.catalogue.find("in5")
+        assert queue is not None
+        await put(worker, queue, (b"a", b"1"))
+        await until(lambda: read(worker, "to5-a") == [b"1"] * 3)
 
 
 @pytest.mark.usefixtures("held")
