@@ -318,10 +318,15 @@ class Passage:
         return left
 
     async def _note_landed(self) -> bool:
-        """Put down that all has landed, where that is not known to the log; whether it is."""
+        """Put down that all has landed, where that is not known to the log; whether it is.
+
+        While this one waited another owner may have cut, and left it to be shipped.
+        """
         route, _ = self._found()
-        if route is not None and route.landed < route.cut and await self._cut(route.cut, 1):
-            return False
+        if route is not None and route.landed < route.cut:
+            known = self.serves and self._landed >= route.cut
+            if not known or await self._cut(route.cut, 1):
+                return False
         return await self._trim()
 
     async def _trim(self) -> bool:

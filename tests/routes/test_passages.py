@@ -124,6 +124,25 @@ async def test_an_entrance_that_keeps_nothing_begins_where_all_is_passed_on(tmp_
         assert read(worker, "to-a") == [b"1"]
 
 
+@pytest.mark.usefixtures("held")
+async def test_what_another_owner_has_cut_meanwhile_is_not_noted_as_landed(tmp_path: Path) -> None:
+    """It was: an owner that was deposed while it waited, and took the shard up again."""
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO)
+        source, shard = (entrance.queue_id, 0), worker.any_shard()
+        await put(worker, entrance, (b"a", b"1"))
+        one = passage.Passage(shard, source, entrance.queue_id, worker.passages._shared)
+        assert (await one._step())[0] is passage.Step.DONE
+        await put(worker, entrance, (b"a", b"2"))
+        await shard.append([Cut(source, entrance.queue_id, 1, 2, 1).envelope()]).wait()
+        assert not await one._note_landed()
+        assert landed(worker, entrance) == 1
+        assert (await one._step())[0] is passage.Step.DONE
+        assert read(worker, "to-a") == [b"1", b"2"]
+        assert await one._note_landed()
+        assert landed(worker, entrance) == 2
+
+
 async def test_what_was_cut_is_shipped_by_who_comes_next_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
