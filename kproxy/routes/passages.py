@@ -16,7 +16,7 @@ from kproxy.counters import Counters
 from kproxy.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
-from kproxy.loop.pace import scanned, slices
+from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.passage import Passage, Shared
@@ -29,6 +29,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 _FOLLOW_S = 0.25
 _AT_ONCE = 32  # routes of one shard
+_LOOKED_AT_AT_ONCE = 100  # sources
 
 _FORGET_LOOK_S = 3600.0
 _FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a source that is gone
@@ -89,9 +90,24 @@ class _ShardRoutes:
         changed, state.routed = state.routed, set()
         if not self._serves:
             return
+        if len(changed) > _LOOKED_AT_AT_ONCE:
+            self._tasks.start_soon(self._look_at_many, changed)
+            return
         for source in changed:
-            for key, _ in state.kv.walk(*routes_range(source)):
-                self._begin(route_of(key))
+            self._look_at(source)
+
+    async def _look_at_many(self, sources: set[PartitionKey]) -> None:
+        """As many as a queue has partitions: others have their turn meanwhile."""
+        pace = Pace()
+        for source in sources:
+            if not self._serves:
+                return
+            self._look_at(source)
+            await pace.rest()
+
+    def _look_at(self, source: PartitionKey) -> None:
+        for key, _ in self._shard.state.kv.walk(*routes_range(source)):
+            self._begin(route_of(key))
 
     def _begin(self, key: RouteKey) -> None:
         running = self._running.get(key)

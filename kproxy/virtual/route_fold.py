@@ -19,6 +19,8 @@ from kproxy.virtual.route_rows import (
     DEFINITIONS_MAX,
     EPOCHS_MAX,
     NOTHING_LANDED,
+    PARTITION_ROUTES_MAX,
+    SOURCE_PARTITIONS_MAX,
     Definition,
     Epoch,
     Route,
@@ -123,6 +125,8 @@ class RouteFold:
         if before is not None and before.as_of >= asked.as_of:
             return None
         others = [one for one in known if one is not before]
+        if spec and (before is None or not before.spec) and self._is_full(asked.source, others):
+            return Code.POLICY_VIOLATION
         if len(others) >= DEFINITIONS_MAX:
             gone = [one for one in others if not one.spec]
             if not gone:
@@ -142,10 +146,27 @@ class RouteFold:
         """
         for source, spec in definitions_between(before, after).items():
             if spec and (self._shards == 1 or source == after.name):
-                others = [one for one in self.routes_from(source) if one.definer != after.queue_id]
-                if len(others) >= DEFINITIONS_MAX:
-                    return source
+                known = self._definitions(source)
+                if not any(one.definer == after.queue_id and one.spec for one in known):
+                    if self._is_full(source, known):
+                        return source
         return None
+
+    def _is_full(self, source: str, known: Sequence[Definition]) -> bool:
+        """Whether a queue of this name has as many routes as it may."""
+        queue = self._state.queue(source)
+        most = route_rows.routes_max(1 if queue is None else queue.wanted)
+        return sum(bool(one.spec) for one in known) >= most
+
+    def spread_too_far(self, name: str, partitions: int) -> str | None:
+        """What is wrong with so many partitions of a queue that has routes, for people."""
+        if not self.any_defined:
+            return None
+        routes = len(self.routes_from(name))
+        if routes <= route_rows.routes_max(partitions):
+            return None
+        most = min(SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX // routes)
+        return f"a queue that {routes} routes are from may have at most {most} partitions"
 
     def forget(self, source: str, definer: QueueId) -> None:
         """A queue is gone that had a route of its own: nobody tells of it any more."""
@@ -165,32 +186,42 @@ class RouteFold:
         self, queue_id: QueueId, indexes: Iterable[int], routes: Sequence[Told], as_of: int
     ) -> None:
         """All routes of these partitions from now on; others than these end."""
+        told = {one.definer: one for one in routes}
+        known: dict[int, dict[QueueId, bytes]] = {}
+        for start, end in route_rows.queue_ranges(queue_id):  # at once: there may be thousands
+            for key, data in self._state.scan(start, end):
+                (_, index), definer = route_rows.route_of(key)
+                known.setdefault(index, {})[definer] = data
         for index in indexes:
             source = queue_id, index
             row = self._state.partition(source)
             if row is not None and (routes or row.any_routes):
-                self._tell(source, row, {one.definer: one for one in routes}, as_of)
+                self._tell(source, row, told, known.get(index, {}), as_of)
 
     def _tell(
-        self, source: PartitionKey, row: Partition, routes: dict[QueueId, Told], as_of: int
-    ) -> None:
-        known = {
-            route_rows.route_of(key)[1]: route_rows.decode_route(data)
-            for key, data in self._state.scan(*route_rows.routes_range(source))
-        }
+        self, source: PartitionKey, row: Partition, routes: dict[QueueId, Told],
+        known: dict[QueueId, bytes], as_of: int,
+    ) -> None:  # fmt: skip
+        changed = False
         for definer, told in routes.items():
             if definer not in known:
                 start = row.log_start if told.from_start else row.next_offset
                 made = Route(start, start, 1, 0, as_of, (Epoch(start, told.spec),))
                 self._put(source, definer, made)
-        for definer, route in known.items():
+                changed = True
+        for definer, data in known.items():
+            spec = routes[definer].spec if definer in routes else b""
+            if route_rows.ends_with(data, spec):
+                continue  # as most do
+            route = route_rows.decode_route(data)
             if route.as_of < as_of:
-                one = routes.get(definer)
-                self._put(source, definer, _turned(route, row, one.spec if one else b"", as_of))
+                self._put(source, definer, _turned(route, row, spec, as_of))
+                changed = True
         if not row.any_routes and (routes or known):
             row.any_routes = True
             self._state.put_partition(source, row)
-        self._state.routed.add(source)
+        if changed:
+            self._state.routed.add(source)
 
     def _put(self, source: PartitionKey, definer: QueueId, route: Route) -> None:
         self._state.file(route_rows.route_key(source, definer), route.encode())
@@ -317,8 +348,6 @@ class RouteFold:
 def _turned(route: Route, row: Partition, spec: bytes, as_of: int) -> Route:
     """A route whose records go elsewhere from the next offset on."""
     epochs = route.epochs
-    if epochs[-1].spec == spec:
-        return route._replace(as_of=as_of)
     if epochs[-1].start >= row.next_offset or len(epochs) >= EPOCHS_MAX:
         epochs = (*epochs[:-1], Epoch(epochs[-1].start, spec))
     else:
