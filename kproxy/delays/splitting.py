@@ -27,6 +27,9 @@ _TOGETHER_MS, _TOGETHER = 20, 4
 """Times lie together that are so far apart, or by this part of what the first has to wait."""
 _GROWS = 2
 _SIZE_MIN = 256 << 10
+_PART_BYTES, _PART_RECORDS = 4 << 20, 100_000
+"""Of records, unpacked, that wait or are appended together: well below what is looked into."""
+_HEAD_BYTES = 16  # of a record, before its key, about
 _SIGN = b"kproxy.de"  # both headers begin so: a batch without it is not read
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
 _BLAMED_MAX = 1000
@@ -139,13 +142,19 @@ def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
 def grouped(pieces: list[Piece], codec: int, size: int, most: int, now_ms: int) -> list[bytes]:
     """Batches that wait, of these records: one for the times that lie together.
 
-    No more than `GROUPS_MAX`, nor many bytes more than the `size` of what they come from. Raises
-    BadBatch: they are larger than `most`.
+    No more than `GROUPS_MAX`, nor many bytes more than the `size` of what they come from, but of
+    records that unpack to much. A mixed one unpacks to half of `most` or less: so it can be cut
+    again, however badly its parts are packed. Raises BadBatch: they are larger than `most`.
     """
     pieces.sort(key=_due_of)  # those of one time stay in their order
     enough = min(most, max(_GROWS * size, _SIZE_MIN))
     for groups in (GROUPS_MAX, _FEWER, 1):
-        made = [_waiting(some, codec) for some in _groups(pieces, groups, now_ms)]
+        found = [
+            some[part.start : part.stop]
+            for some in _groups(pieces, groups, now_ms)
+            for part in parts([len(body) for _, body in some], most // 2)
+        ]
+        made = [_waiting(some, codec) for some in found]
         total = sum(map(len, made))
         if total <= enough or (groups == 1 and total <= most):
             return made
@@ -175,6 +184,22 @@ def _groups(pieces: list[Piece], most: int, now_ms: int) -> list[list[Piece]]:
         [piece for some in together[at : at + step] for piece in some]
         for at in range(0, len(together), step)
     ]
+
+
+def parts(sizes: Sequence[int], most: int) -> list[range]:
+    """Which records make a batch, of records with so many bytes, unpacked; `most`: in one."""
+    most = min(most, _PART_BYTES)
+    if len(sizes) <= _PART_RECORDS and sum(sizes) + _HEAD_BYTES * len(sizes) <= most:
+        return [range(len(sizes))]
+    found, begin, filled = [], 0, 0
+    for number, size in enumerate(sizes):
+        if number > begin and (
+            filled + size + _HEAD_BYTES > most or number - begin >= _PART_RECORDS
+        ):
+            found.append(range(begin, number))
+            begin, filled = number, 0
+        filled += size + _HEAD_BYTES
+    return [*found, range(begin, len(sizes))]
 
 
 def _waiting(pieces: list[Piece], codec: int) -> bytes:
