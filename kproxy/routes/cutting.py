@@ -46,9 +46,10 @@ class Spec(NamedTuple):
     configs: dict[str, str]
 
     @property
-    def needs_headers(self) -> bool:
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that it looks at."""
         which = self.template or self.filter
-        return which is not None and which.needs_headers
+        return frozenset() if which is None else which.headers
 
 
 NOWHERE = Spec("", None, None, "", {})
@@ -212,7 +213,9 @@ class Cutter:
         return not gathered.full
 
 
-def records_of(head: BatchHeader, data: bytes, *, headers: bool) -> list[Body] | bytes:
+def records_of(
+    head: BatchHeader, data: bytes, *, headers: bool | frozenset[bytes]
+) -> list[Body] | bytes:
     """The records of a stored batch; where they cannot be told the batch, of no producer."""
     try:
         return bodies(head, unpacked(data, UNPACKED_MAX), headers=headers)

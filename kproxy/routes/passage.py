@@ -246,7 +246,7 @@ class Passage:
         """Whether what is there could be read."""
         shard = self._shard
         planned: Plan = await plan(shard, self.source, start, end, whole=whole)
-        headers = cutter.gathered.spec.needs_headers
+        headers = cutter.gathered.spec.headers
         try:
             with shard.segments.pinned({batch.segment for _, batch in planned.stored}):
                 await to_thread.run_sync(

@@ -83,7 +83,9 @@ class Kept:
         self.found: list[Body] | bytes = b""
 
 
-def gather(segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: bool) -> None:
+def gather(
+    segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: frozenset[bytes]
+) -> None:
     """Have the cutter take what is planned, in its order. On a thread. Raises OSError, EOFError."""
     for base_offset, batch in planned.stored:
         place = batch.segment, batch.position

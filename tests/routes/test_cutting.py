@@ -36,7 +36,7 @@ def cut(
 ) -> Cutter:  # fmt: skip
     cutter = Cutter(Epoch(0, text), shards, start, end, 0, limited=limited)
     head = read_header(data)
-    cutter.take(base, head, records_of(head, data, headers=cutter.gathered.spec.needs_headers))
+    cutter.take(base, head, records_of(head, data, headers=cutter.gathered.spec.headers))
     return cutter
 
 
@@ -201,6 +201,18 @@ def test_times_that_fit_no_batch_are_malformed(first_ms: int, delta_ms: int) -> 
     assert cutter.gathered.unroutable == 1
     assert parts_of(cutter.gathered, 1) == [(0, 0, [("lost", data)])]
     assert not parts_of(cut(data, filtered("key:a")).gathered, 1)
+
+
+def test_only_headers_that_a_route_looks_at_are_held() -> None:
+    """A small batch may unpack to millions of them: 300 MB, as long as it is passed on."""
+    said = [header(f"h{n}", "1") for n in range(50)]
+    body = body_of(Content(b"a", b"v"), said)
+    data = batch_of_bodies([(body, 5)])
+    for text, names in ((spec(), set()), (spec("to-{header:h3}"), {b"h3"}),
+                        (filtered("key:a&!header:no"), set())):  # fmt: skip
+        wanted = cut(data, text).gathered.spec.headers
+        ((_, _, key, found, held),) = records_of(read_header(data), data, headers=wanted)
+        assert (key, found, set(held)) == (b"a", body, names)
 
 
 def test_a_whole_batch_is_of_no_transaction() -> None:
