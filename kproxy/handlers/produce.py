@@ -228,12 +228,15 @@ class ProduceCall:
         return row is None or producers.find(shard.state, key, row, header.producer_id) is None
 
     def _lags(self, shard: Shard, key: PartitionKey, lag_max: int) -> bool:
-        """Whether an entrance has too much that is not passed on; from half of it, it throttles."""
+        """Whether an entrance has too much that is not passed on; from half of it, it throttles.
+
+        What waits for a transaction's end is not counted: it could not come to its end.
+        """
         row = shard.state.partition(key)
         route = route_in(shard.state.get, key, key[0])
         if row is None or route is None:
             return False
-        lag = row.next_offset - max(route.landed, row.log_start)
+        lag = row.last_stable - max(route.landed, row.log_start)
         if 2 * lag > lag_max:
             share = min(1.0, 2 * lag / lag_max - 1)
             self._throttle_ms = max(self._throttle_ms, int(_THROTTLE_MS_MAX * share))
