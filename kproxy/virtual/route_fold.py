@@ -285,6 +285,8 @@ class RouteFold:
             place = LogLocation(location.segment, location.position + position, length)
             header = read_header(body, position)
             state.add_batch(target, row, header, place, log_offset, look_ms, routed=True)
+            if queue.configs:
+                state.note_shipped(target, queue)
             taken += 1
         return Outcome(Code.NONE, taken, numbers=(len(made),), made=tuple(made))
 
@@ -310,6 +312,7 @@ class RouteFold:
         header = read_header(envelope.body, position)
         look_ms = asked.look_ms if not queue.configs else asked.time_ms
         self._state.add_batch(target, row, header, place, log_offset, look_ms, routed=True)
+        self._state.note_shipped(target, queue)
         return Outcome(Code.NONE, 1, numbers=(0,))
 
     def _make(self, log_offset: int, asked: Ship, name: str, number: int) -> Queue:

@@ -208,6 +208,20 @@ async def test_an_entrance_at_its_bound_of_queues_is_held_back_and_goes_on_once_
         await until(lambda: read(worker, "to-c") == [b"1"])
 
 
+async def test_a_compacted_queue_that_a_route_brings_records_is_compacted(tmp_path: Path) -> None:
+    """It was looked at once a day: only what producers had sent was noted."""
+    compact = "cleanup.policy:compact;min.cleanable.dirty.ratio:0.01"
+    async with serving(tmp_path, compaction_check_ms=10) as worker:
+        entrance = await create(worker, "in", TO | {"kproxy.route.configs": compact})
+        taken = {"kproxy.route.from": "in"} | dict(s.split(":") for s in compact.split(";"))
+        await create(worker, "all", taken)
+        for n in range(20):
+            await put(worker, entrance, (b"a", b"%d" % n))
+        await until(lambda: read(worker, "to-a") == [b"19"])
+        await until(lambda: read(worker, "all") == [b"19"])
+        assert len(read(worker, "in")) == 20
+
+
 async def test_routes_that_only_wait_for_news_give_up_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
