@@ -147,6 +147,7 @@ class Cutter:
         self._limited = limited
         self.gathered = Gathered(shards, start)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
+        self._keyed = "compact" in spec.configs.get("cleanup.policy", "")
         self._place = self._by_template if spec.template is not None else self._by_filter
 
     def take(self, base_offset: int, head: BatchHeader, found: list[Body] | bytes) -> bool:
@@ -185,6 +186,8 @@ class Cutter:
         name, why = spec.template.fill(key, headers)
         if why is None and (name == spec.name or name.startswith(_INTERNAL)):
             why = f"{name} is not a queue that a route may go to"
+        if why is None and key is None and self._keyed:
+            why = "no key, and its queue is compacted: there it would be dropped"
         if why is None and len(body) > RECORD_MAX:
             why = f"the record has more than {RECORD_MAX} bytes"
         if why is None:

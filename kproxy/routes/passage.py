@@ -298,7 +298,7 @@ class Passage:
             self.source, self.definer, through, part, batches,
             only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
             look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
-            configs=spec.configs,
+            configs=spec.configs, plain=spec.unroutable,
         )  # fmt: skip
 
     async def _send(self, ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:

@@ -272,10 +272,11 @@ class RouteFold:
             return self._ship_to_definer(log_offset, asked, envelope, location)
         made: list[Queue] = []
         body, taken = envelope.body, 0
-        for number, (name, position, length) in enumerate(asked.targets):
+        for number, (name, position, length, plain) in enumerate(asked.targets):
             queue = state.queue(name)
             if queue is None:
-                queue = self._make(log_offset, asked, name, number)
+                configs = {} if plain else asked.configs
+                queue = self._make(log_offset, asked, name, number, configs)
                 made.append(queue)
             target = queue.queue_id, 0
             row = state.partition(target)
@@ -302,7 +303,7 @@ class RouteFold:
         self, log_offset: int, asked: Ship, envelope: Envelope, location: LogLocation
     ) -> Outcome:
         """To a queue that has asked for them: to another of its name nothing goes."""
-        ((name, position, length),) = asked.targets
+        ((name, position, length, _),) = asked.targets
         target = asked.definer, 0
         row = self._state.partition(target)
         queue = self._state.queue(name)
@@ -315,14 +316,16 @@ class RouteFold:
         self._state.note_shipped(target, queue)
         return Outcome(Code.NONE, 1, numbers=(0,))
 
-    def _make(self, log_offset: int, asked: Ship, name: str, number: int) -> Queue:
+    def _make(
+        self, log_offset: int, asked: Ship, name: str, number: int, configs: dict[str, str]
+    ) -> Queue:
         """A target that is not there: of one partition, as nobody says otherwise."""
         salt = asked.salt - asked.salt % self._shards + self._shard  # as `home_of` has it
         queue_id = QueueId(_ID.pack((asked.time_ms & _TIME_MASK) << 16 | number, salt))
         queue = Queue(
             name=name, queue_id=queue_id, partitions=1, wanted=1,
             created_at=LogOffset(log_offset), changed_at=LogOffset(log_offset),
-            configs=asked.configs,
+            configs=configs,
         )  # fmt: skip
         self._state.add_partitions(queue_id, [0])
         self._state.put_queue(queue)

@@ -215,6 +215,14 @@ def test_only_headers_that_a_route_looks_at_are_held() -> None:
         assert (key, found, set(held)) == (b"a", body, names)
 
 
+def test_what_compaction_would_drop_has_no_target() -> None:
+    body = body_of(Content(None, b"1"), [header("h", "x")])
+    data = batch_of_bodies([(body, 5)])
+    for configs, name in (("cleanup.policy:compact,delete", "lost"), ("retention.ms:5", "to-x")):
+        text = spec("to-{header:h}", **{"kproxy.route.configs": configs})
+        assert list(shipped(cut(data, text))) == [name]
+
+
 def test_a_whole_batch_is_of_no_transaction() -> None:
     data = batch(b"x", producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL, packed=b"?")
     found = records_of(read_header(data), data, headers=False)

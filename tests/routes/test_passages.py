@@ -222,6 +222,24 @@ async def test_a_compacted_queue_that_a_route_brings_records_is_compacted(tmp_pa
         assert len(read(worker, "in")) == 20
 
 
+async def test_the_queue_of_those_without_a_target_has_no_settings_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """It was compacted like them, which drops what has no key."""
+    compact = {"kproxy.route.configs": "cleanup.policy:compact;min.cleanable.dirty.ratio:0.01"}
+    async with serving(tmp_path, compaction_check_ms=10) as worker:
+        entrance = await create(worker, "in", TO | compact)
+        for n in range(10):
+            await put(worker, entrance, (None, b"%d" % n), (b"a", b"%d" % n))
+        await until(lambda: read(worker, "to-a") == [b"9"])
+        lost, target = worker.catalogue.find("lost"), worker.catalogue.find("to-a")
+        assert lost is not None
+        assert target is not None
+        assert lost.configs == {}
+        assert target.configs["cleanup.policy"] == "compact"
+        await until(lambda: read(worker, "lost") == [b"%d" % n for n in range(10)])
+
+
 async def test_routes_that_only_wait_for_news_give_up_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
