@@ -23,9 +23,10 @@ from kproxy.counters import Counters
 from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
+from kproxy.loop.pace import Pace
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.routes.cutting import Cutter, Gathered, Parts
+from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
 from kproxy.shard.appends import Asks, outcome_of
 from kproxy.shard.shard import Shard
@@ -274,11 +275,10 @@ class Passage:
 
     async def _ship(self, cutter: Cutter, through: int, parts: int) -> bool:
         """Have all shards take their parts; whether all have, within some seconds."""
-        found: Parts = await to_thread.run_sync(made, cutter, parts, limiter=self._shared.readers)
-        left = [
-            (index, self._envelope(cutter.gathered, through, part, batches))
-            for index, part, batches in found
-        ]
+        now = self._shared.clock.now_ms()
+        left = await to_thread.run_sync(
+            self._ships, cutter, through, parts, now, limiter=self._shared.readers
+        )
         wait_s, began_s = _AGAIN_S, anyio.current_time()
         while self.serves and anyio.current_time() < began_s + _SHIP_S:
             left = await self._send(left)
@@ -290,10 +290,20 @@ class Passage:
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
         return False
 
+    def _ships(
+        self, cutter: Cutter, through: int, parts: int, now: int
+    ) -> list[tuple[int, Envelope]]:
+        """(shard, what is sent to it). On a thread: it may be of 200,000 queues, at many shards."""
+        return [
+            (index, self._envelope(cutter.gathered, through, part, batches, now))
+            for index, part, batches in made(cutter, parts)
+        ]
+
     def _envelope(
-        self, gathered: Gathered, through: int, part: int, batches: Sequence[tuple[str, bytes]]
-    ) -> Envelope:
-        spec, now = gathered.spec, self._shared.clock.now_ms()
+        self, gathered: Gathered, through: int, part: int, batches: Sequence[tuple[str, bytes]],
+        now: int,
+    ) -> Envelope:  # fmt: skip
+        spec = gathered.spec
         return Ship.envelope(
             self.source, self.definer, through, part, batches,
             only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
@@ -303,8 +313,10 @@ class Passage:
 
     async def _send(self, ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:
         """Those that are not known to have landed."""
-        ask = self._shared.asks.ask
-        tickets = [(index, one, ask(index, _again(one))) for index, one in ships]
+        ask, pace, tickets = self._shared.asks.ask, Pace(), []
+        for index, one in ships:
+            tickets.append((index, one, ask(index, _again(one))))
+            await pace.step()
         left = []
         for index, one, ticket in tickets:
             outcome = await outcome_of(ticket)

@@ -29,7 +29,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 _FOLLOW_S = 0.25
 _AT_ONCE = 32  # routes of one shard
-_LOOKED_AT_AT_ONCE = 100  # sources
+_LOOKED_AT_AT_ONCE = 20  # sources: each may have a hundred routes
 
 _FORGET_LOOK_S = 3600.0
 _FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a source that is gone

@@ -1,5 +1,6 @@
 """Routes over a log on disk, embedded: what waits for them, and what they take up again."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from kproxy.routes.passages import Passages
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.route_commands import Ship
 from kproxy.virtual.route_rows import landed_of, route_in
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
@@ -122,6 +124,29 @@ async def test_an_entrance_that_keeps_nothing_begins_where_all_is_passed_on(tmp_
         await until(lambda: read(worker, "to-b") == [b"2"])
         await until(lambda: read(worker, "in") == [])
         assert read(worker, "to-a") == [b"1"]
+
+
+@pytest.mark.usefixtures("held")
+async def test_what_is_shipped_is_made_on_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut may be of 200,000 queues at many shards: it held the loop for a quarter of a second."""
+    where = set()
+
+    def made(*args: Any, **more: Any) -> Envelope:
+        where.add(threading.get_ident())
+        return ship(*args, **more)
+
+    ship = Ship.envelope
+    monkeypatch.setattr(Ship, "envelope", staticmethod(made))
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO)
+        await put(worker, entrance, (b"a", b"1"))
+        source, shard = (entrance.queue_id, 0), worker.any_shard()
+        one = passage.Passage(shard, source, entrance.queue_id, worker.passages._shared)
+        assert (await one._step())[0] is passage.Step.DONE
+    assert where
+    assert threading.get_ident() not in where
 
 
 @pytest.mark.usefixtures("held")
