@@ -40,11 +40,14 @@ class Plan(NamedTuple):
         return sum(batch.length for _, batch in self.batches)
 
 
-def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int) -> Plan:
-    """What is due of a partition of which nothing waits that was due before `from_ms`."""
+def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0) -> Plan:
+    """What is due of a partition of which nothing waits that was due before `from_ms`.
+
+    Nor just then, before the offset `passed`.
+    """
     found: list[tuple[int, Batch]] = []
     size, aside = 0, hidden(key)
-    for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms)):
+    for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms, passed)):
         due_ms, last_offset = waiting_of(row_key)
         if due_ms > now_ms:
             break

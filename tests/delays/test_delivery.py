@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 
-from kproxy.delays.delivery import UNPACKED_MAX
+from kproxy.delays.delivery import BATCHES_AT_ONCE, UNPACKED_MAX
 from kproxy.delays.looker import Looker, Means
 from kproxy.delays.splitting import grouped, parts
 from kproxy.protocol.batch import CODECS
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of
 from kproxy.protocol.records import INSPECTED_BYTES_MAX, unpacked
 from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.delay_rows import waiting_key
 from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import memory_worker
-from tests.virtual.delay_cases import later
+from tests.virtual.delay_cases import later, waiting
 
 KEY: PartitionKey = (QueueId(b"\1" * 16), 0)
 NONE, ZSTD = 0, CODECS.index("zstd")
@@ -103,3 +105,29 @@ def test_a_mixed_batch_can_always_be_cut_again() -> None:
     assert len(made) > 1
     assert all(len(unpacked(data)) <= most // 2 for data in made)
     assert UNPACKED_MAX < INSPECTED_BYTES_MAX
+
+
+async def test_nobody_steps_over_what_has_been_delivered() -> None:
+    """Of many that are due at one time: the rows of those that were are still to be passed."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    shard.apply(CreateQueue(KEY[0], "q", 1, {}).envelope())
+    for _ in range(2 * BATCHES_AT_ONCE + 5):
+        shard.apply(later(KEY, waiting(50)))
+    begins: list[bytes] = []
+    walk = shard.kv.walk
+
+    def noted(start: bytes, end: bytes) -> Any:
+        begins.append(start)
+        return walk(start, end)
+
+    shard.kv.walk = noted
+    looker = Looker(shard, Means(worker.catalogue, worker.config, worker.clock))
+    assert await looker.scan_once()
+    shard.apply(later(KEY, waiting(50)))  # it comes behind them
+    while await looker.scan_once():
+        pass
+    assert shard.state.partition(KEY).next_offset == 2 * BATCHES_AT_ONCE + 6
+    assert looker.next_ms is None
+    expected = [waiting_key(KEY, 50, n * BATCHES_AT_ONCE) for n in (0, 1, 1, 2)]
+    assert [start for start in begins if start[:1] == RowKind.WAITING.letter][:4] == expected

@@ -104,7 +104,7 @@ def _what_came_meanwhile_is_passed_over(patch: pytest.MonkeyPatch) -> None:
     """The next look begins behind what was delivered, and one millisecond more."""
     patch.setattr(
         looker.delay_rows, "waiting_range",
-        lambda key, due_ms=0: waiting_range(key, due_ms + 1 if due_ms else 0),
+        lambda key, due_ms=0, offset=0: waiting_range(key, due_ms + 1 if due_ms else 0),
     )  # fmt: skip
 
 
