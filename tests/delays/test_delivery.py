@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kproxy.delays.delays import Delays
 from kproxy.delays.delivery import BATCHES_AT_ONCE, UNPACKED_MAX
 from kproxy.delays.looker import Looker, Means
 from kproxy.delays.splitting import grouped, parts
@@ -131,3 +132,18 @@ async def test_nobody_steps_over_what_has_been_delivered() -> None:
     assert looker.next_ms is None
     expected = [waiting_key(KEY, 50, n * BATCHES_AT_ONCE) for n in (0, 1, 1, 2)]
     assert [start for start in begins if start[:1] == RowKind.WAITING.letter][:4] == expected
+
+
+def test_a_fixed_delay_keeps_the_order_over_owners() -> None:
+    """This one was the owner before: another one, whose clock is ahead, was it since."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    shard.apply(CreateQueue(KEY[0], "q", 1, {}).envelope())
+    delays = Delays(list, worker.catalogue, worker.config, worker.clock)
+    assert delays.due_ms(shard, KEY, 1000, BEGUN_MS) == BEGUN_MS + 1000
+    shard.apply(later(KEY, waiting(BEGUN_MS + 1000), delay_ms=1000))
+    shard.apply(later(KEY, waiting(BEGUN_MS + 4000), delay_ms=1000))
+    shard.claim_offset = 7
+    assert delays.due_ms(shard, KEY, 1000, BEGUN_MS + 10) == BEGUN_MS + 4000
+    assert delays.due_ms(shard, KEY, 1000, BEGUN_MS + 20) == BEGUN_MS + 4000
+    assert delays.due_ms(shard, KEY, 500, BEGUN_MS + 20) == BEGUN_MS + 520
