@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
+from weakref import WeakSet
 
 import anyio
 import structlog
@@ -27,7 +28,7 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.routes.cutting import Cutter, Gathered
-from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept, Plan, gather, made, plan
 from kproxy.shard.appends import Asks, outcome_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Cut, Ship, Trim
@@ -61,7 +62,12 @@ class Shared:
         self.counters = counters
         self.clock = clock
         self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 16 MiB
+        self.kept: WeakSet[Kept] = WeakSet()
         self._said_s: dict[tuple[str, QueueId], float] = {}
+
+    def room_for(self, kept: Kept) -> int:
+        """How many records one passage may keep beside what others do."""
+        return max(0, KEPT_RECORDS_MAX - sum(one.size for one in self.kept if one is not kept))
 
     def warn(self, event: str, definer: QueueId, **values: object) -> None:
         """Say something that may be so very often."""
@@ -103,6 +109,7 @@ class Passage:
         self._claim_offset = shard.claim_offset
         self._shared = shared
         self._kept = Kept()
+        shared.kept.add(self._kept)
         self._landed = -1
         """Up to where this owner knows that all has landed."""
         self._made = 0  # queues, since the last CUT
@@ -248,6 +255,7 @@ class Passage:
         shard = self._shard
         planned: Plan = await plan(shard, self.source, start, end, whole=whole)
         headers = cutter.gathered.spec.headers
+        self._kept.room = self._shared.room_for(self._kept)
         try:
             with shard.segments.pinned({batch.segment for _, batch in planned.stored}):
                 await to_thread.run_sync(

@@ -75,12 +75,25 @@ async def _aborted(
     return found
 
 
+KEPT_RECORDS_MAX = 400_000
+"""Of all passages of a worker: some 100 MB."""
+
+
 class Kept:
-    """The records of the batch that the last cut ended in: the next begins with it."""
+    """The records of the batch that the last cut ended in: the next begins with it.
+
+    `room`: so many may they be, or they are read again.
+    """
 
     def __init__(self) -> None:
         self.place: tuple[int, int] | None = None
         self.found: list[Body] | bytes = b""
+        self.room = 0
+
+    @property
+    def size(self) -> int:
+        """In records."""
+        return len(self.found) >> (8 if isinstance(self.found, bytes) else 0)
 
 
 def gather(
@@ -99,6 +112,8 @@ def gather(
             found = records_of(head, bytes(data), headers=headers)
         if not cutter.take(base_offset, head, found):
             kept.place, kept.found = place, found
+            if kept.size > kept.room:
+                kept.place, kept.found = None, b""
             return
     kept.place, kept.found = None, b""
     cutter.gathered.through = planned.end

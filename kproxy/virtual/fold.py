@@ -409,6 +409,8 @@ class Fold:
         )
         if configs and (source := self._routes.crowded(None, queue)) is not None:
             return _crowded(source)
+        if configs and (fault := self._routes.chained(None, queue)) is not None:
+            return Outcome(Code.INVALID_CONFIG, message=fault)
         if (fault := self._routes.spread_too_far(name, wanted)) is not None:
             return Outcome(Code.INVALID_PARTITIONS, message=fault)
         self.state.add_partitions(queue_id, mine)
@@ -457,6 +459,8 @@ class Fold:
         changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
         if (source := self._routes.crowded(queue, changed)) is not None:
             return _crowded(source)
+        if (fault := self._routes.chained(queue, changed)) is not None:
+            return Outcome(Code.INVALID_CONFIG, message=fault, queue=queue)
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
         outcome = self._put_queue(log_offset, changed)

@@ -152,6 +152,18 @@ class RouteFold:
                         return source
         return None
 
+    def chained(self, before: Queue | None, after: Queue) -> str | None:
+        """What is wrong with a queue that is to get records by a route while others take its."""
+        source = after.configs.get(FROM)
+        if not source or not self.any_defined or (before and before.configs.get(FROM) == source):
+            return None
+        if all(one.definer == after.queue_id for one in self.routes_from(after.name)):
+            return None
+        return (
+            f"{FROM}={source}: other queues take records from {after.name} by a route, and what it"
+            f" gets by one is not routed on: have them take theirs from {source} first"
+        )
+
     def _is_full(self, source: str, known: Sequence[Definition]) -> bool:
         """Whether a queue of this name has as many routes as it may."""
         queue = self._state.queue(source)

@@ -17,7 +17,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.routes import passage, passages
+from kproxy.routes import cutting, passage, passages, reading
 from kproxy.routes.passages import Passages
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
@@ -103,6 +103,32 @@ async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
 
 def landed(worker: Worker, queue: Queue) -> int | None:
     return worker.any_shard().state.passed_on((queue.queue_id, 0))
+
+
+async def test_what_is_kept_for_the_next_cut_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "CUT_TARGETS", 2)
+    monkeypatch.setattr(passage, "KEPT_RECORDS_MAX", 5)
+    sizes = []
+    gather = reading.gather
+
+    def noted(*of: Any) -> None:
+        gather(*of)
+        sizes.append(of[3].size)
+
+    monkeypatch.setattr(passage, "gather", noted)
+    async with serving(tmp_path) as worker:
+        queue = await create(worker, "in", TO)
+        for count in (5, 6):
+            sizes.clear()
+            await put(worker, queue, *[(b"%d" % n, b"v%d" % n) for n in range(count)])
+            row = worker.any_shard().state.partition((queue.queue_id, 0))
+            assert row is not None
+            await until(lambda row=row: landed(worker, queue) == row.next_offset)
+            assert max(sizes) == (5 if count == 5 else 0)
+        for n in range(6):
+            assert read(worker, f"to-{n}") == [b"v%d" % n] * (2 if n < 5 else 1)
 
 
 async def test_records_are_passed_on_and_kept(tmp_path: Path) -> None:

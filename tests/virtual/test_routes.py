@@ -391,6 +391,22 @@ def test_one_route_too_many_is_refused_and_nothing_is_made() -> None:
     assert shard.apply(changed).code == Code.NONE  # it has its own
 
 
+def test_what_others_take_from_does_not_get_records_by_a_route() -> None:
+    shard = Routing()
+    source = shard.make(SOURCE)
+    shard.apply(CreateQueue(DEFINER, "red", 1, {FROM: SOURCE}).envelope())
+    outcome = shard.configure(source, **{FROM: "beyond"})
+    assert outcome.code == Code.INVALID_CONFIG
+    assert outcome.message is not None
+    assert f"other queues take records from {SOURCE}" in outcome.message
+    assert shard.configure(source, **ENTRANCE).code == Code.NONE
+    shard.apply(DeleteQueue(source).envelope())
+    again = CreateQueue(QueueId(b"%016d" % 9), SOURCE, 1, {FROM: "beyond"}).envelope()
+    assert shard.apply(again).code == Code.INVALID_CONFIG
+    shard.apply(DeleteQueue(DEFINER).envelope())
+    assert shard.apply(again).code == Code.NONE
+
+
 def test_routes_times_partitions_have_a_bound() -> None:
     """One command changes them all: of a few routes from 10,000 partitions it took a minute."""
     shard = Routing()
