@@ -36,7 +36,9 @@ def _spark() -> Any:
     jars = ",".join(str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")))
     builder = SparkSession.builder.master("local[8]").config("spark.jars", jars)
     builder = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "2g")
-    return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")  # it warns of each queue that it has no consumer for
+    return spark
 
 
 def _cpu(*processes: psutil.Process) -> float:

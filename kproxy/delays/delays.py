@@ -1,6 +1,7 @@
 """Delays of all shards that this worker serves."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import anyio
 
@@ -18,6 +19,14 @@ _ORDER_KEPT_MS = 3_600_000
 """Where the clock is put back by more, what comes then does not wait for what came before."""
 
 
+class _Last(NamedTuple):
+    """What waits last for a partition with this fixed delay, as the owner with this claim knows."""
+
+    delay_ms: int
+    due_ms: int
+    claim: int
+
+
 class Delays:
     """When records are due, and that they are delivered then."""
 
@@ -27,7 +36,7 @@ class Delays:
         self._serving = serving
         self._means = Means(queues, config, clock)
         self._by_shard: dict[int, Looker] = {}
-        self._last: dict[PartitionKey, tuple[int, int]] = {}  # a fixed delay, and what was due last
+        self._last: dict[PartitionKey, _Last] = {}
 
     @property
     def batch_bytes_max(self) -> int:
@@ -36,18 +45,18 @@ class Delays:
 
     def due_ms(self, shard: Shard, key: PartitionKey, delay_ms: int, now_ms: int) -> int:
         """When a batch is due that waits for this long: not before those that came before it."""
-        known = self._last.get(key)
-        if known is None or known[0] != delay_ms:
-            waiting = waiting_in(shard.state.get, key)
-            known = waiting.delay_ms, waiting.due_ms
+        known, claim = self._last.get(key), shard.claim_offset
+        if known is None or (known.delay_ms, known.claim) != (delay_ms, claim):
+            waiting = waiting_in(shard.state.get, key)  # another owner may have been here
+            known = _Last(waiting.delay_ms, waiting.due_ms, claim)
         due_ms = now_ms + delay_ms
-        if known[0] == delay_ms and due_ms < known[1] <= due_ms + _ORDER_KEPT_MS:
-            due_ms = known[1]
+        if known.delay_ms == delay_ms and due_ms < known.due_ms <= due_ms + _ORDER_KEPT_MS:
+            due_ms = known.due_ms
         if len(self._last) >= _REMEMBERED_MAX:  # the rows know of what was applied
             for old in list(self._last)[: _REMEMBERED_MAX // 2]:
                 del self._last[old]
         self._last.pop(key, None)
-        self._last[key] = delay_ms, due_ms
+        self._last[key] = _Last(delay_ms, due_ms, claim)
         return due_ms
 
     async def run(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from kproxy.delays.splitting import Piece, grouped
+from kproxy.delays.splitting import Piece, grouped, parts
 from kproxy.protocol.batch import BatchHeader, read_header, stamp
 from kproxy.protocol.made_batches import batch_of_bodies
 from kproxy.protocol.records import bodies, unpacked
@@ -22,7 +22,7 @@ BYTES_AT_ONCE = 512 << 10
 READ_BYTES = 4 << 20
 """Of all partitions, in one turn."""
 UNPACKED_MAX = 8 << 20
-"""Of mixed batches, for one DUE; the first may have more."""
+"""Of batches, unpacked, for one DUE; the first may have more."""
 
 
 class Plan(NamedTuple):
@@ -40,11 +40,14 @@ class Plan(NamedTuple):
         return sum(batch.length for _, batch in self.batches)
 
 
-def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int) -> Plan:
-    """What is due of a partition of which nothing waits that was due before `from_ms`."""
+def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0) -> Plan:
+    """What is due of a partition of which nothing waits that was due before `from_ms`.
+
+    Nor just then, before the offset `passed`.
+    """
     found: list[tuple[int, Batch]] = []
     size, aside = 0, hidden(key)
-    for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms)):
+    for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms, passed)):
         due_ms, last_offset = waiting_of(row_key)
         if due_ms > now_ms:
             break
@@ -74,7 +77,7 @@ def make(
     made: list[Envelope | str] = []
     for one, look in zip(plans, look_ms, strict=True):
         try:
-            made.append(_Delivery(segments, one, now_ms, wait=wait).envelope(look, most))
+            made.append(_Delivery(segments, one, now_ms, most, wait=wait).envelope(look))
         except (OSError, EOFError, ValueError) as error:
             made.append(str(error))
     return made
@@ -92,32 +95,35 @@ class _Part(NamedTuple):
 class _Delivery:
     """Of one partition: what was due first comes first, whichever batches have it."""
 
-    def __init__(self, segments: Segments, planned: Plan, now_ms: int, *, wait: bool) -> None:
+    def __init__(
+        self, segments: Segments, planned: Plan, now_ms: int, most: int, *, wait: bool
+    ) -> None:
         self._planned = planned
+        self._most = most
         self._now_ms = now_ms
         self._until_ms = planned.until_ms
         self._removed: list[int] = []
         self._parts: list[_Part] = []
         self._mixed: list[tuple[BatchHeader, bytes]] = []
-        size = 0
+        size, full = 0, min(UNPACKED_MAX, most * 3 // 4)
         for last_offset, batch in planned.batches:
-            if size > UNPACKED_MAX:
-                self._until_ms = batch.max_time_ms
-                break
             data = bytearray(batch.length)
             there = segments.read_into(memoryview(data), batch.segment, batch.position, wait)
             head = read_header(memoryview(data))
             if not there or (not wait and head.codec and not head.is_log_append_time):
                 raise Aside
+            records = b"" if head.is_log_append_time else unpacked(bytes(data))
+            size += len(records) or len(data)
+            if self._removed and size > full:  # packed again, they may take as much
+                self._until_ms = batch.max_time_ms
+                break
             self._removed.append(last_offset)
             if head.is_log_append_time:
                 self._parts.append(_Part(batch.max_time_ms, data, b"", 0))
             else:
-                records = unpacked(bytes(data))
-                size += len(records)
                 self._mixed.append((head, records))
 
-    def envelope(self, look_ms: int, most: int) -> Envelope:
+    def envelope(self, look_ms: int) -> Envelope:
         left: list[Piece] = []
         codec = 0
         for head, records in self._mixed:
@@ -129,7 +135,8 @@ class _Delivery:
                     left.append((due_ms, body))
         self._parts.sort(key=itemgetter(0))  # those of one time stay in their order
         now = self._batches()
-        later = grouped(left, codec, self._planned.size, most - sum(map(len, now))) if left else []
+        size, room = self._planned.size, self._most - sum(map(len, now))
+        later = grouped(left, codec, size, room, self._now_ms) if left else []
         return Due.envelope(
             self._planned.key, self._removed, now, later, time_ms=self._now_ms, look_ms=look_ms
         )
@@ -143,10 +150,18 @@ class _Delivery:
                 run.append(part)
                 continue
             if run:
-                records = [(one.body, self._now_ms) for one in run]
-                made.append(batch_of_bodies(records, run[0].codec, self._now_ms))
+                made += self._of_records(run)
                 run = []
             if part is not None and part.batch is not None:
                 stamp(part.batch, self._now_ms)
                 made.append(part.batch)
         return made
+
+    def _of_records(self, run: Sequence[_Part]) -> list[bytes]:
+        """Packed where any of them was."""
+        codec = next((one.codec for one in run if one.codec), 0)
+        records = [(one.body, self._now_ms) for one in run]
+        return [
+            batch_of_bodies(records[part.start : part.stop], codec, self._now_ms)
+            for part in parts([len(one.body) for one in run], self._most)
+        ]

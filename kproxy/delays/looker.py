@@ -25,6 +25,7 @@ from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual import delay_rows
+from kproxy.virtual.commands import Due
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
@@ -39,6 +40,7 @@ _LOOK_S = 0.5
 """The clock may be put forward: while anything waits it is looked at this often."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _FRAME_BYTES = 70_000
+_PASSED_MAX = 1000
 _AT_ONCE_BYTES = 32 << 10
 """Of batches in the page cache: they are made in a millisecond."""
 _NEVER_MS = 1 << 64
@@ -76,6 +78,9 @@ class Looker(DueIndexScanner):
         self._means = means
         self._news = anyio.Event()
         self._fails = False  # of a partition in the last turn
+        self._passed: dict[PartitionKey, tuple[int, int]] = {}
+        """A time, and the offset before which nothing is left of what was due just then: RocksDB
+        would step over all that was."""
         self.next_ms: int | None = None
         """Nothing is due before; None: nothing waits."""
         shard.on_delayed = self._tell
@@ -136,7 +141,8 @@ class Looker(DueIndexScanner):
             elif self._shard.state.partition(delay_rows.hidden(partition)) is None:
                 stale |= {key, delay_rows.delay_entry_key(partition)}
             elif size < READ_BYTES:
-                planned = plan(self._shard, partition, from_ms, now_ms)
+                passed = self._passed_by(partition, from_ms)
+                planned = plan(self._shard, partition, from_ms, now_ms, passed)
                 found.append((key, from_ms, planned))
                 size += planned.size
             else:
@@ -175,7 +181,8 @@ class Looker(DueIndexScanner):
             changes[key] = None
             if entry is None or delay_rows.decode_entry(entry) != from_ms:
                 continue  # it was filed for something earlier meanwhile
-            left = next(kv.walk(*delay_rows.waiting_range(partition, from_ms)), None)
+            passed = self._passed_by(partition, from_ms)
+            left = next(kv.walk(*delay_rows.waiting_range(partition, from_ms, passed)), None)
             if left is None:
                 changes[entry_key] = None
                 continue
@@ -186,6 +193,23 @@ class Looker(DueIndexScanner):
         if changes:
             self._shard.commit(changes)
         return soonest_ms
+
+    def _passed_by(self, partition: PartitionKey, from_ms: int) -> int:
+        known = self._passed.get(partition)
+        return known[1] if known is not None and known[0] == from_ms else 0
+
+    def _note_passed(self, planned: Plan, delivered: int) -> None:
+        """So many of its batches do not wait any more. What comes later has a larger offset."""
+        first_ms = planned.batches[0][1].max_time_ms
+        passed = max(
+            last_offset + 1
+            for last_offset, batch in planned.batches[:delivered]
+            if batch.max_time_ms == first_ms
+        )
+        self._passed.pop(planned.key, None)
+        if len(self._passed) >= _PASSED_MAX:
+            del self._passed[next(iter(self._passed))]
+        self._passed[planned.key] = first_ms, passed
 
     async def _deliver(self, plans: list[Plan]) -> set[PartitionKey]:
         """Partitions of which what is due cannot be read. Raises KafkaError."""
@@ -203,9 +227,11 @@ class Looker(DueIndexScanner):
         if not sent or not self._serves:
             return failed
         outcomes = await self._shard.append([one for _, one in sent]).wait()
-        for (planned, _), outcome in zip(sent, outcomes, strict=True):
+        for (planned, envelope), outcome in zip(sent, outcomes, strict=True):
             if outcome.code not in _SETTLED:
                 raise KafkaError(outcome.code)
+            if outcome.code == Code.NONE and outcome.number >= 0:
+                self._note_passed(planned, len(Due.decode(envelope).removed))
             if self._means.settings(planned.key[0]).compacted:
                 self._shard.note_uncompacted(planned.key)
         return failed

@@ -1,9 +1,10 @@
 """Cuts batches by when their records are due.
 
 What waits is a batch whose largest timestamp is when it is due. Where the records of a client's
-batch are due at many times, they are put into a few batches in the order of these times. Such a
-*mixed* batch is cut again when its first record is due; so no envelope has many batches, and no
-record is written more than a few times.
+batch are due at many times, those that lie together are put into one: the farther ahead they are,
+the wider apart. Such a *mixed* batch is cut again when its first record is due, together with what
+others have left then. So no envelope has many batches, and each time that a record is written again
+there is a fifth left of what it had to wait, or less.
 
 Runs on a thread where batches are large or packed.
 """
@@ -22,8 +23,13 @@ from kproxy.protocol.records import bodies, header_bytes, headers_in
 GROUPS_MAX = 64
 """Batches that wait, of one batch."""
 _FEWER = 8
+_TOGETHER_MS, _TOGETHER = 20, 4
+"""Times lie together that are so far apart, or by this part of what the first has to wait."""
 _GROWS = 2
 _SIZE_MIN = 256 << 10
+_PART_BYTES, _PART_RECORDS = 4 << 20, 100_000
+"""Of records, unpacked, that wait or are appended together: well below what is looked into."""
+_HEAD_BYTES = 16  # of a record, before its key, about
 _SIGN = b"kproxy.de"  # both headers begin so: a batch without it is not read
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
 _BLAMED_MAX = 1000
@@ -82,7 +88,8 @@ def split(
         else:
             pieces.append((due, body))
     now = batch_of_bodies(ready, head.codec) if ready else b""
-    return Split(batch, now, grouped(pieces, head.codec, len(batch), most), len(pieces), False)
+    later = grouped(pieces, head.codec, len(batch), most, now_ms)
+    return Split(batch, now, later, len(pieces), False)
 
 
 def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int] | None:
@@ -132,16 +139,22 @@ def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
     return max(due_ms, now_ms)
 
 
-def grouped(pieces: list[Piece], codec: int, size: int, most: int) -> list[bytes]:
-    """Batches that wait, of these records: one for each time, or of the times that lie together.
+def grouped(pieces: list[Piece], codec: int, size: int, most: int, now_ms: int) -> list[bytes]:
+    """Batches that wait, of these records: one for the times that lie together.
 
-    No more than `GROUPS_MAX`, nor many bytes more than the `size` of what they come from. Raises
-    BadBatch: they are larger than `most`.
+    No more than `GROUPS_MAX`, nor many bytes more than the `size` of what they come from, but of
+    records that unpack to much. A mixed one unpacks to half of `most` or less: so it can be cut
+    again, however badly its parts are packed. Raises BadBatch: they are larger than `most`.
     """
     pieces.sort(key=_due_of)  # those of one time stay in their order
     enough = min(most, max(_GROWS * size, _SIZE_MIN))
     for groups in (GROUPS_MAX, _FEWER, 1):
-        made = [_waiting(some, codec) for some in _groups(pieces, groups)]
+        found = [
+            some[part.start : part.stop]
+            for some in _groups(pieces, groups, now_ms)
+            for part in parts([len(body) for _, body in some], most // 2)
+        ]
+        made = [_waiting(some, codec) for some in found]
         total = sum(map(len, made))
         if total <= enough or (groups == 1 and total <= most):
             return made
@@ -154,20 +167,39 @@ def _due_of(piece: Piece) -> int:
     return piece[0]
 
 
-def _groups(pieces: list[Piece], most: int) -> list[list[Piece]]:
-    by_time: list[list[Piece]] = []
+def _groups(pieces: list[Piece], most: int, now_ms: int) -> list[list[Piece]]:
+    together: list[list[Piece]] = []
+    until_ms = -1
     for piece in pieces:
-        if by_time and by_time[-1][0][0] == piece[0]:
-            by_time[-1].append(piece)
+        due_ms = piece[0]
+        if due_ms <= until_ms:
+            together[-1].append(piece)
         else:
-            by_time.append([piece])
-    if len(by_time) <= most:
-        return by_time
-    step = -(-len(by_time) // most)
+            until_ms = due_ms + max(_TOGETHER_MS, (due_ms - now_ms) // _TOGETHER)
+            together.append([piece])
+    if len(together) <= most:
+        return together
+    step = -(-len(together) // most)
     return [
-        [piece for same in by_time[at : at + step] for piece in same]
-        for at in range(0, len(by_time), step)
+        [piece for some in together[at : at + step] for piece in some]
+        for at in range(0, len(together), step)
     ]
+
+
+def parts(sizes: Sequence[int], most: int) -> list[range]:
+    """Which records make a batch, of records with so many bytes, unpacked; `most`: in one."""
+    most = min(most, _PART_BYTES)
+    if len(sizes) <= _PART_RECORDS and sum(sizes) + _HEAD_BYTES * len(sizes) <= most:
+        return [range(len(sizes))]
+    found, begin, filled = [], 0, 0
+    for number, size in enumerate(sizes):
+        if number > begin and (
+            filled + size + _HEAD_BYTES > most or number - begin >= _PART_RECORDS
+        ):
+            found.append(range(begin, number))
+            begin, filled = number, 0
+        filled += size + _HEAD_BYTES
+    return [*found, range(begin, len(sizes))]
 
 
 def _waiting(pieces: list[Piece], codec: int) -> bytes:

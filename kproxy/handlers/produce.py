@@ -176,8 +176,7 @@ class ProduceCall:
         try:
             shard = self._worker.shard(queue.name, index)
         except KafkaError as error:
-            now = self._worker.clock.monotonic()
-            self._worker.refused_batches.note((queue.queue_id, index), header, now)
+            self._note_refused((queue.queue_id, index), header)
             answers.append(Produced(index, error.code))
             return
         restamped = batch is not records
@@ -186,6 +185,7 @@ class ProduceCall:
             answers.append(Produced(index, Code.NOT_LEADER_OR_FOLLOWER))
             return
         if settings.route_lag_max is not None and self._lags(shard, key, settings.route_lag_max):
+            self._note_refused(key, header)
             answers.append(Produced(index, Code.NOT_ENOUGH_REPLICAS, message=_LAGS))
             return
         transactional = header.attributes & TRANSACTIONAL
@@ -224,6 +224,10 @@ class ProduceCall:
         if settings.compacted:
             shard.note_uncompacted(key)
 
+    def _note_refused(self, key: PartitionKey, header: BatchHeader) -> None:
+        """A batch is to be sent again: none that its producer has sent behind it comes before."""
+        self._worker.refused_batches.note(key, header, self._worker.clock.monotonic())
+
     def _comes_too_early(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> bool:
         """Whether one before it was refused, and the partition does not know that it lacks one."""
         now = self._worker.clock.monotonic()
@@ -233,12 +237,15 @@ class ProduceCall:
         return row is None or producers.find(shard.state, key, row, header.producer_id) is None
 
     def _lags(self, shard: Shard, key: PartitionKey, lag_max: int) -> bool:
-        """Whether an entrance has too much that is not passed on; from half of it, it throttles."""
+        """Whether an entrance has too much that is not passed on; from half of it, it throttles.
+
+        What waits for a transaction's end is not counted: it could not come to its end.
+        """
         row = shard.state.partition(key)
         route = route_in(shard.state.get, key, key[0])
         if row is None or route is None:
             return False
-        lag = row.next_offset - max(route.landed, row.log_start)
+        lag = row.last_stable - max(route.landed, row.log_start)
         if 2 * lag > lag_max:
             share = min(1.0, 2 * lag / lag_max - 1)
             self._throttle_ms = max(self._throttle_ms, int(_THROTTLE_MS_MAX * share))

@@ -58,8 +58,9 @@ class Template(NamedTuple):
     """Whether the prefix alone does not say that a name is no queue of Kafka's own."""
 
     @property
-    def needs_headers(self) -> bool:
-        return any(name is not None for name, _ in self.fields)
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that it looks at."""
+        return frozenset(name for name, _ in self.fields if name is not None)
 
     def fill(self, key: bytes | None, headers: Headers) -> tuple[str, str | None]:
         """(queue name, None), or ("", why the record has none).
@@ -169,8 +170,9 @@ class Filter(NamedTuple):
     conditions: tuple[Condition, ...]
 
     @property
-    def needs_headers(self) -> bool:
-        return any(one.header is not None for one in self.conditions)
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that it looks at."""
+        return frozenset(one.header for one in self.conditions if one.header is not None)
 
     def matches(self, key: bytes | None, headers: Headers) -> bool:
         for one in self.conditions:  # noqa: SIM110  `all` takes twice as long

@@ -5,7 +5,8 @@ uvicorn and starlette bring beyond that is not needed for four addresses, and ta
 memory. Left out: bodies of requests, ranges, compression.
 
 Bounds: connections, bytes of a request's head, seconds for a whole request, and seconds of silence
-between two.
+between two. Where there are too many connections, that one ends which has been waiting for its
+client longest: so nobody keeps a probe out.
 """
 
 import asyncio
@@ -13,8 +14,8 @@ import hmac
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import h11
@@ -40,7 +41,7 @@ class Answer(NamedTuple):
 
 
 Pages = Mapping[str, Callable[[], Answer]]
-"""By path; called on a thread, one at a time."""
+"""By path; called on a thread, one at a time, but for those of `OPEN`: they wait for nothing."""
 
 
 class HttpThread:
@@ -56,6 +57,7 @@ class HttpThread:
         self._token = None if token is None else f"Bearer {token}".encode()
         self._tls = tls
         self._open = 0
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for their clients, longest first
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -86,8 +88,10 @@ class HttpThread:
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(
-            self._connected, sock=self._socket, ssl=self._tls, limit=_HEAD_BYTES_MAX
-        )
+            self._connected, sock=self._socket, ssl=self._tls, limit=_HEAD_BYTES_MAX,
+            ssl_handshake_timeout=None if self._tls is None else _REQUEST_S,
+            ssl_shutdown_timeout=None if self._tls is None else _STOP_S,
+        )  # fmt: skip
         await self._stopping.wait()
         server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -97,21 +101,40 @@ class HttpThread:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
+        ended = False
         try:
-            if self._open <= CONNECTIONS_MAX:
-                await self._converse(reader, writer)
+            if self._open > CONNECTIONS_MAX and self._waiting:
+                longest = next(iter(self._waiting))
+                del self._waiting[longest]
+                longest.transport.abort()
+            elif self._open > CONNECTIONS_MAX:
+                return
+            writer.transport.set_write_buffer_limits(0)  # what is drained was sent
+            await self._converse(reader, writer)
+            ended = True
         except (OSError, TimeoutError, asyncio.CancelledError, h11.ProtocolError):
             pass  # the client has gone, is too slow, or does not speak HTTP
         finally:
             self._open -= 1
-            writer.transport.abort() if self._stopping.is_set() else writer.close()
+            # What a client does not read would be kept for it otherwise, for ever.
+            writer.close() if ended and not self._stopping.is_set() else writer.transport.abort()
+
+    @contextmanager
+    def _waits(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """For its client: it may be ended for another one."""
+        self._waiting[writer] = None
+        try:
+            yield
+        finally:
+            self._waiting.pop(writer, None)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES_MAX)
         wait_s = _REQUEST_S
         while True:
             try:
-                request = await asyncio.wait_for(_next_request(connection, reader), wait_s)
+                with self._waits(writer):
+                    request = await asyncio.wait_for(_next_request(connection, reader), wait_s)
             except h11.RemoteProtocolError as error:
                 await self._send(connection, writer, Answer(error.error_status_hint, b""), True)
                 return
@@ -133,6 +156,8 @@ class HttpThread:
             return Answer(401, b"a bearer token is needed\n")
         if page is None:
             return Answer(404, "\n".join(self._pages).encode() + b"\n")
+        if path in OPEN:
+            return page()
         async with self._turn:
             return await self._loop.run_in_executor(None, page)
 
@@ -154,11 +179,12 @@ class HttpThread:
             writer.write(connection.send(h11.Data(data=answer.body)) or b"")
         with suppress(h11.LocalProtocolError):  # of an answer to HEAD the body is not sent
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-        await asyncio.wait_for(writer.drain(), _ANSWER_S)
+        with self._waits(writer):
+            await asyncio.wait_for(writer.drain(), _ANSWER_S)
 
 
 OPEN = frozenset(("/livez", "/readyz"))
-"""Paths that say nothing but yes or no: probes cannot all bear a token."""
+"""Paths that say nothing but yes or no: probes cannot all bear a token, nor wait for a scrape."""
 
 
 async def _next_request(

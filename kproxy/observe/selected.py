@@ -93,15 +93,23 @@ class Selected:
         self._left = 0
         if self._queues is not None:
             for name in await self._queue_names(worker, pace):
-                for line in _queue_lines(worker, name):
-                    self._add(lines, line)
-                await pace.step()
+                await self._add_queue(worker, name, lines, pace)
         if self._groups is not None:
             for group in await self._group_names(worker, pace):
                 for line in await group_lines(worker, group, pace, self._series_max):
                     self._add(lines, line)
                 await pace.step()
         return lines
+
+    async def _add_queue(self, worker: Worker, name: str, lines: list[Line], pace: Pace) -> None:
+        """What this worker serves of a queue, of which there may be very many partitions."""
+        queue = worker.catalogue.find(name)
+        for index in range(queue.partitions) if queue is not None else ():
+            assert queue is not None
+            for line in _partition_lines(worker, queue, index):
+                self._add(lines, line)
+            await pace.step()
+        await pace.step()
 
     def _add(self, lines: list[Line], line: Line) -> None:
         if len(lines) < self._series_max:
@@ -148,19 +156,17 @@ def bounds(pattern: Any) -> tuple[str, bytes | None]:
     return "", None
 
 
-def _queue_lines(worker: Worker, name: str) -> Iterator[Line]:
-    queue = worker.catalogue.find(name)
-    for index in range(queue.partitions) if queue is not None else ():
-        assert queue is not None
-        shard = _served(worker, queue, index)
-        key = (queue.queue_id, index)
-        row = None if shard is None else shard.state.partition(key)
-        if shard is None or row is None:
-            continue
-        labels = (name, str(index))
-        yield Line("queue_start_offset", labels, row.log_start)
-        yield Line("queue_end_offset", labels, row.next_offset)
-        yield Line("queue_bytes", labels, shard.state.live_size_about(key))
+def _partition_lines(worker: Worker, queue: Queue, index: int) -> tuple[Line, ...]:
+    shard = _served(worker, queue, index)
+    key, labels = (queue.queue_id, index), (queue.name, str(index))
+    row = None if shard is None else shard.state.partition(key)
+    if shard is None or row is None:
+        return ()
+    return (
+        Line("queue_start_offset", labels, row.log_start),
+        Line("queue_end_offset", labels, row.next_offset),
+        Line("queue_bytes", labels, shard.state.live_size_about(key)),
+    )
 
 
 def _served(worker: Worker, queue: Queue, index: int) -> Shard | None:

@@ -132,23 +132,32 @@ Body = tuple[int, int, bytes | None, bytes, dict[bytes, bytes | None]]
 """A record: offset delta, time, key, its bytes from the key on, and its headers, the last of each
 name, where they were asked for."""
 _NO_HEADERS: dict[bytes, bytes | None] = {}
+_NO_NAMES: frozenset[bytes] = frozenset()
+_TIME_MAX = 1 << 61  # ms: so that the time between any two records fits 64 bits
+_TIME_BEYOND = "a record's time is beyond all bounds"
 
 
-def bodies(header: BatchHeader, data: bytes, *, headers: bool) -> list[Body]:
-    """All records of a batch, from what it unpacks to. Raises Malformed."""
+def bodies(header: BatchHeader, data: bytes, *, headers: bool | frozenset[bytes]) -> list[Body]:
+    """All records of a batch, from what it unpacks to. Raises Malformed.
+
+    `headers`: whether they are wanted, or of which names: a batch may have millions.
+    """
     try:
         return _bodies(header, data, headers)
     except IndexError:
         raise Malformed(_TOO_LONG) from None
 
 
-def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
+def _bodies(header: BatchHeader, data: bytes, headers: bool | frozenset[bytes]) -> list[Body]:
     """Numbers of one byte or two, as most are, are read in place. Raises Malformed, IndexError."""
     stamp = header.max_timestamp if header.is_log_append_time else None
     base_ms, most, position, last = header.base_timestamp, header.last_offset_delta, 0, -1
+    if abs(base_ms if stamp is None else stamp) >= _TIME_MAX:
+        raise Malformed(_TIME_BEYOND)
     end = len(data)
     found: list[Body] = []
     add, more, none = found.append, read_varlong, _NO_HEADERS
+    wanted = _NO_NAMES if headers is False else None if headers is True else headers
     for _ in range(header.record_count):
         length, at = data[position], position + 1
         if length < 0x80:
@@ -165,6 +174,8 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
             time_ms = time_ms >> 1 ^ -(time_ms & 1)
         else:
             time_ms, at = more(data, at - 1, after)
+            if abs(time_ms) >= _TIME_MAX:
+                raise Malformed(_TIME_BEYOND)
         delta, at = data[at], at + 1
         if delta < 0x80:
             delta = delta >> 1 ^ -(delta & 1)
@@ -196,9 +207,9 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool) -> list[Body]:
             raise Malformed(_TOO_LONG)
         named = none
         if data[at] or at + 1 != after:
-            named = _headers(data, at, after)
+            named = _headers(data, at, after, wanted) or none
         time_ms = base_ms + time_ms if stamp is None else stamp
-        add((delta, time_ms, key, data[begin:after], named if headers else none))
+        add((delta, time_ms, key, data[begin:after], named))
         position = after
     if position != end:
         raise Malformed("there is more in the batch than its records")
@@ -271,8 +282,13 @@ def headers_in(data: bytes) -> dict[bytes, bytes | None]:
 _RECORD_MIN = 6  # attributes, deltas, key, value, number of headers
 
 
-def _headers(data: bytes, at: int, after: int) -> dict[bytes, bytes | None]:
-    """The last value of each name. Raises Malformed: they do not end where the record does."""
+def _headers(
+    data: bytes, at: int, after: int, wanted: frozenset[bytes] | None = None
+) -> dict[bytes, bytes | None]:
+    """The last value of each name that is wanted; None: of all.
+
+    Raises Malformed: they do not end where the record does.
+    """
     more = read_varlong
     count, at = more(data, at, after)
     if not 0 <= count <= after - at:
@@ -292,7 +308,8 @@ def _headers(data: bytes, at: int, after: int) -> dict[bytes, bytes | None]:
             size, at = size >> 1 ^ -(size & 1), at + 1
         else:
             size, at = more(data, at, after)
-        found[name] = data[at : at + size] if size >= 0 else None
+        if wanted is None or name in wanted:
+            found[name] = data[at : at + size] if size >= 0 else None
         if size > 0:
             at += size
         if at > after:

@@ -46,9 +46,10 @@ class Spec(NamedTuple):
     configs: dict[str, str]
 
     @property
-    def needs_headers(self) -> bool:
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that it looks at."""
         which = self.template or self.filter
-        return which is not None and which.needs_headers
+        return frozenset() if which is None else which.headers
 
 
 NOWHERE = Spec("", None, None, "", {})
@@ -146,6 +147,7 @@ class Cutter:
         self._limited = limited
         self.gathered = Gathered(shards, start)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
+        self._keyed = "compact" in spec.configs.get("cleanup.policy", "")
         self._place = self._by_template if spec.template is not None else self._by_filter
 
     def take(self, base_offset: int, head: BatchHeader, found: list[Body] | bytes) -> bool:
@@ -184,6 +186,8 @@ class Cutter:
         name, why = spec.template.fill(key, headers)
         if why is None and (name == spec.name or name.startswith(_INTERNAL)):
             why = f"{name} is not a queue that a route may go to"
+        if why is None and key is None and self._keyed:
+            why = "no key, and its queue is compacted: there it would be dropped"
         if why is None and len(body) > RECORD_MAX:
             why = f"the record has more than {RECORD_MAX} bytes"
         if why is None:
@@ -212,7 +216,9 @@ class Cutter:
         return not gathered.full
 
 
-def records_of(head: BatchHeader, data: bytes, *, headers: bool) -> list[Body] | bytes:
+def records_of(
+    head: BatchHeader, data: bytes, *, headers: bool | frozenset[bytes]
+) -> list[Body] | bytes:
     """The records of a stored batch; where they cannot be told the batch, of no producer."""
     try:
         return bodies(head, unpacked(data, UNPACKED_MAX), headers=headers)

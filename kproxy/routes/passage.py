@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
+from weakref import WeakSet
 
 import anyio
 import structlog
@@ -23,10 +24,11 @@ from kproxy.counters import Counters
 from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
+from kproxy.loop.pace import Pace
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.routes.cutting import Cutter, Gathered, Parts
-from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.routes.cutting import Cutter, Gathered
+from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept, Plan, gather, made, plan
 from kproxy.shard.appends import Asks, outcome_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Cut, Ship, Trim
@@ -41,7 +43,6 @@ _IDLE_S = 1.0
 _PAUSE_S, _FEW = 0.01, 200
 """Cuts of fewer records than that are so far apart."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
-_HELD_S = 1.0
 _SHIP_S = 30.0
 _SAY_AGAIN_S = 60.0
 _READERS = 2
@@ -61,7 +62,12 @@ class Shared:
         self.counters = counters
         self.clock = clock
         self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 16 MiB
+        self.kept: WeakSet[Kept] = WeakSet()
         self._said_s: dict[tuple[str, QueueId], float] = {}
+
+    def room_for(self, kept: Kept) -> int:
+        """How many records one passage may keep beside what others do."""
+        return max(0, KEPT_RECORDS_MAX - sum(one.size for one in self.kept if one is not kept))
 
     def warn(self, event: str, definer: QueueId, **values: object) -> None:
         """Say something that may be so very often."""
@@ -103,10 +109,14 @@ class Passage:
         self._claim_offset = shard.claim_offset
         self._shared = shared
         self._kept = Kept()
+        shared.kept.add(self._kept)
         self._landed = -1
         """Up to where this owner knows that all has landed."""
         self._made = 0  # queues, since the last CUT
         self._news = anyio.Event()
+        self._others_wait: Callable[[], bool] = _nobody_waits
+        self.idle = False
+        """Whether it only waits for news."""
         self._trimmed_s = 0.0
         self.waits: str | None = None
         """Why it cannot go on, for people."""
@@ -117,40 +127,55 @@ class Passage:
         return self._shard.serving and self._shard.claim_offset == self._claim_offset
 
     def poke(self) -> None:
-        """The source has changed."""
+        """The source has changed; or others wait, and it is to look whether it has."""
         self._news.set()
+        self.idle = False
 
     async def run(self, others_wait: Callable[[], bool]) -> bool:
         """Until there is nothing to pass on for a while, or others wait and this had its turn.
 
         Returns whether it is to be run again.
         """
+        self._others_wait = others_wait
         wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
         while self.serves:
             self._news = anyio.Event()
             began_s = anyio.current_time()
             step, records = await self._step()
+            if step is Step.NOTHING:
+                self.waits = None
+                if await self._anything_new():
+                    continue
+                if await self._note_landed():
+                    if not self._news.is_set():
+                        return False
+                    continue
+                step = Step.WAIT
             if step is Step.WAIT:
+                await anyio.sleep(wait_s)
                 if others_wait():
                     return True
-                await anyio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 continue
             wait_s, self.waits = _AGAIN_S, None
             if step is Step.OVER:
                 return False
-            if step is Step.NOTHING:
-                with anyio.move_on_after(_IDLE_S):
-                    await self._news.wait()
-                    continue
-                if await self._note_landed() and not self._news.is_set():
-                    return False
-                continue
             if began_s > until_s and others_wait():
+                await self._note_landed()  # else all of the last cut would be shipped again
                 return True
             if records < _FEW:
                 await anyio.sleep(max(0.0, began_s + _PAUSE_S - anyio.current_time()))
         return False
+
+    async def _anything_new(self) -> bool:
+        """Whether the source changes soon; nobody waits for that where others want a turn."""
+        if self._others_wait():
+            return False
+        self.idle = True
+        with anyio.move_on_after(_IDLE_S):
+            await self._news.wait()
+        self.idle = False
+        return self._news.is_set()
 
     # -- one step
 
@@ -172,7 +197,6 @@ class Passage:
             self.waits = held
             self._shared.counters.routes_held_back += 1
             self._shared.warn("route_held_back", self.definer, reason=held)
-            await anyio.sleep(_HELD_S)
             return Step.WAIT, 0
         return await self._pass_on(route, stretch)
 
@@ -230,7 +254,8 @@ class Passage:
         """Whether what is there could be read."""
         shard = self._shard
         planned: Plan = await plan(shard, self.source, start, end, whole=whole)
-        headers = cutter.gathered.spec.needs_headers
+        headers = cutter.gathered.spec.headers
+        self._kept.room = self._shared.room_for(self._kept)
         try:
             with shard.segments.pinned({batch.segment for _, batch in planned.stored}):
                 await to_thread.run_sync(
@@ -258,35 +283,48 @@ class Passage:
 
     async def _ship(self, cutter: Cutter, through: int, parts: int) -> bool:
         """Have all shards take their parts; whether all have, within some seconds."""
-        found: Parts = await to_thread.run_sync(made, cutter, parts, limiter=self._shared.readers)
-        left = [
-            (index, self._envelope(cutter.gathered, through, part, batches))
-            for index, part, batches in found
-        ]
-        wait_s, until_s = _AGAIN_S, anyio.current_time() + _SHIP_S
-        while self.serves and anyio.current_time() < until_s:
+        now = self._shared.clock.now_ms()
+        left = await to_thread.run_sync(
+            self._ships, cutter, through, parts, now, limiter=self._shared.readers
+        )
+        wait_s, began_s = _AGAIN_S, anyio.current_time()
+        while self.serves and anyio.current_time() < began_s + _SHIP_S:
             left = await self._send(left)
             if not left:
                 return True
+            if self._others_wait() and anyio.current_time() > began_s + _IDLE_S:
+                break
             await anyio.sleep(wait_s)
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
         return False
 
+    def _ships(
+        self, cutter: Cutter, through: int, parts: int, now: int
+    ) -> list[tuple[int, Envelope]]:
+        """(shard, what is sent to it). On a thread: it may be of 200,000 queues, at many shards."""
+        return [
+            (index, self._envelope(cutter.gathered, through, part, batches, now))
+            for index, part, batches in made(cutter, parts)
+        ]
+
     def _envelope(
-        self, gathered: Gathered, through: int, part: int, batches: Sequence[tuple[str, bytes]]
-    ) -> Envelope:
-        spec, now = gathered.spec, self._shared.clock.now_ms()
+        self, gathered: Gathered, through: int, part: int, batches: Sequence[tuple[str, bytes]],
+        now: int,
+    ) -> Envelope:  # fmt: skip
+        spec = gathered.spec
         return Ship.envelope(
             self.source, self.definer, through, part, batches,
             only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
             look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
-            configs=spec.configs,
+            configs=spec.configs, plain=spec.unroutable,
         )  # fmt: skip
 
     async def _send(self, ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:
         """Those that are not known to have landed."""
-        ask = self._shared.asks.ask
-        tickets = [(index, one, ask(index, _again(one))) for index, one in ships]
+        ask, pace, tickets = self._shared.asks.ask, Pace(), []
+        for index, one in ships:
+            tickets.append((index, one, ask(index, _again(one))))
+            await pace.step()
         left = []
         for index, one, ticket in tickets:
             outcome = await outcome_of(ticket)
@@ -300,10 +338,15 @@ class Passage:
         return left
 
     async def _note_landed(self) -> bool:
-        """Put down that all has landed, where that is not known to the log; whether it is."""
+        """Put down that all has landed, where that is not known to the log; whether it is.
+
+        While this one waited another owner may have cut, and left it to be shipped.
+        """
         route, _ = self._found()
-        if route is not None and route.landed < route.cut and await self._cut(route.cut, 1):
-            return False
+        if route is not None and route.landed < route.cut:
+            known = self.serves and self._landed >= route.cut
+            if not known or await self._cut(route.cut, 1):
+                return False
         return await self._trim()
 
     async def _trim(self) -> bool:
@@ -319,6 +362,10 @@ class Passage:
             return True
         trim = Trim(*self.source, start, self._shared.clock.now_ms())
         return not (await outcome_of(self._shard.append([trim.envelope()]))).code
+
+
+def _nobody_waits() -> bool:
+    return False
 
 
 def _next(route: Route, row: Partition) -> _Stretch | None:

@@ -16,19 +16,20 @@ from kproxy.counters import Counters
 from kproxy.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
-from kproxy.loop.pace import scanned, slices
+from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.passage import Passage, Shared
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
-from kproxy.virtual.route_rows import decode_landed, landed_of, route_of, routes_range
+from kproxy.virtual.route_rows import decode_landed, decode_route, landed_of, route_of, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _FOLLOW_S = 0.25
 _AT_ONCE = 32  # routes of one shard
+_LOOKED_AT_AT_ONCE = 20  # sources: each may have a hundred routes
 
 _FORGET_LOOK_S = 3600.0
 _FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a source that is gone
@@ -69,9 +70,19 @@ class _ShardRoutes:
         async for found in scanned(self._shard.kv.scan, *RowKind.ROUTE.range()):
             if not self._serves:
                 return
-            for key, _ in found:
-                self._begin(route_of(key))
+            for key, data in found:
+                if self._has_something(route_of(key), data):
+                    self._begin(route_of(key))
         self._changed()
+
+    def _has_something(self, key: RouteKey, data: bytes) -> bool:
+        """Whether a route may have something to do."""
+        (source, definer), route = key, decode_route(data)
+        row = self._shard.state.partition(source)
+        if row is None or not route.landed == route.cut == row.next_offset:
+            return True
+        kept = row.log_start < row.next_offset  # perhaps what was to be removed
+        return route.ends is not None or (kept and definer == source[0])
 
     def _changed(self) -> None:
         """Sources have changed. In the turn of the loop that has applied it."""
@@ -79,9 +90,24 @@ class _ShardRoutes:
         changed, state.routed = state.routed, set()
         if not self._serves:
             return
+        if len(changed) > _LOOKED_AT_AT_ONCE:
+            self._tasks.start_soon(self._look_at_many, changed)
+            return
         for source in changed:
-            for key, _ in state.kv.walk(*routes_range(source)):
-                self._begin(route_of(key))
+            self._look_at(source)
+
+    async def _look_at_many(self, sources: set[PartitionKey]) -> None:
+        """As many as a queue has partitions: others have their turn meanwhile."""
+        pace = Pace()
+        for source in sources:
+            if not self._serves:
+                return
+            self._look_at(source)
+            await pace.rest()
+
+    def _look_at(self, source: PartitionKey) -> None:
+        for key, _ in self._shard.state.kv.walk(*routes_range(source)):
+            self._begin(route_of(key))
 
     def _begin(self, key: RouteKey) -> None:
         running = self._running.get(key)
@@ -91,6 +117,14 @@ class _ShardRoutes:
             self._known.add(key)
             self._waiting.append(key)
             self._start_some()
+            if self._waiting:
+                self._make_way()
+
+    def _make_way(self) -> None:
+        """Routes wait for their turn: one that only waits for news gives up its own."""
+        idle = next((one for one in self._running.values() if one.idle), None)
+        if idle is not None:
+            idle.poke()
 
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < _AT_ONCE:

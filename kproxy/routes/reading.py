@@ -75,15 +75,30 @@ async def _aborted(
     return found
 
 
+KEPT_RECORDS_MAX = 400_000
+"""Of all passages of a worker: some 100 MB."""
+
+
 class Kept:
-    """The records of the batch that the last cut ended in: the next begins with it."""
+    """The records of the batch that the last cut ended in: the next begins with it.
+
+    `room`: so many may they be, or they are read again.
+    """
 
     def __init__(self) -> None:
         self.place: tuple[int, int] | None = None
         self.found: list[Body] | bytes = b""
+        self.room = 0
+
+    @property
+    def size(self) -> int:
+        """In records."""
+        return len(self.found) >> (8 if isinstance(self.found, bytes) else 0)
 
 
-def gather(segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: bool) -> None:
+def gather(
+    segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: frozenset[bytes]
+) -> None:
     """Have the cutter take what is planned, in its order. On a thread. Raises OSError, EOFError."""
     for base_offset, batch in planned.stored:
         place = batch.segment, batch.position
@@ -97,6 +112,8 @@ def gather(segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, header
             found = records_of(head, bytes(data), headers=headers)
         if not cutter.take(base_offset, head, found):
             kept.place, kept.found = place, found
+            if kept.size > kept.room:
+                kept.place, kept.found = None, b""
             return
     kept.place, kept.found = None, b""
     cutter.gathered.through = planned.end

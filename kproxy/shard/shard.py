@@ -91,6 +91,11 @@ class Shard:
         if len(self.uncompacted) < _UNCOMPACTED_MAX:
             self.uncompacted.add(key)
 
+    def _note_shipped(self) -> None:
+        for key in self.state.shipped_to:
+            self.note_uncompacted(key)
+        self.state.shipped_to.clear()
+
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         return self.log.append(envelopes)
 
@@ -108,6 +113,8 @@ class Shard:
         self.watchers.wake(self.state.take_touched())
         if self.state.routed:
             self.on_routed()
+        if self.state.shipped_to:
+            self._note_shipped()
         if RowKind.DELAY_DUE.byte in self.state.filed:
             self.on_delayed()
         return outcomes

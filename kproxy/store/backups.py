@@ -68,7 +68,11 @@ def read_manifest(directory: Path) -> Manifest:
         values = json.loads((directory / NAME).read_text())
         if values.pop("format") != _FORMAT:
             raise BadBackup(f"{directory / NAME} was written by a later kproxy")
-        return Manifest(**values)
+        manifest = Manifest(**values)
+        for name in manifest.files:
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise BadBackup(f"{directory / NAME} names a file outside of it: {name!r}")
+        return manifest
     except FileNotFoundError:
         raise BadBackup(
             f"{directory} is no whole backup: it has no {NAME}, which is written last"

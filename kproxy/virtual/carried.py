@@ -43,7 +43,7 @@ def carried(
             yield key, body[:CONTROL_BATCH_BYTES], place
     elif kind == Kind.SHIP:
         asked, whole = Ship.decode(envelope), memoryview(body)
-        for name, position, length in asked.targets:
+        for name, position, length, _ in asked.targets:
             queue = state.queue(name)
             if queue is None or queue.created_at > log_offset:
                 continue

@@ -49,10 +49,13 @@ def waiting_of(key: bytes) -> tuple[int, int]:
     return due_ms, last_offset
 
 
-def waiting_range(key: PartitionKey, due_ms: int = 0) -> tuple[bytes, bytes]:
-    """The keys of all that waits for a partition and is not due before: start and end."""
-    start = _PARTITION.pack(RowKind.WAITING.letter, *key)
-    return start + due_ms.to_bytes(8, "big"), start + b"\xff" * 17
+def waiting_range(key: PartitionKey, due_ms: int = 0, offset: int = 0) -> tuple[bytes, bytes]:
+    """The keys of all that waits for a partition and is not due before: start and end.
+
+    `offset`: of what is due just then, what lies before that is left out.
+    """
+    end = _PARTITION.pack(RowKind.WAITING.letter, *key) + b"\xff" * 17
+    return waiting_key(key, due_ms, offset), end
 
 
 def delay_due_key(due_ms: int, key: PartitionKey) -> bytes:

@@ -57,7 +57,7 @@ from kproxy.virtual.route_fold import (
     to_tell,
     told_of,
 )
-from kproxy.virtual.route_rows import DEFINITIONS_MAX
+from kproxy.virtual.route_rows import DEFINITIONS_MAX, PARTITION_ROUTES_MAX, SOURCE_PARTITIONS_MAX
 from kproxy.virtual.rows import Batch, Partition, Queue, Term
 from kproxy.virtual.security_fold import SecurityFold
 from kproxy.virtual.share_fold import ShareFold
@@ -100,7 +100,11 @@ _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
 
 
 def _crowded(source: str, queue: Queue | None = None) -> Outcome:
-    message = f"there are {DEFINITIONS_MAX} routes from queue {source} already"
+    message = (
+        f"there are as many routes from queue {source} already as there may be: {DEFINITIONS_MAX},"
+        f" {PARTITION_ROUTES_MAX} over its partitions, and none from more than"
+        f" {SOURCE_PARTITIONS_MAX} partitions"
+    )
     return Outcome(Code.POLICY_VIOLATION, message=message, queue=queue)
 
 
@@ -407,6 +411,10 @@ class Fold:
         )
         if configs and (source := self._routes.crowded(None, queue)) is not None:
             return _crowded(source)
+        if configs and (fault := self._routes.chained(None, queue)) is not None:
+            return Outcome(Code.INVALID_CONFIG, message=fault)
+        if (fault := self._routes.spread_too_far(name, wanted)) is not None:
+            return Outcome(Code.INVALID_PARTITIONS, message=fault)
         self.state.add_partitions(queue_id, mine)
         outcome = self._put_queue(log_offset, queue)
         if configs:
@@ -426,6 +434,8 @@ class Fold:
                 message=f"the queue has {queue.wanted} partitions already",
                 queue=queue,
             )
+        if (fault := self._routes.spread_too_far(queue.name, wanted)) is not None:
+            return Outcome(Code.INVALID_PARTITIONS, message=fault, queue=queue)
         added = self._mine(queue.name, range(queue.wanted, wanted))
         self.state.add_partitions(queue.queue_id, added)
         whole = queue.partitions == queue.wanted and len(added) == wanted - queue.wanted
@@ -451,6 +461,8 @@ class Fold:
         changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
         if (source := self._routes.crowded(queue, changed)) is not None:
             return _crowded(source)
+        if (fault := self._routes.chained(queue, changed)) is not None:
+            return Outcome(Code.INVALID_CONFIG, message=fault, queue=queue)
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
         outcome = self._put_queue(log_offset, changed)

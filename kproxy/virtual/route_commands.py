@@ -30,6 +30,7 @@ _CUT = struct.Struct(">BQHI")
 _SHIP = struct.Struct(">QIB16sHBQqHH")
 _SPAN_AT = 12
 _TARGET = struct.Struct(">BI")
+_PLAIN = 1 << 31  # with the length of a target's batch
 _LANDED = struct.Struct(">16s16sI")
 
 
@@ -104,6 +105,8 @@ class Target(NamedTuple):
     name: str
     position: int
     length: int
+    plain: bool = False
+    """Whether it is made without settings, where it is not there."""
 
 
 def _weight_of_ship(envelope: Envelope) -> int:
@@ -142,14 +145,18 @@ class Ship(NamedTuple):
         source: PartitionKey, definer: QueueId, through: int, part: int,
         batches: Sequence[tuple[str, bytes | memoryview]], *,
         only: bool, salt: int, time_ms: int, look_ms: int, configs: dict[str, str],
+        plain: str = "",
     ) -> Envelope:  # fmt: skip
-        """`batches`: (target, its batch)."""
+        """`batches`: (target, its batch). `plain`: the target that is made without `configs`."""
         settings = orjson.dumps(configs) if configs else b""
         names = [name.encode() for name, _ in batches]
         bodies = [data for _, data in batches]
         rest = b"".join(
             [settings]
-            + [_TARGET.pack(len(n), len(d)) for n, d in zip(names, bodies, strict=True)]
+            + [
+                _TARGET.pack(len(n), len(d) | (_PLAIN if name == plain else 0))
+                for (name, d), n in zip(batches, names, strict=True)
+            ]
             + names
             + bodies  # type: ignore[operator]
         )
@@ -175,8 +182,9 @@ class Ship(NamedTuple):
         at += count * _TARGET.size
         position = at + sum(size for size, _ in sizes)
         targets = []
-        for size, length in sizes:
-            targets.append(Target(str(body[at : at + size], "ascii"), position, length))
+        for size, said in sizes:
+            length, name = said & ~_PLAIN, str(body[at : at + size], "ascii")
+            targets.append(Target(name, position, length, bool(said & _PLAIN)))
             at += size
             position += length
         return Ship(

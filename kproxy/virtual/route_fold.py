@@ -19,6 +19,8 @@ from kproxy.virtual.route_rows import (
     DEFINITIONS_MAX,
     EPOCHS_MAX,
     NOTHING_LANDED,
+    PARTITION_ROUTES_MAX,
+    SOURCE_PARTITIONS_MAX,
     Definition,
     Epoch,
     Route,
@@ -123,6 +125,8 @@ class RouteFold:
         if before is not None and before.as_of >= asked.as_of:
             return None
         others = [one for one in known if one is not before]
+        if spec and (before is None or not before.spec) and self._is_full(asked.source, others):
+            return Code.POLICY_VIOLATION
         if len(others) >= DEFINITIONS_MAX:
             gone = [one for one in others if not one.spec]
             if not gone:
@@ -142,10 +146,39 @@ class RouteFold:
         """
         for source, spec in definitions_between(before, after).items():
             if spec and (self._shards == 1 or source == after.name):
-                others = [one for one in self.routes_from(source) if one.definer != after.queue_id]
-                if len(others) >= DEFINITIONS_MAX:
-                    return source
+                known = self._definitions(source)
+                if not any(one.definer == after.queue_id and one.spec for one in known):
+                    if self._is_full(source, known):
+                        return source
         return None
+
+    def chained(self, before: Queue | None, after: Queue) -> str | None:
+        """What is wrong with a queue that is to get records by a route while others take its."""
+        source = after.configs.get(FROM)
+        if not source or not self.any_defined or (before and before.configs.get(FROM) == source):
+            return None
+        if all(one.definer == after.queue_id for one in self.routes_from(after.name)):
+            return None
+        return (
+            f"{FROM}={source}: other queues take records from {after.name} by a route, and what it"
+            f" gets by one is not routed on: have them take theirs from {source} first"
+        )
+
+    def _is_full(self, source: str, known: Sequence[Definition]) -> bool:
+        """Whether a queue of this name has as many routes as it may."""
+        queue = self._state.queue(source)
+        most = route_rows.routes_max(1 if queue is None else queue.wanted)
+        return sum(bool(one.spec) for one in known) >= most
+
+    def spread_too_far(self, name: str, partitions: int) -> str | None:
+        """What is wrong with so many partitions of a queue that has routes, for people."""
+        if not self.any_defined:
+            return None
+        routes = len(self.routes_from(name))
+        if routes <= route_rows.routes_max(partitions):
+            return None
+        most = min(SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX // routes)
+        return f"a queue that {routes} routes are from may have at most {most} partitions"
 
     def forget(self, source: str, definer: QueueId) -> None:
         """A queue is gone that had a route of its own: nobody tells of it any more."""
@@ -165,32 +198,42 @@ class RouteFold:
         self, queue_id: QueueId, indexes: Iterable[int], routes: Sequence[Told], as_of: int
     ) -> None:
         """All routes of these partitions from now on; others than these end."""
+        told = {one.definer: one for one in routes}
+        known: dict[int, dict[QueueId, bytes]] = {}
+        for start, end in route_rows.queue_ranges(queue_id):  # at once: there may be thousands
+            for key, data in self._state.scan(start, end):
+                (_, index), definer = route_rows.route_of(key)
+                known.setdefault(index, {})[definer] = data
         for index in indexes:
             source = queue_id, index
             row = self._state.partition(source)
             if row is not None and (routes or row.any_routes):
-                self._tell(source, row, {one.definer: one for one in routes}, as_of)
+                self._tell(source, row, told, known.get(index, {}), as_of)
 
     def _tell(
-        self, source: PartitionKey, row: Partition, routes: dict[QueueId, Told], as_of: int
-    ) -> None:
-        known = {
-            route_rows.route_of(key)[1]: route_rows.decode_route(data)
-            for key, data in self._state.scan(*route_rows.routes_range(source))
-        }
+        self, source: PartitionKey, row: Partition, routes: dict[QueueId, Told],
+        known: dict[QueueId, bytes], as_of: int,
+    ) -> None:  # fmt: skip
+        changed = False
         for definer, told in routes.items():
             if definer not in known:
                 start = row.log_start if told.from_start else row.next_offset
                 made = Route(start, start, 1, 0, as_of, (Epoch(start, told.spec),))
                 self._put(source, definer, made)
-        for definer, route in known.items():
+                changed = True
+        for definer, data in known.items():
+            spec = routes[definer].spec if definer in routes else b""
+            if route_rows.ends_with(data, spec):
+                continue  # as most do
+            route = route_rows.decode_route(data)
             if route.as_of < as_of:
-                one = routes.get(definer)
-                self._put(source, definer, _turned(route, row, one.spec if one else b"", as_of))
+                self._put(source, definer, _turned(route, row, spec, as_of))
+                changed = True
         if not row.any_routes and (routes or known):
             row.any_routes = True
             self._state.put_partition(source, row)
-        self._state.routed.add(source)
+        if changed:
+            self._state.routed.add(source)
 
     def _put(self, source: PartitionKey, definer: QueueId, route: Route) -> None:
         self._state.file(route_rows.route_key(source, definer), route.encode())
@@ -241,10 +284,11 @@ class RouteFold:
             return self._ship_to_definer(log_offset, asked, envelope, location)
         made: list[Queue] = []
         body, taken = envelope.body, 0
-        for number, (name, position, length) in enumerate(asked.targets):
+        for number, (name, position, length, plain) in enumerate(asked.targets):
             queue = state.queue(name)
             if queue is None:
-                queue = self._make(log_offset, asked, name, number)
+                configs = {} if plain else asked.configs
+                queue = self._make(log_offset, asked, name, number, configs)
                 made.append(queue)
             target = queue.queue_id, 0
             row = state.partition(target)
@@ -254,6 +298,8 @@ class RouteFold:
             place = LogLocation(location.segment, location.position + position, length)
             header = read_header(body, position)
             state.add_batch(target, row, header, place, log_offset, look_ms, routed=True)
+            if queue.configs:
+                state.note_shipped(target, queue)
             taken += 1
         return Outcome(Code.NONE, taken, numbers=(len(made),), made=tuple(made))
 
@@ -269,7 +315,7 @@ class RouteFold:
         self, log_offset: int, asked: Ship, envelope: Envelope, location: LogLocation
     ) -> Outcome:
         """To a queue that has asked for them: to another of its name nothing goes."""
-        ((name, position, length),) = asked.targets
+        ((name, position, length, _),) = asked.targets
         target = asked.definer, 0
         row = self._state.partition(target)
         queue = self._state.queue(name)
@@ -279,16 +325,19 @@ class RouteFold:
         header = read_header(envelope.body, position)
         look_ms = asked.look_ms if not queue.configs else asked.time_ms
         self._state.add_batch(target, row, header, place, log_offset, look_ms, routed=True)
+        self._state.note_shipped(target, queue)
         return Outcome(Code.NONE, 1, numbers=(0,))
 
-    def _make(self, log_offset: int, asked: Ship, name: str, number: int) -> Queue:
+    def _make(
+        self, log_offset: int, asked: Ship, name: str, number: int, configs: dict[str, str]
+    ) -> Queue:
         """A target that is not there: of one partition, as nobody says otherwise."""
         salt = asked.salt - asked.salt % self._shards + self._shard  # as `home_of` has it
         queue_id = QueueId(_ID.pack((asked.time_ms & _TIME_MASK) << 16 | number, salt))
         queue = Queue(
             name=name, queue_id=queue_id, partitions=1, wanted=1,
             created_at=LogOffset(log_offset), changed_at=LogOffset(log_offset),
-            configs=asked.configs,
+            configs=configs,
         )  # fmt: skip
         self._state.add_partitions(queue_id, [0])
         self._state.put_queue(queue)
@@ -317,8 +366,6 @@ class RouteFold:
 def _turned(route: Route, row: Partition, spec: bytes, as_of: int) -> Route:
     """A route whose records go elsewhere from the next offset on."""
     epochs = route.epochs
-    if epochs[-1].spec == spec:
-        return route._replace(as_of=as_of)
     if epochs[-1].start >= row.next_offset or len(epochs) >= EPOCHS_MAX:
         epochs = (*epochs[:-1], Epoch(epochs[-1].start, spec))
     else:

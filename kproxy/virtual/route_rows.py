@@ -27,6 +27,9 @@ EPOCHS_MAX = 64
 """Of one route; where there are as many, the last one takes the next one's place."""
 DEFINITIONS_MAX = 100
 """Of routes from one queue; of those that are gone the oldest are forgotten."""
+SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000
+"""Partitions of a queue that routes are from, and those times its routes: a command may change them
+all."""
 PARTS_MAX = 64
 """Parts of a cut for one shard: a bit each."""
 
@@ -80,6 +83,11 @@ def decode_route(data: bytes) -> Route:
         epochs.append(Epoch(start, data[at : at + length]))
         at += length
     return Route(landed, cut, parts, made, as_of, tuple(epochs))
+
+
+def ends_with(data: bytes, spec: bytes) -> bool:
+    """Whether the last epoch of an encoded route has this spec, which is text."""
+    return data.endswith(len(spec).to_bytes(4, "big") + spec)
 
 
 def route_key(source: PartitionKey, definer: QueueId) -> bytes:
@@ -148,6 +156,13 @@ def decode_definitions(data: bytes) -> list[Definition]:
         found.append(Definition(QueueId(definer), as_of, bool(from_start), data[at : at + length]))
         at += length
     return found
+
+
+def routes_max(partitions: int) -> int:
+    """How many routes may be from a queue of so many partitions."""
+    if partitions > SOURCE_PARTITIONS_MAX:
+        return 0
+    return min(DEFINITIONS_MAX, PARTITION_ROUTES_MAX // max(1, partitions))
 
 
 # -- what has landed

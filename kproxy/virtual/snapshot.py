@@ -76,6 +76,18 @@ def decode_as_of(data: bytes) -> int:
     return int(log_offset)
 
 
+def _anchor(key: bytes, data: bytes) -> Anchor | None:
+    """What a batch's row says, unless the batch is a copy."""
+    batch = rows.decode_batch(data)
+    if batch.copied:
+        return None
+    base_offset = rows.batch_key_offset(key) - batch.last_delta
+    size_before = batch.size_through - batch.length
+    return Anchor(
+        batch.log_offset, base_offset, size_before, batch.max_time_through_ms, batch.number
+    )
+
+
 class Anchors:
     """Finds partitions' anchors, and remembers up to where all batches are copies.
 
@@ -115,22 +127,24 @@ class Anchors:
         """Steps of a look for a partition's anchor; the last one has it, if there is one."""
         partition, (log_start, _) = rows.partition_of(key), rows.partition_ends(value)
         offset = max(log_start, self._passed(key, partition))
+        end = rows.batch_key(*partition, _OFFSET_END)
         whole = True
+        first = next(self._kv.walk(rows.batch_key(*partition, offset), end), None)
+        if first is None:
+            return
+        anchor = _anchor(*first)
+        if anchor is not None:
+            yield anchor
+            return
         while whole:
-            start, end = (rows.batch_key(*partition, at) for at in (offset, _OFFSET_END))
             passed = 0
-            for found, data in islice(self._kv.scan(start, end), _ROWS_AT_ONCE):
-                batch = rows.decode_batch(data)
-                last_offset = rows.batch_key_offset(found)
-                if not batch.copied:
-                    base_offset = last_offset - batch.last_delta
-                    size_before = batch.size_through - batch.length
-                    through_ms = batch.max_time_through_ms
-                    yield Anchor(
-                        batch.log_offset, base_offset, size_before, through_ms, batch.number
-                    )
+            scanned = self._kv.scan(rows.batch_key(*partition, offset), end)
+            for found, data in islice(scanned, _ROWS_AT_ONCE):
+                anchor = _anchor(found, data)
+                if anchor is not None:
+                    yield anchor
                     return
-                offset, passed = last_offset + 1, passed + 1
+                offset, passed = rows.batch_key_offset(found) + 1, passed + 1
             whole = passed == _ROWS_AT_ONCE
             if whole:
                 self._remember(key, offset)

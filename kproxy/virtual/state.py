@@ -41,6 +41,7 @@ class Kv(Protocol):
 
 _EMPTY = Partition().encode()
 _COUNTED_MAX = 200  # rows of batches, for what they take together
+_SHIPPED_TO_MAX = 10_000
 
 
 class State:
@@ -62,6 +63,8 @@ class State:
         self.touched: set[PartitionKey] = set()
         self.routed: set[PartitionKey] = set()
         """Partitions with routes that have changed since who passes on took them from here."""
+        self.shipped_to: set[PartitionKey] = set()
+        """Partitions of compacted queues that a route has brought something: no row says so."""
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
         self.filed: dict[int, tuple[bytes, bytes]] = {}
         """Of each index the lowest and the highest key filed since its looker took it from here."""
@@ -181,6 +184,12 @@ class State:
         self.put(rows.batch_key(*key, last_offset), batch)
         self.put_partition(key, row)
         self.count_live(place)
+
+    def note_shipped(self, key: PartitionKey, queue: Queue) -> None:
+        """A route has brought a queue something, which its producers have not."""
+        if "compact" in queue.configs.get("cleanup.policy", ""):
+            if len(self.shipped_to) < _SHIPPED_TO_MAX:
+                self.shipped_to.add(key)
 
     def drop_partition(self, key: PartitionKey) -> None:
         self.counts.partitions -= 1

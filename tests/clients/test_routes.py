@@ -95,6 +95,16 @@ def test_java(site: Site, queue: str) -> None:
     ]
 
 
+def test_a_transaction_may_be_larger_than_what_may_wait(site: Site, queue: str) -> None:
+    """It could never be committed: what it had put there counted, and could not be passed on."""
+    entrance(site.address, queue, f"{queue}-{{key}}", lag_max=10)
+    client = transactional(site.address, queue, **{"batch.num.messages": 3})
+    client.begin_transaction()
+    put(client, queue, [(b"k", b"%d" % n, {}) for n in range(40)])
+    client.commit_transaction(WAIT_S)
+    check(site.address, {f"{queue}-k": numbers(0, 40)})
+
+
 def test_what_is_aborted_is_not_passed_on(site: Site, queue: str) -> None:
     """What is committed is, once; what is open waits, and so does what lies behind it."""
     entrance(site.address, queue, f"{queue}-{{key}}")

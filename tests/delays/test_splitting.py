@@ -1,5 +1,8 @@
 """Batches cut by when their records are due."""
 
+import random
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,6 @@ from kproxy.delays.splitting import GROUPS_MAX, grouped, split
 from kproxy.errors import Code
 from kproxy.metadata.delay_settings import DelaySettings
 from kproxy.protocol.batch import CODECS, BadBatch, Records, check, read_header
-from kproxy.protocol.codecs import pack
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
 from kproxy.protocol.records import bodies, header_bytes, headers_in, unpacked
 from kproxy.protocol.varint import Malformed
@@ -83,9 +85,9 @@ def test_records_are_put_where_they_belong(codec: int) -> None:
 
 def test_those_without_a_header_wait_for_the_fixed_delay() -> None:
     fixed = DELAY._replace(fixed_ms=30)
-    found = cut(made(wait(50), [], wait(0)), fixed)
+    found = cut(made(wait(60), [], wait(0)), fixed)
     assert read(found.now) == [(NOW_MS - 2, b"2")]
-    assert [read(one) for one in found.later] == [[(NOW_MS + 30, b"1")], [(NOW_MS + 50, b"0")]]
+    assert [read(one) for one in found.later] == [[(NOW_MS + 30, b"1")], [(NOW_MS + 60, b"0")]]
     assert cut(made([], []), fixed) is None  # as all of such a queue
 
 
@@ -124,7 +126,7 @@ def test_a_header_without_a_value_is_wrong() -> None:
 )
 def test_nothing_is_lost_and_batches_are_few(delays: list[int], codec: int) -> None:
     pieces = [(NOW_MS + ms, body_of(Content(None, b"%d" % n), [])) for n, ms in enumerate(delays)]
-    found = grouped(list(pieces), codec, 1 << 20, MOST)
+    found = grouped(list(pieces), codec, 1 << 20, MOST, NOW_MS)
     assert len(found) <= GROUPS_MAX
     records = [record for one in found for record in _waiting(one)]
     assert records == [
@@ -141,13 +143,27 @@ def _waiting(data: bytes) -> list[tuple[int, bytes | None]]:
 
 
 def test_records_that_pack_badly_alone_are_kept_together() -> None:
-    body = body_of(Content(None, b"v" * 20_000), [])
-    pieces = [(NOW_MS + n, body) for n in range(200)]
-    found = grouped(list(pieces), CODECS.index("zstd"), 2000, MOST)
-    assert len(found) < GROUPS_MAX
+    body = body_of(Content(None, random.Random(1).randbytes(20_000)), [])
+    pieces = [(NOW_MS + int(20 * 1.3**n), body) for n in range(80)]
+    zstd = CODECS.index("zstd")
+    assert GROUPS_MAX // 2 < len(grouped(list(pieces), zstd, 1 << 20, MOST, NOW_MS)) <= GROUPS_MAX
+    found = grouped(list(pieces), zstd, 2000, MOST, NOW_MS)
+    assert len(found) < GROUPS_MAX // 2
+    assert sum(map(len, found)) < 400_000
     with pytest.raises(BadBatch, match="takes"):
-        grouped(list(pieces), 0, 2000, MOST)
-    assert len(pack(body * 200, 4)) < 2000
+        grouped(list(pieces), 0, 2000, MOST, NOW_MS)
+
+
+@given(st.lists(st.integers(21, 10**10), min_size=1, max_size=50))
+def test_what_lies_together_waits_in_one(delays: list[int]) -> None:
+    pieces = [(NOW_MS + ms, body_of(Content(None, b"v"), [])) for ms in delays]
+    found = [_waiting(one) for one in grouped(list(pieces), 0, 1 << 20, MOST, NOW_MS)]
+    for some in found:
+        first, last = some[0][0], some[-1][0]
+        assert last - first <= max(20, (first - NOW_MS) // 4), "a fifth is left, or less"
+    for one, other in pairwise(found):
+        first = one[0][0]
+        assert other[0][0] - first > max(20, (first - NOW_MS) // 4)
 
 
 _NAMES = st.sampled_from(["kproxy.delay-ms", "a", "kproxy.deliver-at", "n" * 200])

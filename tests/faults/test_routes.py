@@ -123,7 +123,7 @@ def ends(consumer: Consumer, queues: list[str]) -> dict[str, int]:
     return found
 
 
-def contents(address: str, wanted: dict[str, int]) -> dict[str, list[bytes]]:
+def contents(address: str, wanted: dict[str, int], partitions: int = 1) -> dict[str, list[bytes]]:
     """All records of these queues, which have so many, and of what comes on top."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
@@ -132,7 +132,9 @@ def contents(address: str, wanted: dict[str, int]) -> dict[str, list[bytes]]:
     )  # fmt: skip
     found: dict[str, list[bytes]] = {queue: [] for queue in wanted}
     with closing(consumer):
-        consumer.assign([TopicPartition(queue, 0, 0) for queue in wanted])
+        consumer.assign(
+            [TopicPartition(queue, part, 0) for queue in wanted for part in range(partitions)]
+        )
         left, until = sum(wanted.values()), time.monotonic() + WAIT_S
         while time.monotonic() < until:
             for one in consumer.consume(5000, 0.5):
@@ -153,6 +155,17 @@ def problems(wanted: dict[str, list[bytes]], found: dict[str, list[bytes]]) -> l
         if times == due and queue != LOST and found[queue] != values:
             said.append(f"{queue}: out of order")
     return said
+
+
+def of_the_entrance(address: str, work: Work) -> list[str]:
+    """Whether the entrance itself has what it was given, to tell what the fault is of."""
+    given = [value for values in work.wanted.values() for value in values]
+    has = Counter(contents(address, {ENTRANCE: len(given)}, PARTITIONS)[ENTRANCE])
+    missing, doubled = Counter(given) - has, has - Counter(given)
+    return [
+        f"the entrance lacks {missing.total()}: {list(missing)[:3]}",
+        f"the entrance has {doubled.total()} too much: {list(doubled)[:3]}",
+    ]
 
 
 @pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
@@ -187,7 +200,8 @@ def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: S
 
             eventually(whole, WAIT_S)
     found = contents(servers.address, wanted)
-    assert problems(work.wanted, found) == []
+    said = problems(work.wanted, found)
+    assert said == [], (len(said), said[:5], of_the_entrance(servers.address, work))
     assert Counter(found[FILTERED]) == work.red
 
 

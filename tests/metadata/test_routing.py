@@ -76,8 +76,8 @@ def test_a_record_has_no_target(
 
 
 def test_what_a_template_looks_at() -> None:
-    assert read_template("a{key}").needs_headers is False
-    assert read_template("a{key}{header:h}").needs_headers is True
+    assert not read_template("a{key}").headers
+    assert read_template("a{key}{header:h}{header:g}").headers == {b"g", b"h"}
     assert read_template("a{key}").prefix == "a"
 
 
@@ -172,9 +172,9 @@ def test_filters(
 
 
 def test_what_a_filter_looks_at() -> None:
-    assert not read_filter("").needs_headers
-    assert not read_filter("key:a").needs_headers
-    assert read_filter("key:a&!header:b").needs_headers
+    assert not read_filter("").headers
+    assert not read_filter("key:a").headers
+    assert read_filter("key:a&!header:b").headers == {b"b"}
 
 
 def test_settings_of_made_queues() -> None:

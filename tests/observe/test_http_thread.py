@@ -3,16 +3,18 @@
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kproxy.observe import http_thread
 from kproxy.observe.http_thread import CONNECTIONS_MAX, Answer, HttpThread
-from tests.harness import need_program
+from tests.harness import eventually, need_program
 
 PAGES = {
     "/metrics": lambda: Answer(200, b"m" * 100_000),
@@ -28,6 +30,25 @@ def served(token: str | None = None, tls: ssl.SSLContext | None = None) -> Itera
     try:
         yield thread.port
     finally:
+        thread.stop()
+
+
+@contextmanager
+def blocking() -> Iterator[tuple[int, threading.Event]]:
+    """The port, and what lets /metrics be answered."""
+    go_on = threading.Event()
+
+    def metrics() -> Answer:
+        go_on.wait(20)
+        return Answer(200, b"m")
+
+    pages = PAGES | {"/metrics": metrics}
+    thread = HttpThread(socket.create_server(("127.0.0.1", 0)), pages)
+    thread.start()
+    try:
+        yield thread.port, go_on
+    finally:
+        go_on.set()
         thread.stop()
 
 
@@ -115,6 +136,42 @@ def test_slow_and_many_clients_do_not_keep_others_out(monkeypatch: pytest.Monkey
             assert time.monotonic() < until
         for connection in idle:
             connection.close()
+
+
+def test_a_probe_does_not_wait_for_a_scrape() -> None:
+    with blocking() as (port, go_on), socket.create_connection(("127.0.0.1", port)) as scrape:
+        scrape.sendall(get("/metrics").encode())
+        assert asked(port, get("/livez")).startswith(b"HTTP/1.1 200")
+        go_on.set()
+        scrape.settimeout(10)
+        assert scrape.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_silent_connections_do_not_keep_a_probe_out() -> None:
+    """They have asked once, and may be silent for over a minute."""
+    with served() as port:
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS_MAX)]
+        for connection in idle:
+            connection.settimeout(10)
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(1000)
+        assert asked(port, get("/livez")).startswith(b"HTTP/1.1 200")
+        for connection in idle:
+            connection.close()
+
+
+def test_what_nobody_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_thread, "_ANSWER_S", 1.0)
+    own = psutil.Process()
+    with served() as port, ExitStack() as held:
+        before = own.num_fds()
+        for _ in range(4):
+            client = held.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.sendall(100 * b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        eventually(lambda: own.num_fds() == before + 8, 15)
+        eventually(lambda: own.num_fds() == before + 4, 15)  # these are the client's own
 
 
 def test_tls(tmp_path: Path) -> None:

@@ -202,6 +202,22 @@ async def test_gathering_rests() -> None:
     assert turns >= 1
 
 
+async def test_gathering_rests_among_the_partitions_of_a_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kproxy.loop.pace.SLICE_S", 0)
+    worker = memory_worker()
+    _, ticket = worker.catalogue.create("seen", 50, {})
+    await ticket.wait()
+    turns = 0
+    gathering = asyncio.ensure_future(Selected("seen", None, 10_000).gather(worker))
+    while not gathering.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(gathering.result()) == 150
+    assert turns >= 50
+
+
 async def test_a_group_of_too_many_partitions_has_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproxy.observe.selected._LOT", 4)
     worker = memory_worker()

@@ -15,7 +15,7 @@ from kproxy.routes import cutting
 from kproxy.routes.cutting import Cutter, parts_of, records_of
 from kproxy.virtual.partitioner import hash_of, shard_of
 from kproxy.virtual.route_rows import Epoch
-from tests.wire import batch, keyed
+from tests.wire import batch, keyed, record
 
 Made = dict[str, list[tuple[bytes | None, bytes | None]]]
 
@@ -36,7 +36,7 @@ def cut(
 ) -> Cutter:  # fmt: skip
     cutter = Cutter(Epoch(0, text), shards, start, end, 0, limited=limited)
     head = read_header(data)
-    cutter.take(base, head, records_of(head, data, headers=cutter.gathered.spec.needs_headers))
+    cutter.take(base, head, records_of(head, data, headers=cutter.gathered.spec.headers))
     return cutter
 
 
@@ -187,6 +187,40 @@ def test_of_a_record_that_is_too_large_the_key_and_the_headers_are_kept() -> Non
     assert shipped(cut(data, spec())) == {
         "lost": [(b"a", None)], "to-b": [(b"b", b"1")],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "delta_ms"),
+    [((1 << 63) - 1, 1000), (-(1 << 63), -1), (0, 1 << 62), (0, -(1 << 63)), (1 << 62, 0)],
+)
+def test_times_that_fit_no_batch_are_malformed(first_ms: int, delta_ms: int) -> None:
+    """No client's own: the largest time in the header may say otherwise."""
+    data = batch(b"", times=(first_ms,), packed=record(0, b"v", b"a", delta_ms))
+    cutter = cut(data, spec())
+    assert cutter.gathered.whole == ("lost", data)
+    assert cutter.gathered.unroutable == 1
+    assert parts_of(cutter.gathered, 1) == [(0, 0, [("lost", data)])]
+    assert not parts_of(cut(data, filtered("key:a")).gathered, 1)
+
+
+def test_only_headers_that_a_route_looks_at_are_held() -> None:
+    """A small batch may unpack to millions of them: 300 MB, as long as it is passed on."""
+    said = [header(f"h{n}", "1") for n in range(50)]
+    body = body_of(Content(b"a", b"v"), said)
+    data = batch_of_bodies([(body, 5)])
+    for text, names in ((spec(), set()), (spec("to-{header:h3}"), {b"h3"}),
+                        (filtered("key:a&!header:no"), set())):  # fmt: skip
+        wanted = cut(data, text).gathered.spec.headers
+        ((_, _, key, found, held),) = records_of(read_header(data), data, headers=wanted)
+        assert (key, found, set(held)) == (b"a", body, names)
+
+
+def test_what_compaction_would_drop_has_no_target() -> None:
+    body = body_of(Content(None, b"1"), [header("h", "x")])
+    data = batch_of_bodies([(body, 5)])
+    for configs, name in (("cleanup.policy:compact,delete", "lost"), ("retention.ms:5", "to-x")):
+        text = spec("to-{header:h}", **{"kproxy.route.configs": configs})
+        assert list(shipped(cut(data, text))) == [name]
 
 
 def test_a_whole_batch_is_of_no_transaction() -> None:

@@ -1,5 +1,6 @@
 """Routes over a log on disk, embedded: what waits for them, and what they take up again."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +17,12 @@ from kproxy.protocol.batch import read_header
 from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.routes import passage
+from kproxy.routes import cutting, passage, passages, reading
 from kproxy.routes.passages import Passages
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.route_commands import Ship
 from kproxy.virtual.route_rows import landed_of, route_in
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
@@ -87,8 +89,46 @@ async def until(found: Any) -> None:
             await anyio.sleep(0.01)
 
 
+async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
+    """The code that a client is answered for the queue `in`, and for how many ms it is to wait."""
+    request = ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
+    call = produce.append(worker, 9, request)
+    assert call is not None
+    done = anyio.Event()
+    call.add_done_callback(done.set)
+    await done.wait()
+    call.body()
+    return call.code, call._throttle_ms
+
+
 def landed(worker: Worker, queue: Queue) -> int | None:
     return worker.any_shard().state.passed_on((queue.queue_id, 0))
+
+
+async def test_what_is_kept_for_the_next_cut_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "CUT_TARGETS", 2)
+    monkeypatch.setattr(passage, "KEPT_RECORDS_MAX", 5)
+    sizes = []
+    gather = reading.gather
+
+    def noted(*of: Any) -> None:
+        gather(*of)
+        sizes.append(of[3].size)
+
+    monkeypatch.setattr(passage, "gather", noted)
+    async with serving(tmp_path) as worker:
+        queue = await create(worker, "in", TO)
+        for count in (5, 6):
+            sizes.clear()
+            await put(worker, queue, *[(b"%d" % n, b"v%d" % n) for n in range(count)])
+            row = worker.any_shard().state.partition((queue.queue_id, 0))
+            assert row is not None
+            await until(lambda row=row: landed(worker, queue) == row.next_offset)
+            assert max(sizes) == (5 if count == 5 else 0)
+        for n in range(6):
+            assert read(worker, f"to-{n}") == [b"v%d" % n] * (2 if n < 5 else 1)
 
 
 async def test_records_are_passed_on_and_kept(tmp_path: Path) -> None:
@@ -110,6 +150,48 @@ async def test_an_entrance_that_keeps_nothing_begins_where_all_is_passed_on(tmp_
         await until(lambda: read(worker, "to-b") == [b"2"])
         await until(lambda: read(worker, "in") == [])
         assert read(worker, "to-a") == [b"1"]
+
+
+@pytest.mark.usefixtures("held")
+async def test_what_is_shipped_is_made_on_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut may be of 200,000 queues at many shards: it held the loop for a quarter of a second."""
+    where = set()
+
+    def made(*args: Any, **more: Any) -> Envelope:
+        where.add(threading.get_ident())
+        return ship(*args, **more)
+
+    ship = Ship.envelope
+    monkeypatch.setattr(Ship, "envelope", staticmethod(made))
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO)
+        await put(worker, entrance, (b"a", b"1"))
+        source, shard = (entrance.queue_id, 0), worker.any_shard()
+        one = passage.Passage(shard, source, entrance.queue_id, worker.passages._shared)
+        assert (await one._step())[0] is passage.Step.DONE
+    assert where
+    assert threading.get_ident() not in where
+
+
+@pytest.mark.usefixtures("held")
+async def test_what_another_owner_has_cut_meanwhile_is_not_noted_as_landed(tmp_path: Path) -> None:
+    """It was: an owner that was deposed while it waited, and took the shard up again."""
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO)
+        source, shard = (entrance.queue_id, 0), worker.any_shard()
+        await put(worker, entrance, (b"a", b"1"))
+        one = passage.Passage(shard, source, entrance.queue_id, worker.passages._shared)
+        assert (await one._step())[0] is passage.Step.DONE
+        await put(worker, entrance, (b"a", b"2"))
+        await shard.append([Cut(source, entrance.queue_id, 1, 2, 1).envelope()]).wait()
+        assert not await one._note_landed()
+        assert landed(worker, entrance) == 1
+        assert (await one._step())[0] is passage.Step.DONE
+        assert read(worker, "to-a") == [b"1", b"2"]
+        assert await one._note_landed()
+        assert landed(worker, entrance) == 2
 
 
 async def test_what_was_cut_is_shipped_by_who_comes_next_and_once(
@@ -162,9 +244,8 @@ async def test_retention_and_compaction_wait_for_what_is_not_passed_on(tmp_path:
 
 
 async def test_an_entrance_at_its_bound_of_queues_is_held_back_and_goes_on_once_it_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(passage, "_HELD_S", 0.01)
     async with serving(tmp_path) as worker:
         most = {"kproxy.route.queues.max": "2"}
         entrance = await create(worker, "in", TO | most)
@@ -178,25 +259,91 @@ async def test_an_entrance_at_its_bound_of_queues_is_held_back_and_goes_on_once_
         await until(lambda: read(worker, "to-c") == [b"1"])
 
 
+async def test_a_compacted_queue_that_a_route_brings_records_is_compacted(tmp_path: Path) -> None:
+    """It was looked at once a day: only what producers had sent was noted."""
+    compact = "cleanup.policy:compact;min.cleanable.dirty.ratio:0.01"
+    async with serving(tmp_path, compaction_check_ms=10) as worker:
+        entrance = await create(worker, "in", TO | {"kproxy.route.configs": compact})
+        taken = {"kproxy.route.from": "in"} | dict(s.split(":") for s in compact.split(";"))
+        await create(worker, "all", taken)
+        for n in range(20):
+            await put(worker, entrance, (b"a", b"%d" % n))
+        await until(lambda: read(worker, "to-a") == [b"19"])
+        await until(lambda: read(worker, "all") == [b"19"])
+        assert len(read(worker, "in")) == 20
+
+
+async def test_the_queue_of_those_without_a_target_has_no_settings_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """It was compacted like them, which drops what has no key."""
+    compact = {"kproxy.route.configs": "cleanup.policy:compact;min.cleanable.dirty.ratio:0.01"}
+    async with serving(tmp_path, compaction_check_ms=10) as worker:
+        entrance = await create(worker, "in", TO | compact)
+        for n in range(10):
+            await put(worker, entrance, (None, b"%d" % n), (b"a", b"%d" % n))
+        await until(lambda: read(worker, "to-a") == [b"9"])
+        lost, target = worker.catalogue.find("lost"), worker.catalogue.find("to-a")
+        assert lost is not None
+        assert target is not None
+        assert lost.configs == {}
+        assert target.configs["cleanup.policy"] == "compact"
+        await until(lambda: read(worker, "lost") == [b"%d" % n for n in range(10)])
+
+
+async def test_routes_that_only_wait_for_news_give_up_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They kept it for a second: where thousands were looked at, none went on for minutes."""
+    monkeypatch.setattr(passages, "_AT_ONCE", 2)
+    monkeypatch.setattr(passage, "_IDLE_S", 1000.0)
+    async with serving(tmp_path) as worker:
+        for n in range(6):
+            await create(worker, f"in{n}", TO | {"kproxy.route.to": f"to{n}-{{key}}"})
+        for turn in (1, 2):
+            for n in range(6):
+                queue = worker.catalogue.find(f"in{n}")
+                assert queue is not None
+                await put(worker, queue, (b"a", b"1"))
+                await until(lambda n=n, t=turn: read(worker, f"to{n}-a") == [b"1"] * t)
+    async with serving(tmp_path) as worker:
+        queue = worker.catalogue.find("in5")
+        assert queue is not None
+        await put(worker, queue, (b"a", b"1"))
+        await until(lambda: read(worker, "to5-a") == [b"1"] * 3)
+
+
 @pytest.mark.usefixtures("held")
 async def test_an_entrance_that_lags_throttles_and_then_refuses(tmp_path: Path) -> None:
     async with serving(tmp_path) as worker:
         await create(worker, "in", TO | {"kproxy.route.lag.max": "10"})
         codes, throttled = [], []
         for _ in range(5):
-            records = keyed(*[(b"a", b"1")] * 3)
-            call = produce.append(
-                worker, 9, ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
-            )
-            assert call is not None
-            done = anyio.Event()
-            call.add_done_callback(done.set)
-            await done.wait()
-            call.body()
-            codes.append(call._topics[0][1][0].code)
-            throttled.append(call._throttle_ms > 0)
+            code, throttle_ms = await produced(worker, keyed(*[(b"a", b"1")] * 3))
+            codes.append(code)
+            throttled.append(throttle_ms > 0)
         assert codes == [0, 0, 0, 0, Code.NOT_ENOUGH_REPLICAS]
         assert throttled == [False, False, True, True, True]
+
+
+@pytest.mark.usefixtures("held")
+async def test_no_batch_is_taken_before_an_earlier_one_that_was_refused_for_lag(
+    tmp_path: Path,
+) -> None:
+    """A partition that does not know a producer takes any sequence: librdkafka would count the
+    refused batch as written."""
+
+    def sent(sequence: int) -> bytes:
+        return keyed((b"a", b"1"), producer_id=7, epoch=0, sequence=sequence)
+
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO | {"kproxy.route.lag.max": "2"})
+        await put(worker, entrance, (b"a", b"0"), (b"a", b"0"))
+        lags, not_yet = Code.NOT_ENOUGH_REPLICAS, Code.NOT_LEADER_OR_FOLLOWER
+        assert (await produced(worker, sent(0)))[0] == lags
+        more = ConfigureQueue(entrance.queue_id, {"kproxy.route.lag.max": "9"}, [], False)
+        await worker.any_shard().append([more.envelope()]).wait()
+        assert [(await produced(worker, sent(n)))[0] for n in (1, 0, 1)] == [not_yet, 0, 0]
 
 
 async def test_a_route_that_has_ended_goes_and_one_that_changes_holds_from_then_on(

@@ -55,7 +55,9 @@ def _shipped_before_the_cut_is_logged(patch: pytest.MonkeyPatch) -> None:
 def _cut_before_the_last_one_has_landed(patch: pytest.MonkeyPatch) -> None:
     async def ship(self: Passage, cutter: Any, through: int, parts: int) -> bool:
         for index, part, batches in parts_of(cutter.gathered, parts):
-            self._shared.asks.ask(index, self._envelope(cutter.gathered, through, part, batches))
+            now = self._shared.clock.now_ms()
+            one = self._envelope(cutter.gathered, through, part, batches, now)
+            self._shared.asks.ask(index, one)
         return True
 
     patch.setattr(Passage, "_ship", ship)

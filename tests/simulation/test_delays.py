@@ -49,8 +49,9 @@ def _due_before_its_time(patch: pytest.MonkeyPatch) -> None:
     """Neither who looks nor the fold minds the time."""
     plan = delivery.plan
     patch.setattr(
-        looker, "plan", lambda shard, key, from_ms, now_ms: plan(shard, key, from_ms, now_ms + 99)
-    )
+        looker, "plan",
+        lambda shard, key, from_ms, now_ms, passed: plan(shard, key, from_ms, now_ms + 99, passed),
+    )  # fmt: skip
     decode = delay_fold.Due.decode
     patch.setattr(
         delay_fold.Due, "decode",
@@ -104,7 +105,7 @@ def _what_came_meanwhile_is_passed_over(patch: pytest.MonkeyPatch) -> None:
     """The next look begins behind what was delivered, and one millisecond more."""
     patch.setattr(
         looker.delay_rows, "waiting_range",
-        lambda key, due_ms=0: waiting_range(key, due_ms + 1 if due_ms else 0),
+        lambda key, due_ms=0, offset=0: waiting_range(key, due_ms + 1 if due_ms else 0),
     )  # fmt: skip
 
 
@@ -113,7 +114,7 @@ def _a_mixed_one_is_due_as_a_whole(patch: pytest.MonkeyPatch) -> None:
     plan = delivery.plan
 
     def until_now(*args: Any) -> Any:
-        return plan(*args)._replace(until_ms=args[-1])
+        return plan(*args)._replace(until_ms=args[3])
 
     patch.setattr(looker, "plan", until_now)
 
@@ -121,6 +122,15 @@ def _a_mixed_one_is_due_as_a_whole(patch: pytest.MonkeyPatch) -> None:
 def _all_of_a_mixed_one_is_due(patch: pytest.MonkeyPatch) -> None:
     plan = delivery.plan
     patch.setattr(looker, "plan", lambda *args: plan(*args)._replace(until_ms=1 << 60))
+
+
+def _one_more_is_passed(patch: pytest.MonkeyPatch) -> None:
+    """Of what is due at one time."""
+    passed_by = looker.Looker._passed_by
+    patch.setattr(
+        looker.Looker, "_passed_by",
+        lambda self, *where: (passed := passed_by(self, *where)) + bool(passed),
+    )  # fmt: skip
 
 
 MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -133,6 +143,7 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "what is due sooner is not filed": _what_is_sooner_is_not_filed,
     "what could not be appended is forgotten": _what_failed_is_forgotten,
     "the next look begins too late": _what_came_meanwhile_is_passed_over,
+    "one more of a time is passed than was delivered": _one_more_is_passed,
     "all of a mixed batch is due": _all_of_a_mixed_one_is_due,
     "what is due between records of a mixed batch comes later": _a_mixed_one_is_due_as_a_whole,
 }

@@ -288,6 +288,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
         json.dumps(json.loads(manifest.read_text()) | {"time_ms": 1 << 60})
     )
     assert "clock" in kproxy("restore", "--from", stopped, "--data-dir", tmp_path / "r", status=1)
+    hostile = tmp_path / "hostile"
+    shutil.copytree(backup, hostile)
+    told = json.loads((hostile / NAME).read_text())
+    for outside in ("../outside", "/outside", "rows/../../outside"):
+        told["files"] = {outside: 0}
+        (hostile / NAME).write_text(json.dumps(told))
+        refused = kproxy("restore", "--from", hostile, "--data-dir", tmp_path / "r", status=1)
+        assert "names a file outside of it" in refused
     (segment,) = (stopped / "shard-0" / "log").glob("*.log")
     segment.write_bytes(segment.read_bytes()[:-1])
     assert "bytes" in kproxy("check", stopped, status=1)

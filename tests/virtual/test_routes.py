@@ -378,7 +378,8 @@ def test_one_route_too_many_is_refused_and_nothing_is_made() -> None:
     created = CreateQueue(DEFINER, "red", 1, {FROM: SOURCE}).envelope()
     outcome = shard.apply(created)
     assert outcome.code == Code.POLICY_VIOLATION
-    assert outcome.message == f"there are 100 routes from queue {SOURCE} already"
+    assert outcome.message is not None
+    assert f"there are as many routes from queue {SOURCE} already" in outcome.message
     assert shard.configure(source, **ENTRANCE).code == Code.POLICY_VIOLATION
     assert shard.kv.rows == before
     assert shard.apply(define("", as_of=999)).code == Code.NONE  # nothing is asked for
@@ -388,6 +389,56 @@ def test_one_route_too_many_is_refused_and_nothing_is_made() -> None:
     assert shard.found(source, DEFINER).ends is None
     changed = ConfigureQueue(DEFINER, {FROM: SOURCE, FILTER: "key:a"}, [], True).envelope()
     assert shard.apply(changed).code == Code.NONE  # it has its own
+
+
+def test_what_others_take_from_does_not_get_records_by_a_route() -> None:
+    shard = Routing()
+    source = shard.make(SOURCE)
+    shard.apply(CreateQueue(DEFINER, "red", 1, {FROM: SOURCE}).envelope())
+    outcome = shard.configure(source, **{FROM: "beyond"})
+    assert outcome.code == Code.INVALID_CONFIG
+    assert outcome.message is not None
+    assert f"other queues take records from {SOURCE}" in outcome.message
+    assert shard.configure(source, **ENTRANCE).code == Code.NONE
+    shard.apply(DeleteQueue(source).envelope())
+    again = CreateQueue(QueueId(b"%016d" % 9), SOURCE, 1, {FROM: "beyond"}).envelope()
+    assert shard.apply(again).code == Code.INVALID_CONFIG
+    shard.apply(DeleteQueue(DEFINER).envelope())
+    assert shard.apply(again).code == Code.NONE
+
+
+def test_routes_times_partitions_have_a_bound() -> None:
+    """One command changes them all: of a few routes from 10,000 partitions it took a minute."""
+    shard = Routing()
+    source = shard.make(SOURCE, 1000)
+    for number in range(10):
+        shard.filter(f"f{number}", SOURCE)
+    created = CreateQueue(DEFINER, "more", 1, {FROM: SOURCE}).envelope()
+    assert shard.apply(created).code == Code.POLICY_VIOLATION
+    changed = shard.configure(shard.queue("f9").queue_id, **{FROM: SOURCE, FILTER: "key:b"})
+    assert changed.code == Code.NONE  # it has its own
+    grown = shard.apply(GrowQueue(source, 1001).envelope())
+    assert (grown.code, shard.queue(SOURCE).wanted) == (Code.INVALID_PARTITIONS, 1000)
+    assert shard.apply(DeleteQueue(source).envelope()).code == Code.NONE
+    for partitions, code in ((1001, Code.INVALID_PARTITIONS), (1000, Code.NONE)):
+        again = CreateQueue(QueueId(b"again" + bytes(11)), SOURCE, partitions, {}).envelope()
+        assert shard.apply(again).code == code
+    shard.make("wide", 2001)
+    created = CreateQueue(DEFINER, "of-wide", 1, {FROM: "wide"}).envelope()
+    assert shard.apply(created).code == Code.POLICY_VIOLATION
+
+
+def test_what_is_told_of_many_partitions_is_looked_up_at_once() -> None:
+    """It took time by the square: seconds of a turn of the loop, of 10,000 partitions."""
+    shard = Routing()
+    source = shard.make(SOURCE, 300)
+    looks = []
+    scan = shard.state.scan
+    shard.state.scan = lambda start, end: looks.append(start) or scan(start, end)  # type: ignore
+    red = shard.filter("red", SOURCE)
+    shard.configure(red, **{FROM: SOURCE, FILTER: "key:b"})
+    assert len(looks) < 10
+    assert all(b"key:b" in shard.found(source, red, n).epochs[0].spec for n in (0, 299))
 
 
 def test_a_new_queue_whose_route_another_shard_refuses_goes_again() -> None:
