@@ -71,7 +71,7 @@ class Counters:
         "fetched_records", "handshakes", "logins", "loop_lag", "not_compacted",
         "produced_bytes", "produced_records", "request_bytes", "request_seconds", "requests",
         "response_bytes", "routed",
-        "routes_held_back", "takeover_seconds", "unroutable", "writes",
+        "routes_held_back", "takeover_seconds", "throttled", "unroutable", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -104,6 +104,7 @@ class Counters:
         self.not_compacted = 0  # partitions with a batch that cannot be read
         self.routed = 0  # records that were passed on to other queues, unroutable ones among them
         self.routes_held_back = 0  # times that a route had to wait
+        self.throttled: Counter[str] = Counter()  # times that a client was to wait, by quota
         self.unroutable = 0  # records that have no queue to go to
         self.writes = 0  # to clients: a connection's answers of a turn of the loop are one
 

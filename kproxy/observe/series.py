@@ -149,6 +149,10 @@ def _connections(worker: Worker) -> Iterator[Metric]:
         ended[_ENDED.get(event, "failed"),] += count
     yield CounterMetricFamily("kproxy_connections_accepted", "ever", counters.connections)
     yield _labelled(
+        CounterMetricFamily, "throttled", "times that a client was to wait", ("quota",),
+        {(quota,): count for quota, count in list(counters.throttled.items())},
+    )  # fmt: skip
+    yield _labelled(
         CounterMetricFamily,
         "connections_ended",
         "by kproxy",

@@ -5,6 +5,7 @@ what is not there is not allowed.
 """
 
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any, Protocol
 
 import structlog
@@ -108,6 +109,9 @@ class SecurityCache:
                 if not self.quotas[entity]:
                     del self.quotas[entity]
             else:
-                self.quotas.setdefault(entity, {})[key] = float(value["value"])
+                limit = float(value["value"])
+                if not entity or not 0 < limit < inf:
+                    raise ValueError("a quota of nobody, or of nothing")
+                self.quotas.setdefault(entity, {})[key] = limit
         elif name[0] != USER:
             raise ValueError("there is no such kind of row")

@@ -1,0 +1,293 @@
+"""What a client may have of this worker: the rates that are set, and how much there was.
+
+A rate is set for an *entity*: a user, a client id, both together, or the default of either; or for
+an address. Of those that apply to a client the most specific one does, as in Kafka. Clients that
+one entity is about share what it allows: all client ids of a user, where the user's rate applies.
+Each worker counts for itself, as Kafka's brokers do.
+
+Where no rate is set, `active` is False and nothing is called. What is counted lies in meters, one
+for each user and client id that a rate is for. A meter that says nothing a new one would not is
+dropped after an hour, or as soon as there are too many. Where too many are in use, those who come
+later share one.
+"""
+
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from typing import Any
+
+from kproxy.counters import Counters
+from kproxy.security.cache import Entity, SecurityCache
+from kproxy.security.meters import WINDOW_S, Bucket, Rate
+from kproxy.security.peer import Peer
+from kproxy.virtual.security_rows import QUOTA, quota_name, quota_of
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+PRODUCED, CONSUMED = "producer_byte_rate", "consumer_byte_rate"
+WORKED, MUTATED = "request_percentage", "controller_mutation_rate"
+CONNECTED = "connection_creation_rate"
+
+METERS_MAX = 50_000
+_FOUND_MAX = 20_000
+_IDLE_S = 3600.0
+_TIDY_S = 60.0
+_AT_ONCE_WAIT_S_MAX = 1.0
+"""Of time and of connections: a client waits no longer for them at once, as in Kafka."""
+_WAIT_MS_MAX = 0x7FFFFFFF
+_MORE = "\0"  # no user, client id or address: who comes when there are too many
+_LONG = "\0long"
+CLIENT_ID_MAX = 256
+"""Characters. All longer client ids are one: what is kept of them has a bound."""
+
+Meter = Rate | Bucket
+Asked = tuple[str, str, str]  # a key, and who: principal and client id
+
+
+def milliseconds(wait_s: float) -> int:
+    """As an answer tells it."""
+    return round(min(wait_s * 1000, _WAIT_MS_MAX))
+
+
+def levels(user: str, client_id: str) -> Iterator[tuple[Entity, str, str]]:
+    """(entity, whose user and client id its meter is for), the most specific first.
+
+    Who has no client id has that of nobody.
+    """
+    if client_id:
+        yield ((CLIENT_ID, client_id), (USER, user)), user, client_id
+        yield ((CLIENT_ID, None), (USER, user)), user, client_id
+    yield ((USER, user),), user, ""
+    if client_id:
+        yield ((CLIENT_ID, client_id), (USER, None)), user, client_id
+        yield ((CLIENT_ID, None), (USER, None)), user, client_id
+    yield ((USER, None),), user, ""
+    if client_id:
+        yield ((CLIENT_ID, client_id),), "", client_id
+        yield ((CLIENT_ID, None),), "", client_id
+
+
+class Mutations:
+    """One request's new, larger and deleted queues, counted as their partitions."""
+
+    def __init__(
+        self, bucket: Bucket | None = None, monotonic: Callable[[], float] = float,
+        counters: Counters | None = None, *, strict: bool = True,
+    ) -> None:  # fmt: skip
+        """`strict`: what is too much is refused; else its client is to wait afterwards."""
+        self._bucket = bucket
+        self._monotonic = monotonic
+        self._counters = counters
+        self._strict = strict
+        self.wait_s = 0.0
+        """For how long the client is to change nothing more."""
+
+    def take(self, partitions: int) -> bool:
+        """Whether they may be made or dropped, which is counted. What goes too far once, may."""
+        bucket = self._bucket
+        if bucket is None:
+            return True
+        now = self._monotonic()
+        if not self._strict:
+            self._note(bucket.record(partitions, now))
+            return True
+        if wait_s := bucket.wait(now):
+            self._note(wait_s)
+            return False
+        bucket.record(partitions, now)
+        return True
+
+    def _note(self, wait_s: float) -> None:
+        if wait_s and not self.wait_s and self._counters is not None:
+            self._counters.throttled[MUTATED] += 1
+        self.wait_s = max(self.wait_s, wait_s)
+
+
+class Quotas:
+    """A worker's quotas. What they return are seconds for which a client is to be left waiting."""
+
+    def __init__(
+        self, security: SecurityCache, monotonic: Callable[[], float], counters: Counters
+    ) -> None:
+        self.active = False
+        """Whether there is any for users or client ids."""
+        self.limits_connections = False
+        self._limits = security.quotas
+        self._monotonic = monotonic
+        self._counters = counters
+        self._rows: dict[str, set[str]] = {}  # names of rows, by what they limit
+        self._ips: dict[str | None, float] = {}
+        self._meters: dict[Asked, Meter] = {}
+        self._found: dict[Asked, Meter | None] = {}
+        self._tidied_at = self._counted_at = monotonic()
+        for entity, rates in security.quotas.items():
+            for key, limit in rates.items():
+                self._changed(quota_name(entity, key), {"value": limit})
+        security.on_change.append(self._changed)
+
+    def __len__(self) -> int:
+        return len(self._meters)
+
+    # -- what clients do
+
+    def produced(self, peer: Peer, client_id: str | None, size: int) -> float:
+        """A client has sent so many bytes to be appended."""
+        meter = self._of(PRODUCED, peer, client_id)
+        return 0.0 if meter is None else self._record(PRODUCED, meter, size)
+
+    def consumes_at_most(self, peer: Peer, client_id: str | None) -> int | None:
+        """How many bytes a client can have at once. More could not be given to it ever."""
+        meter = self._of(CONSUMED, peer, client_id)
+        return None if meter is None else max(1, int(meter.limit * WINDOW_S))
+
+    def consumed(self, peer: Peer, client_id: str | None, size: int) -> tuple[float, bool]:
+        """(Seconds, whether it is given to the client) of so many bytes.
+
+        What is too much is not given and not counted. But a batch that is larger than all that may
+        be had at once is, to who had nothing: it could not go on otherwise.
+        """
+        meter = self._of(CONSUMED, peer, client_id)
+        if meter is None:
+            return 0.0, True
+        assert isinstance(meter, Rate)
+        nothing = meter.empty(self._monotonic())
+        wait_s = self._record(CONSUMED, meter, size)
+        if wait_s and not nothing:
+            meter.take_back(size)
+            return wait_s, False
+        return wait_s, True
+
+    def gave(self, peer: Peer, client_id: str | None, size: int) -> float:
+        """A client was given so many bytes, be it too much."""
+        meter = self._of(CONSUMED, peer, client_id)
+        return 0.0 if meter is None else self._record(CONSUMED, meter, size)
+
+    def worked(self, peer: Peer, client_id: str | None, seconds: float) -> float:
+        """This worker was busy for so long with a client's request."""
+        meter = self._of(WORKED, peer, client_id)
+        if meter is None:
+            return 0.0
+        return min(self._record(WORKED, meter, 100 * seconds), _AT_ONCE_WAIT_S_MAX)
+
+    def mutations(self, peer: Peer, client_id: str | None, *, strict: bool = True) -> Mutations:
+        """What a request's changes of queues are held against."""
+        meter = self._of(MUTATED, peer, client_id)
+        if meter is None:
+            return NO_LIMIT
+        assert isinstance(meter, Bucket)
+        return Mutations(meter, self._monotonic, self._counters, strict=strict)
+
+    def connected(self, ip: str) -> float:
+        """A connection comes from an address: for how long it waits to be refused, or 0."""
+        limit = self._ips.get(ip) or self._ips.get(None)
+        if limit is None:
+            return 0.0
+        asked = (CONNECTED, ip, "")
+        meter = self._found.get(asked) or self._metered(asked, asked, limit)
+        assert isinstance(meter, Rate)
+        if wait_s := self._record(CONNECTED, meter, 1):
+            meter.take_back(1)
+        return min(wait_s, _AT_ONCE_WAIT_S_MAX)
+
+    def _record(self, key: str, meter: Meter, amount: float) -> float:
+        wait_s = meter.record(amount, self._monotonic())
+        if not milliseconds(wait_s):
+            return 0.0
+        self._counters.throttled[key] += 1
+        return wait_s
+
+    # -- which rate it is
+
+    def _of(self, key: str, peer: Peer, client_id: str | None) -> Meter | None:
+        name = client_id or ""
+        asked = (key, peer.principal, name if len(name) <= CLIENT_ID_MAX else _LONG)
+        found = self._found.get(asked)
+        if found is None and asked not in self._found:
+            found = self._look_up(asked)
+        return found
+
+    def _look_up(self, asked: Asked) -> Meter | None:
+        key, principal, client_id = asked
+        if key in self._rows:
+            for entity, user, client in levels(principal.partition(":")[2], client_id):
+                limit = self._limits.get(entity, {}).get(key)
+                if limit is not None:
+                    return self._metered(asked, (key, user, client), limit)
+        self._remember(asked, None)
+        return None
+
+    def _metered(self, asked: Asked, whose: Asked, limit: float) -> Meter:
+        meters = self._meters
+        if whose not in meters and len(meters) >= METERS_MAX:
+            self._make_room()
+            if len(meters) >= METERS_MAX:
+                whose = (whose[0], _MORE, "")
+        meter = meters.get(whose)
+        if meter is None:
+            now = self._monotonic()
+            meter = Bucket(limit, now) if whose[0] == MUTATED else Rate(limit, now)
+            meters[whose] = meter
+        meter.limit = limit
+        self._remember(asked, meter)
+        return meter
+
+    def _remember(self, asked: Asked, meter: Meter | None) -> None:
+        if len(self._found) >= _FOUND_MAX:
+            self._found.clear()
+        self._found[asked] = meter
+
+    # -- letting go
+
+    def tidy(self) -> None:
+        """Drop meters that nobody used for an hour. Called every second."""
+        now = self._monotonic()
+        if self._meters and now - self._tidied_at >= _TIDY_S:
+            self._tidied_at = now
+            self._drop([who for who, one in self._meters.items() if now - one.used_at >= _IDLE_S])
+
+    def _make_room(self) -> None:
+        """Drop meters that say nothing, once a second at most: they are many."""
+        now = self._monotonic()
+        if now - self._counted_at >= 1:
+            self._counted_at = now
+            self._drop([who for who, one in self._meters.items() if one.empty(now)])
+
+    def _drop(self, some: list[Asked]) -> None:
+        if some:
+            self._found.clear()
+            for who in some:
+                del self._meters[who]
+
+    # -- what is set
+
+    def _changed(self, row: str, value: Any) -> None:
+        if row[:1] != QUOTA:
+            return
+        entity, key = quota_of(row)
+        rows = self._rows.setdefault(key, set())
+        if value is None:
+            rows.discard(row)
+            if not rows:
+                del self._rows[key]
+        else:
+            rows.add(row)
+        if key == CONNECTED:
+            ip = plain_ip(entity[0][1])
+            if value is None:
+                self._ips.pop(ip, None)
+            else:
+                self._ips[ip] = float(value["value"])
+        self._found.clear()
+        self.limits_connections = CONNECTED in self._rows
+        self.active = len(self._rows) > self.limits_connections
+
+
+def plain_ip(text: str | None) -> str | None:
+    """An address as a socket tells it. Of text that is none, the text."""
+    if text is None:
+        return None
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return text
+
+
+NO_LIMIT = Mutations()
