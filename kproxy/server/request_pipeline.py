@@ -20,6 +20,9 @@ socket is not read meanwhile. The bytes of frames are counted in the memory that
 share. Where that has no room, the socket is not read until there is some; a frame that has begun
 is read to its end, up to twice the limit. While the client does not read, no answer is made.
 
+A client that is to wait (quotas) is *muted*: nothing more of it is accepted before that is over,
+and its socket is not read, but for a frame that has begun.
+
 States. A connection is OPEN, then DRAINING (no more input is taken, what was accepted is
 answered), then CLOSED (nothing leaves any more, the socket is closing or gone). A malformed request
 goes from any state to CLOSED: answers that are ready leave first.
@@ -57,6 +60,7 @@ class Exclusive(Enum):
     NONE = auto()
     WAITING = auto()  # for the answers before it
     BEGUN = auto()
+    MUTED = auto()  # there is none, and the client is to wait
 
 
 class PipelinedRequest(Protocol):
@@ -117,7 +121,7 @@ class RequestPipeline:
 
     __slots__ = (
         "_actions", "_assembler", "_exclusive", "_flush_asked", "_frames", "_in_flight_max",
-        "_memory", "_next", "_phase", "_pumping", "_reading", "_requests", "_unfinished",
+        "_memory", "_muted", "_next", "_phase", "_pumping", "_reading", "_requests", "_unfinished",
         "_writable",
     )  # fmt: skip
 
@@ -136,7 +140,7 @@ class RequestPipeline:
         self._exclusive = Exclusive.NONE
         self._phase = Phase.OPEN
         self._reading = self._writable = True
-        self._flush_asked = self._pumping = False
+        self._flush_asked = self._pumping = self._muted = False
 
     def expect(self, frame_bytes_max: int, shortest: int = SHORTEST_REQUEST_BYTES) -> None:
         """Take frames of another size from the next one on."""
@@ -153,7 +157,7 @@ class RequestPipeline:
 
     @property
     def inside_frame(self) -> bool:
-        return self._unfinished > 0
+        return self._unfinished > 0 and not self._muted
 
     # -- events
 
@@ -197,9 +201,24 @@ class RequestPipeline:
 
     def answered(self) -> None:
         """The exclusive request's answer has been handed to the transport."""
-        self._exclusive = Exclusive.NONE
+        self._exclusive = Exclusive.MUTED if self._muted else Exclusive.NONE
         self._memory.give_back(self._requests.popleft().size)
+        if self._muted and not self._unfinished:
+            self._pause_reading()
         self._advance()
+
+    def mute(self) -> None:
+        """Accept nothing more before `unmute`. What was accepted is answered."""
+        self._muted = True
+        if self._exclusive is Exclusive.NONE:
+            self._exclusive = Exclusive.MUTED
+
+    def unmute(self) -> None:
+        self._muted = False
+        if self._exclusive is Exclusive.MUTED:
+            self._exclusive = Exclusive.NONE
+        if not self.closed:
+            self._take()
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -278,6 +297,8 @@ class RequestPipeline:
         if self._frames or self._phase is Phase.DRAINING:
             self._pause_reading()
             self._close_when_drained()
+        elif self._muted and not self._unfinished:
+            self._pause_reading()
         elif self._unfinished or self._memory.has_room:
             if not self._reading:
                 self._reading = True

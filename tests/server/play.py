@@ -18,7 +18,9 @@ class Case:
 
     o: overlapping; O: settled as it is accepted; n: overlapping and not answered; x: exclusive;
     m: refused as it is accepted; r: overlapping, its response raises; e: exclusive, it fails;
-    b: exclusive, a bug. A `|` ends what arrives at once, a `/` cuts a frame in the middle.
+    b: exclusive, a bug; q: overlapping, and muted as it is accepted. `mute` happens while an
+    exclusive one is answered; who is muted may always be unmuted. A `|` ends what arrives at once,
+    a `/` cuts a frame in the middle.
     """
 
     requests: str
@@ -71,7 +73,7 @@ class Play:
         self.kinds = [letter for letter in self.case.requests if letter not in "|/"]
         self.to_happen = list(self.case.happens)
         self.reading = self.writable = True
-        self.flush_asked = self.arrived = self.gone = self.ended = False
+        self.flush_asked = self.arrived = self.gone = self.ended = self.muted = False
         self.elsewhere = 0  # memory that other connections have
         self.unfinished = 0
         self.begun: Fake | None = None
@@ -81,6 +83,7 @@ class Play:
     def accept(self, frame: bytes) -> PipelinedRequest:
         assert not self.ends, "accepted after the end"
         assert not self.begun, "accepted behind an exclusive request"
+        assert not self.muted, "accepted while it is muted"
         kind, number = chr(frame[0]), frame[1]
         assert number == len(self.accepted), "accepted out of order"
         waiting = [one for one in self.accepted if one.number not in self.done]
@@ -88,6 +91,9 @@ class Play:
         assert not any(one.exclusive for one in waiting)
         if kind == "m":
             raise Malformed("no such API")
+        if kind == "q":
+            self.muted = True
+            self.pipeline.mute()
         self.accepted.append(Fake(kind, number, len(frame)))
         return self.accepted[-1]
 
@@ -161,7 +167,14 @@ class Play:
             found.append("resume")
         if self.elsewhere:
             found.append("room")
-        return found + [name for name in self.to_happen if name != "end" or not self.ends]
+        if self.muted:
+            found.append("unmute")
+        return found + [name for name in self.to_happen if self._may_happen(name)]
+
+    def _may_happen(self, name: str) -> bool:
+        if name == "mute":
+            return self.begun is not None and not self.pipeline.closed
+        return name != "end" or not self.ends
 
     def _may_settle(self, one: Fake) -> bool:
         return not one.exclusive and not one.settled and one.callback is not None
@@ -199,6 +212,12 @@ class Play:
             case "room":
                 count, self.elsewhere = self.elsewhere, 0
                 self.memory.give_back(count)
+            case "mute":
+                self.muted = True
+                pipeline.mute()
+            case "unmute":
+                self.muted = False
+                pipeline.unmute()
             case "end":
                 self.ended = True
                 pipeline.end_input()
@@ -242,7 +261,7 @@ class Play:
             assert self.arrived, "a long poll is not told"
         if pipeline._frames:
             assert not self.reading, "reads on while frames wait"
-        elif pipeline._phase is Phase.OPEN and self.memory.has_room:
+        elif pipeline._phase is Phase.OPEN and self.memory.has_room and not self.muted:
             assert self.reading, "does not read on"
 
     def check_end(self) -> None:

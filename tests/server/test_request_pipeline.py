@@ -41,6 +41,14 @@ CASES = [
     Case("or|o", ("pause", "lost")),
     Case("o/|o", ("overfull",)),
     Case("xo|m", ("pause", "end")),
+    Case("q|o|x"),
+    Case("oqo/|x"),
+    Case("qq|qq"),
+    Case("x|o", ("mute", "end")),
+    Case("xo|x", ("mute", "stop")),
+    Case("x|/x|o", ("mute", "lost")),
+    Case("q|o/|x", ("full", "pause")),
+    Case("qx", ("mute", "lost")),
 ]
 
 
@@ -164,7 +172,30 @@ class LosesReadyAnswers(RequestPipeline):
         super().fail(error)
 
 
+class TakesFromWhoIsToWait(RequestPipeline):
+    """The answer to an exclusive request ends the wait."""
+
+    __slots__ = ()
+
+    def answered(self) -> None:
+        self._muted = False
+        super().answered()
+
+
+class NeverUnmutes(RequestPipeline):
+    """The wait is over, and what came meanwhile is left where it is."""
+
+    __slots__ = ()
+
+    def unmute(self) -> None:
+        self._muted = False
+        if self._exclusive is Exclusive.MUTED:
+            self._exclusive = Exclusive.NONE
+
+
 PLANTED: list[Any] = [
+    TakesFromWhoIsToWait,
+    NeverUnmutes,
     AnswersAsTheySettle,
     TakesBehindExclusive,
     BeginsTooEarly,
