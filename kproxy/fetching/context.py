@@ -61,6 +61,10 @@ class FetchContext:
     def look_at_all(self) -> None:
         self.dirty.update(dict.fromkeys(self.partitions.values()))
 
+    def look_at(self, followed: FetchPartition) -> None:
+        """Look at it again: what it has was not answered."""
+        self.dirty[followed] = None
+
     def follow(self, followed: FetchPartition) -> None:
         self.partitions[followed.ident] = followed
         self.dirty[followed] = None

@@ -188,6 +188,11 @@ class StreamedResponse:
         self.code = 0  # the first error that it says
         self._size = _ROW_BYTES * sum(len(batches) for batches, _ in self._stored)
         self._chunks = _chunks(pieces)
+        self._over: tuple[int, bytes] | None = None
+
+    def overwrite(self, position: int, data: bytes) -> None:
+        """Have these bytes there, in the frame's head."""
+        self._over = position, data
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
@@ -219,6 +224,10 @@ class StreamedResponse:
             chunk = bytearray(size)
             for position, text in texts:
                 chunk[position : position + len(text)] = text
+            if self._over is not None:
+                position, text = self._over
+                chunk[position : position + len(text)] = text
+                self._over = None
             if reads:
                 await _fill(chunk, reads)
             if len(reads) == _READS_MAX:

@@ -49,6 +49,8 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
         limits = _limits(worker, request, full)
         poll = Poll(worker, context, limits, request.budget, pins, refuses)
         found = await poll.run(request.next_request)
+        if worker.quotas.active and _too_much(worker, request, found):
+            return _nothing(worker, request, context, session, found, pins)
         session_id = session.session_id if session is not None else 0
         pieces, code = await _pieces(request, found, session_id, pins, worker.counters)
         if len(found) > FREED_AT_ONCE:
@@ -69,7 +71,11 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
 
 
 def _refusal(request: Request, code: Code) -> StreamedResponse:
-    head = responses.fetch_head(request.version, code, 0, 0)
+    return _empty(request, code, 0)
+
+
+def _empty(request: Request, code: Code, session_id: int) -> StreamedResponse:
+    head = responses.fetch_head(request.version, code, session_id, 0)
     body = head + responses.fetch_tail(request.version)
     prefix = response_prefix(
         ApiKey.FETCH, request.version, request.header.correlation_id, len(body)
@@ -112,9 +118,15 @@ def _ident(topic: Any, by_id: bool) -> str | bytes:
 
 def _limits(worker: Worker, request: Request, full: bool) -> PollLimits:
     body = request.body
+    min_bytes, max_bytes = body.min_bytes, min(body.max_bytes, worker.config.fetch_bytes_max)
+    if worker.quotas.active:
+        most = worker.quotas.consumes_at_most(request.peer, request.header.client_id)
+        if most is not None:
+            max_bytes = min(max_bytes, most)
+            min_bytes = min(min_bytes, max(1, max_bytes // 2))  # whole batches come as near
     return PollLimits(
-        min_bytes=body.min_bytes,
-        max_bytes=min(body.max_bytes, worker.config.fetch_bytes_max),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
         max_wait_s=body.max_wait.total_seconds(),
         full=full,
         read_committed=body.isolation_level == _READ_COMMITTED,
@@ -148,6 +160,38 @@ async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
             context.forget((name, index))
             if budget.due:
                 await budget.rest()
+
+
+# -- quotas
+
+
+def _too_much(worker: Worker, request: Request, found: list[PartitionRead]) -> bool:
+    """Whether the client may not have yet what was found; how long it is to wait is noted."""
+    size = sum([part.size for part in found])
+    if not size:
+        return False
+    client = request.peer, request.header.client_id
+    wait_s, given = worker.quotas.consumed(*client, size)
+    request.throttle(wait_s)
+    return not given
+
+
+def _nothing(
+    worker: Worker, request: Request, context: FetchContext, session: Session | None,
+    found: list[PartitionRead], pins: Pins,
+) -> StreamedResponse:  # fmt: skip
+    """The empty answer of a client that is to wait. A session goes on; a new one is not begun."""
+    pins.release()
+    session_id = 0
+    if session is None:
+        worker.sessions.end(context)
+    elif getattr(request.body, "session_epoch", -1) > 0:
+        session_id = session.session_id
+        for part in found:
+            session.look_at(part.followed)
+    else:
+        worker.sessions.close(session.session_id, session.owner)
+    return _empty(request, Code.NONE, session_id)
 
 
 # -- the answer

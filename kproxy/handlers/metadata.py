@@ -98,15 +98,18 @@ async def _some(worker: Worker, request: Request, topics: Any, operations: int) 
 
 async def _create_missing(worker: Worker, request: Request, names: list[str]) -> None:
     waiting: dict[str, Ticket] = {}
+    mutations, partitions = worker.mutations(request), worker.config.partitions_default
     for number, name in enumerate(names, 1):
         if worker.catalogue.find(name) is None and not name_fault(name):
-            waiting[name] = worker.catalogue.create(name)[1]
+            if mutations.take(partitions):
+                waiting[name] = worker.catalogue.create(name)[1]
         await request.budget.step()
         if len(waiting) == _CREATED_AT_ONCE or (waiting and number == len(names)):
             for ticket in waiting.values():
                 with suppress(KafkaError):  # it is not there: answered as missing
                     await ticket.wait()
             waiting.clear()
+    request.throttle(mutations.wait_s)
 
 
 def _one(

@@ -34,6 +34,7 @@ from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
 from kproxy.protocol.varint import Malformed
 from kproxy.security.permits import EVERYTHING, Permits
+from kproxy.security.quotas import NO_LIMIT, Mutations
 from kproxy.shard.appends import TICKET_MAX, Appends
 from kproxy.shard.shard import Shard
 from kproxy.virtual import producers, transaction_rows
@@ -85,6 +86,7 @@ class ProduceCall:
         inspected: Inspected | None = None,
         refusals: Refusals | None = None,
         permits: Permits = EVERYTHING,
+        mutations: Mutations = NO_LIMIT,
     ) -> None:
         """`inspected`: what was found inside of batches, None where nobody has looked yet.
 
@@ -92,6 +94,7 @@ class ProduceCall:
         """
         self._inspected = inspected
         self._refusals = refusals
+        self._mutations = mutations
         self._worker = worker
         self._version = version
         self._check_ms = worker.config.retention_check_ms
@@ -144,6 +147,8 @@ class ProduceCall:
         if queue is not None or not self._worker.config.auto_create:
             return queue, Code.UNKNOWN_TOPIC_OR_PARTITION
         if self._guard is not None and not self._guard.may_create(name):
+            return None, Code.UNKNOWN_TOPIC_OR_PARTITION
+        if not self._mutations.take(self._worker.config.partitions_default):
             return None, Code.UNKNOWN_TOPIC_OR_PARTITION
         try:
             return catalogue.create(name)[0], Code.NONE
@@ -311,6 +316,20 @@ class ProduceCall:
             return None
         return produce_body(self._version, self._topics, len(self._topics), self._throttle_ms)
 
+    @property
+    def silent(self) -> bool:
+        """Whether it has no answer."""
+        return self._acks == 0
+
+    @property
+    def wait_s(self) -> float:
+        """For how long its client is to make no more queues."""
+        return self._mutations.wait_s
+
+    def throttle(self, wait_ms: int) -> None:
+        """Tell the client to wait."""
+        self._throttle_ms = max(self._throttle_ms, wait_ms)
+
     def queues(self) -> list[str | bytes]:
         """The first few queues that it names, by name or id."""
         return [name for name, _ in self._topics[:_NAMED]]
@@ -341,13 +360,14 @@ def _refused(index: int, error: BadBatch) -> Produced:
 
 
 def append(
-    worker: Worker, version: int, request: ProduceRequest, permits: Permits = EVERYTHING
-) -> ProduceCall | None:
+    worker: Worker, version: int, request: ProduceRequest, permits: Permits = EVERYTHING,
+    mutations: Mutations = NO_LIMIT,
+) -> ProduceCall | None:  # fmt: skip
     """Append what a short Produce carries, all of it in this turn of the loop.
 
     None: nothing was appended, as somebody is to look into it first (`handle`).
     """
-    call = ProduceCall(worker, version, request, permits=permits)
+    call = ProduceCall(worker, version, request, permits=permits, mutations=mutations)
     try:
         for topic in request.topics:
             call.take(topic)
@@ -367,8 +387,9 @@ async def handle(worker: Worker, request: Request) -> bytes:
     permits = request.permits
     guard = None if permits.all else Guard(worker, permits, body)
     inspected = await inspect(worker, request, body)
-    refusals = await _take_part(worker, request, body, guard)
-    call = ProduceCall(worker, request.version, body, inspected, refusals, permits)
+    mutations = worker.mutations(request)
+    refusals = await _take_part(worker, request, body, guard, mutations)
+    call = ProduceCall(worker, request.version, body, inspected, refusals, permits, mutations)
     taken = 0
     for topic in body.topics:
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):
@@ -381,6 +402,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
                 await budget.rest()
             await budget.step(_PART_BYTES * (some + 1))
     call.send()
+    request.throttle(mutations.wait_s)
     done = Event()
     call.add_done_callback(done.set)
     await done.wait()
@@ -391,8 +413,9 @@ async def handle(worker: Worker, request: Request) -> bytes:
 
 
 async def _take_part(
-    worker: Worker, request: Request, body: ProduceRequest, guard: Guard | None
-) -> Refusals:
+    worker: Worker, request: Request, body: ProduceRequest, guard: Guard | None,
+    mutations: Mutations,
+) -> Refusals:  # fmt: skip
     """Have partitions take part in the transactions of their batches; those that cannot."""
     refusals: Refusals = {}
     name = body.transactional_id
@@ -403,7 +426,7 @@ async def _take_part(
     for topic, partitions in body.topics:
         if guard is not None and guard.fault(topic):
             continue
-        queue = _queue_of(worker, topic, guard)
+        queue = _queue_of(worker, topic, guard, mutations)
         for index, records in partitions if queue is not None else ():
             assert queue is not None
             await request.budget.step()
@@ -418,12 +441,16 @@ async def _take_part(
     return refusals
 
 
-def _queue_of(worker: Worker, topic: str | bytes, guard: Guard | None) -> Queue | None:
+def _queue_of(
+    worker: Worker, topic: str | bytes, guard: Guard | None, mutations: Mutations
+) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
     queue = worker.catalogue.find(topic)
     if queue is None and worker.config.auto_create:
         if guard is not None and not guard.may_create(topic):
+            return None
+        if not mutations.take(worker.config.partitions_default):
             return None
         with suppress(KafkaError):
             return worker.catalogue.create(topic)[0]

@@ -112,6 +112,10 @@ def alter_scram_users(request: Request, code: Code) -> Mapping[str, Any]:
     return {"results": [{"user": name, **said(code)} for name in dict.fromkeys(users)]}
 
 
+def describe_quotas(request: Request, code: Code) -> Mapping[str, Any]:
+    return said(code) | {"entries": None}
+
+
 def alter_quotas(request: Request, code: Code) -> Mapping[str, Any]:
     entries = [
         said(code)

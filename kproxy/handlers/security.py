@@ -1,6 +1,6 @@
-"""Delegation tokens (38 to 41), and quotas (48).
+"""Delegation tokens (38 to 41).
 
-kproxy has none of them. It answers as a Kafka does on a plaintext listener.
+kproxy has none. It answers as a Kafka does on a plaintext listener.
 """
 
 from collections.abc import Mapping
@@ -38,8 +38,3 @@ async def prolong_token(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def tokens(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeDelegationTokenResponse."""
     return {"error_code": Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "tokens": ()}
-
-
-async def quotas(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeClientQuotasResponse: there are none."""
-    return {"error_code": Code.NONE, "error_message": None, "entries": ()}

@@ -150,11 +150,19 @@ def _check(request: Request) -> None:
         raise KafkaError(Code.INVALID_REQUEST, "Unknown share acquire mode.")
 
 
+def _max_bytes(worker: Worker, request: Request) -> int:
+    size = min(request.body.max_bytes, worker.config.fetch_bytes_max)
+    if worker.quotas.active:
+        most = worker.quotas.consumes_at_most(request.peer, request.header.client_id)
+        size = size if most is None else min(size, most)
+    return int(size)
+
+
 def _limits(worker: Worker, request: Request, *, wait: bool) -> ShareLimits:
     body = request.body
     return ShareLimits(
         min_bytes=body.min_bytes,
-        max_bytes=min(body.max_bytes, worker.config.fetch_bytes_max),
+        max_bytes=_max_bytes(worker, request),
         max_records=body.max_records,
         batch_size=body.batch_size,
         exact=getattr(body, "share_acquire_mode", 0) == _RECORD_LIMIT,
@@ -189,7 +197,10 @@ async def _answer(
 ) -> StreamedResponse:  # fmt: skip
     leaders = Leaders(worker, request)
     by_ident = {one.ident: one for one in found}
-    worker.counters.fetched_bytes += sum([one.size for one in found])
+    size = sum([one.size for one in found])
+    worker.counters.fetched_bytes += size
+    if size and worker.quotas.active:  # they are acquired, and so given
+        request.throttle(worker.quotas.gave(request.peer, request.header.client_id, size))
     acquired = [last - first + 1 for one in found for first, last, *_ in one.ranges]
     worker.counters.fetched_records += sum(acquired)
     by_topic: dict[bytes, list[Ident]] = {}

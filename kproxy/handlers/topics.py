@@ -17,6 +17,7 @@ from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import append_all, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import DeleteQueue, GrowQueue, Trim
@@ -44,6 +45,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
+    mutations = worker.mutations(request, strict_from=6)
     for topic in body.topics:
         await step(_TOPIC_BYTES)
         try:
@@ -53,12 +55,14 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
             if too_many:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
             partitions, kept = _checked(worker, request, topic)
+            _count(mutations, partitions)
             if body.validate_only:
                 answers[topic.name] = _created(worker, request, topic.name, None, partitions, kept)
             else:
                 waiting[topic.name] = worker.catalogue.create(topic.name, partitions, kept)
         except KafkaError as error:
             answers[topic.name] = _not_created(topic.name, error)
+    request.throttle(mutations.wait_s)
     for name, (queue, ticket) in waiting.items():
         try:
             outcome = (await ticket.wait())[0]
@@ -78,6 +82,12 @@ async def _uncreatable(request: Request, names: Iterable[str]) -> set[str]:
     if request.permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
         return set()
     return await forbidden(request, Op.CREATE, names)
+
+
+def _count(mutations: Mutations, partitions: int) -> None:
+    """Raises KafkaError: the client has made, grown or dropped too much."""
+    if not mutations.take(partitions):
+        raise KafkaError(Code.THROTTLING_QUOTA_EXCEEDED)
 
 
 def _refuse_repeated(name: str, named: dict[str, int]) -> None:
@@ -202,6 +212,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     body, step = request.body, request.budget.step
     answers: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], Queue]] = []
+    mutations = worker.mutations(request, strict_from=5)
     names: Iterator[tuple[str | None, UUID]]
     if request.version >= 6:
         names = ((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
@@ -225,8 +236,13 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         answer["error_code"] = code
         if queue is not None:
             answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
-            doomed.append((answer, queue))
+            try:
+                _count(mutations, queue.partitions)
+                doomed.append((answer, queue))
+            except KafkaError as error:
+                answer |= {"error_code": error.code, "error_message": error.message}
         answers.append(answer)
+    request.throttle(mutations.wait_s)
     at_once = _DELETED_AT_ONCE if worker.routes.shards == 1 else _DELETED_AT_ONCE_ELSEWHERE
     for some in slices(doomed, at_once):
         outcomes = await outcomes_of(
@@ -277,6 +293,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
     tickets = []
     growing = []
     added = 0
+    mutations = worker.mutations(request, strict_from=3)
     for topic in last.values():
         await step(_TOPIC_BYTES)
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
@@ -289,6 +306,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
             added += topic.count - queue.partitions
             if added > _PARTITIONS_AT_ONCE:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
+            _count(mutations, topic.count - queue.partitions)
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
             continue
@@ -296,6 +314,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
             growing.append(result)
             grow = GrowQueue(queue.queue_id, topic.count).envelope()
             tickets.append(worker.routes.submit(queue.name, grow))
+    request.throttle(mutations.wait_s)
     for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
         result["error_code"] = outcome.code_by_name
         result["error_message"] = outcome.message

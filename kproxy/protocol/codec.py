@@ -142,6 +142,24 @@ def _response_header_is_flexible(key: int, version: int) -> bool:
     return bool(schema is not None and schema.__flexible__)
 
 
+@cache
+def throttle_at(key: int, version: int) -> int | None:
+    """Where a response frame has its throttle time, in milliseconds: 4 bytes.
+
+    From the frame's end where that is negative; None where it has none, or a moving one.
+    """
+    schema = _loaded(load_response_schema, key, version)
+    if schema is None:
+        return None
+    names = [field.name for field in fields(schema)]
+    if key == ApiKey.PRODUCE:
+        return -5 if schema.__flexible__ else -4
+    body_at = _LENGTH_AND_CORRELATION.size + _response_header_is_flexible(key, version)
+    if names[:1] == ["throttle_time"]:
+        return body_at
+    return body_at + 2 if names[:2] == ["error_code", "throttle_time"] else None
+
+
 def encode(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
     """A whole response frame from a dict of field names, superset of what `version` has."""
     body = encode_body(key, version, values)

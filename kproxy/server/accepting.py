@@ -17,6 +17,7 @@ import structlog
 from kproxy.config_of_listeners import ListenerConfig
 from kproxy.counters import Counters
 from kproxy.errors import CannotStart
+from kproxy.security.quotas import Quotas
 from kproxy.security.tls import Tls
 from kproxy.server.connection import Connection
 
@@ -100,13 +101,14 @@ class TlsAcceptor:
 
     def __init__(
         self, listening: socket.socket, tls: Tls, make: Callable[[], Connection],
-        admission: Admission, counters: Counters, handshake_s: float,
+        admission: Admission, counters: Counters, quotas: Quotas, handshake_s: float,
     ) -> None:  # fmt: skip
         self._listening = listening
         self._tls = tls
         self._make = make
         self._admission = admission
         self._counters = counters
+        self._quotas = quotas
         self._handshake_s = handshake_s
         self._handshakes: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -136,9 +138,18 @@ class TlsAcceptor:
                 self._counters.connections_ended["connection_refused"] += 1
                 client.close()
                 continue
+            if self._quotas.limits_connections and (wait_s := self._quotas.connected(ip)):
+                self._counters.connections_ended["connection_refused"] += 1
+                loop.call_later(wait_s, self._turn_away, client, ip)
+                continue
             task = loop.create_task(self._shake_hands(client, ip))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+
+    def _turn_away(self, client: socket.socket, ip: str) -> None:
+        """Of a client from whose address too many connections come."""
+        client.close()
+        self._admission.give_back(ip)
 
     async def _shake_hands(self, client: socket.socket, ip: str) -> None:
         made: list[Connection] = []

@@ -5,8 +5,8 @@ answers the exclusive requests, one after the other. Overlapping requests need n
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, cast
 
 import anyio
 import structlog
@@ -17,6 +17,7 @@ from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
 from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.peer import Peer
+from kproxy.server import metering
 from kproxy.server.descriptors import unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.server.request_pipeline import PipelinedRequest, RequestPipeline
@@ -28,7 +29,7 @@ _log = structlog.get_logger()
 
 _SEND_BYTES = 1 << 20
 
-Answering = Callable[[Worker, Accepted], Awaitable[bytes | bytearray | StreamedResponse]]
+Answering = Callable[[Worker, Accepted], Coroutine[Any, Any, bytes | bytearray | StreamedResponse]]
 
 
 class ConnectionLimiter(Protocol):
@@ -57,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         self.counted = listener.tls is not None  # by who accepted it, before its handshake
         self.made = False
         self._counters = worker.counters
+        self._quotas = worker.quotas
+        self._muted: asyncio.TimerHandle | None = None  # till it is over
         self._limiter = limiter
         self._monotonic = worker.clock.monotonic
         self._next_request = NextRequestSignal()
@@ -91,6 +94,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
         elif self._listener.rules is not None:
             self._name_by_certificate(self._listener.rules)
+        elif self._quotas.limits_connections and not self.counted:
+            self._leave_waiting(self._quotas.connected(self.ip))
 
     def _name_by_certificate(self, rules: PrincipalRules) -> None:
         ssl_object = self._transport.get_extra_info("ssl_object")
@@ -107,6 +112,13 @@ class Connection(asyncio.BufferedProtocol):
                 "login", peer=self._peer, listener=self.peer.listener, principal=principal,
                 mechanism="certificate", again=False,
             )  # fmt: skip
+
+    def _leave_waiting(self, wait_s: float) -> None:
+        """Too many connections come from its address: after so many seconds it is closed."""
+        if wait_s:
+            self._counters.connections_ended["connection_refused"] += 1
+            self._pipeline.mute()
+            self._muted = self._loop.call_later(wait_s, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the loop puts what comes next, before it asks anybody else."""
@@ -142,6 +154,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._scope.cancel()
+        if self._muted is not None:
+            self._muted.cancel()
         self._pipeline.lost()
         self._next_request.gone = True
         self._worker.share_sessions.disconnected(self._next_request.connection)
@@ -188,8 +202,14 @@ class Connection(asyncio.BufferedProtocol):
         counters = self._counters
         counters.requests += 1
         counters.request_bytes += len(frame)
+        if self._quotas.active:
+            return self._accept_metered(frame)
         if counters.requests % TIMED_EVERY:
             return accept(self._worker, frame, self.peer, self._next_request)
+        return self._accept_timed(frame)
+
+    def _accept_timed(self, frame: Frame) -> Accepted:
+        counters = self._counters
         began = self._monotonic()
         accepted = accept(self._worker, frame, self.peer, self._next_request)
         accepted.began = began
@@ -198,6 +218,23 @@ class Connection(asyncio.BufferedProtocol):
             for name in names:
                 counters.busy_in.add(name, TIMED_EVERY * len(frame) // len(names))
         return accepted
+
+    def _accept_metered(self, frame: Frame) -> Accepted:
+        began = self._monotonic()
+        if self._counters.requests % TIMED_EVERY:
+            accepted = accept(self._worker, frame, self.peer, self._next_request)
+        else:
+            accepted = self._accept_timed(frame)
+        if accepted.call is not None:
+            took = self._monotonic() - began
+            self._mute(metering.appended(self._quotas, self.peer, accepted, took))
+        return accepted
+
+    def _mute(self, seconds: float) -> None:
+        """Take nothing more from the client for so long, whether it obeys its throttle time."""
+        if seconds:
+            self._pipeline.mute()
+            self._muted = self._loop.call_later(seconds, self._pipeline.unmute)
 
     def begin(self, request: PipelinedRequest) -> None:
         self._exclusive = cast(Accepted, request)
@@ -245,7 +282,14 @@ class Connection(asyncio.BufferedProtocol):
         request, self._exclusive = self._exclusive, None
         assert request is not None
         began, self._waited[0] = self._monotonic(), 0.0
-        response = await self._answer(self._worker, request)
+        answering = self._answer(self._worker, request)
+        if self._quotas.active:
+            metered = metering.answered(self._quotas, self.peer, request, answering)
+            response, wait_s = await metered
+            self._check_here()
+            self._mute(wait_s)
+        else:
+            response = await answering
         timed = self._counters.request_seconds.get(request.header.api_key)
         if timed is not None:
             timed.observe(self._monotonic() - began - self._waited[0])

@@ -27,6 +27,7 @@ from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each
 from kproxy.protocol.varint import Malformed
 from kproxy.security.peer import NOBODY, Peer
 from kproxy.security.permits import EVERYTHING
+from kproxy.security.quotas import NO_LIMIT
 from kproxy.server import large_requests
 from kproxy.server.api_table import RANGES, TABLE, Api, Body
 from kproxy.server.audit import AUDITED, administered
@@ -125,7 +126,10 @@ def accept(worker: Worker, frame: Frame, peer: Peer, next_request: NextRequestSi
             if not produce.is_long(body):
                 guard = worker.authorizer
                 permits = guard.permits(peer) if guard.enabled else EVERYTHING
-                call = produce.append(worker, header.api_version, body, permits)
+                made = NO_LIMIT
+                if worker.quotas.active:
+                    made = worker.quotas.mutations(peer, header.client_id)
+                call = produce.append(worker, header.api_version, body, permits, made)
                 if call is not None:
                     accepted = Accepted(header, len(frame), call=call)
                     accepted.worker = worker

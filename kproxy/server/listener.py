@@ -235,7 +235,7 @@ class Server:
                 else:
                     acceptor = TlsAcceptor(
                         one, listener.tls, make, self._admission, worker.counters,
-                        self._config.login_ms_max / 1000,
+                        worker.quotas, self._config.login_ms_max / 1000,
                     )  # fmt: skip
                     acceptor.start()
                     accepting.append(acceptor)
@@ -277,6 +277,7 @@ class Server:
             for listener in self._listeners:
                 listener.look_after(now_s)
                 if self._worker is not None:
+                    self._worker.quotas.tidy()
                     self._worker.counters.certificates |= listener.standing()
             for connection in tuple(self._connections):
                 connection.expire()

@@ -30,6 +30,7 @@ from kproxy.routes.passages import Passages
 from kproxy.security.cache import SecurityCache
 from kproxy.security.peer import NOBODY, Peer
 from kproxy.security.permits import EVERYTHING, Authorizer, Permits
+from kproxy.security.quotas import NO_LIMIT, Mutations, Quotas
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
@@ -67,14 +68,16 @@ _serials = count(1)
 class NextRequestSignal:
     """Whether the client has sent more that waits behind the request being answered.
 
-    Each connection has one. `connection`: later connections have higher numbers.
+    Each connection has one. `connection`: later connections have higher numbers. `throttle_s`: for
+    how long the client is to wait behind the answer.
     """
 
-    __slots__ = ("_wake", "arrived", "connection", "gone")
+    __slots__ = ("_wake", "arrived", "connection", "gone", "throttle_s")
 
     def __init__(self) -> None:
         self.connection = next(_serials)
         self.arrived = False
+        self.throttle_s = 0.0
         self.gone = False  # so is the connection: nothing is to be kept for it
         self._wake: anyio.Event | None = None
 
@@ -110,6 +113,10 @@ class Request:
     def host(self) -> str:
         """Of the client, as Kafka shows it: with a slash before it."""
         return f"/{self.peer.host}"
+
+    def throttle(self, seconds: float) -> None:
+        """Have the client wait so long before its next request, and say so."""
+        self.next_request.throttle_s = max(self.next_request.throttle_s, seconds)
 
 
 class ShardRouter(Protocol):
@@ -212,6 +219,7 @@ class Worker:
             self.security, enabled=config.authorizer == "acl", super_users=config.super_principals,
             lenient=config.allow_everyone_if_no_acl_found,
         )  # fmt: skip
+        self.quotas = Quotas(self.security, clock.monotonic, self.counters)
         self.group_row = lookup.group_row
         self.configured_groups = lookup.configured_groups
         self.groups = Coordinators(
@@ -321,6 +329,13 @@ class Worker:
             (outcome,) = await outcomes_of([self.routes.ask(SECURITY_SHARD, envelope)])
             if outcome.code:
                 raise KafkaError(outcome.code, outcome.message or "")
+
+    def mutations(self, request: Request, strict_from: int = 0) -> Mutations:
+        """What new and deleted queues are held against. Before a version they are not refused."""
+        if not self.quotas.active:
+            return NO_LIMIT
+        strict = request.version >= strict_from
+        return self.quotas.mutations(request.peer, request.header.client_id, strict=strict)
 
     def any_shard(self) -> Shard:
         """A shard that this worker serves, for what belongs to none. Raises KafkaError."""

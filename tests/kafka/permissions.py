@@ -206,6 +206,14 @@ CASES = (
     _plain(K.OFFSET_DELETE, 0, group_id=GROUP,
            topics=_both(partitions=[{"partition_index": 99}])),
     _plain(K.DESCRIBE_CLIENT_QUOTAS, 1, components=[], strict=False),
+    _plain(K.ALTER_CLIENT_QUOTAS, 1, "none", entries=[
+        {"entity": [{"entity_type": "user", "entity_name": "nobody"}],
+         "ops": [{"key": "producer_byte_rate", "value": 0.0, "remove": True}]}],
+        validate_only=True),
+    _plain(K.ALTER_CLIENT_QUOTAS, 0, "bad", entries=[
+        {"entity": [{"entity_type": "user", "entity_name": "nobody"}],
+         "ops": [{"key": "no_such_rate", "value": 1.0, "remove": False}]}],
+        validate_only=False),
     _plain(K.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=[{"name": "nobody"}]),
     _plain(K.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[{"name": "nobody", "mechanism": 1}],
            upsertions=[]),

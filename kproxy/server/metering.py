@@ -1,0 +1,96 @@
+"""What quotas make of a request: how long it kept this worker busy, and how long its client waits.
+
+Nothing of it is called where no quota is set.
+"""
+
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.codec import throttle_at
+from kproxy.security.peer import Peer
+from kproxy.security.quotas import Quotas, milliseconds
+from kproxy.server.dispatch import Accepted
+
+Frame = bytes | bytearray | StreamedResponse
+_OF_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+
+class Timed:
+    """Runs a coroutine, and counts the seconds that the event loop is busy with it."""
+
+    def __init__(self, work: Coroutine[Any, Any, Frame]) -> None:
+        self._work = work
+        self.seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, Frame]:
+        steps = self._work.__await__()
+        step: Callable[[], Any] = partial(steps.send, None)
+        while True:
+            began = perf_counter()
+            try:
+                awaited = step()
+            except StopIteration as done:
+                frame: Frame = done.value
+                return frame
+            finally:
+                self.seconds += perf_counter() - began
+            try:
+                yield awaited
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as error:
+                step = partial(steps.throw, error)
+            else:
+                step = partial(steps.send, None)
+
+
+def appended(quotas: Quotas, peer: Peer, accepted: Accepted, seconds: float) -> float:
+    """A short Produce was taken in. Returns the seconds for which its client is to wait."""
+    call, client_id = accepted.call, accepted.header.client_id
+    assert call is not None
+    wait_s = max(call.wait_s, quotas.produced(peer, client_id, accepted.size))
+    if not call.silent:
+        wait_s = max(wait_s, quotas.worked(peer, client_id, seconds))
+    if wait_s:
+        call.throttle(milliseconds(wait_s))
+    return wait_s
+
+
+async def answered(
+    quotas: Quotas, peer: Peer, accepted: Accepted, work: Coroutine[Any, Any, Frame]
+) -> tuple[Frame, float]:
+    """(The frame, the seconds for which its client is to wait) of any other request."""
+    header = accepted.header
+    if header.api_key in _OF_LOGIN:
+        return await work, 0.0
+    signal = accepted.next_request
+    if signal is not None:
+        signal.throttle_s = 0.0
+    timed = Timed(work)
+    frame = await timed
+    wait_s = signal.throttle_s if signal is not None else 0.0
+    if header.api_key == ApiKey.PRODUCE:
+        wait_s = max(wait_s, quotas.produced(peer, header.client_id, accepted.size))
+    if frame or header.api_key != ApiKey.PRODUCE:
+        wait_s = max(wait_s, quotas.worked(peer, header.client_id, timed.seconds))
+    if wait_s:
+        frame = told(frame, header.api_key, header.api_version, milliseconds(wait_s))
+    return frame, wait_s
+
+
+def told(frame: Frame, key: int, version: int, throttle_ms: int) -> Frame:
+    """An answer with its throttle time, where its version has one."""
+    at = throttle_at(key, version)
+    if at is None or not frame:
+        return frame
+    data = throttle_ms.to_bytes(4, "big")
+    if isinstance(frame, StreamedResponse):
+        frame.overwrite(at, data)
+        return frame
+    start = at if at >= 0 else len(frame) + at
+    return frame[:start] + data + frame[start + 4 :]
