@@ -3,6 +3,7 @@
 Everything comes from a `random.Random`: the same seed makes the same bytes.
 """
 
+import math
 import random
 import struct
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -26,7 +27,7 @@ VERSIONS = [
 ]
 _FORMATS = {
     "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "bool": ">?",
-    "timedelta_i32": ">i", "timedelta_i64": ">q",
+    "timedelta_i32": ">i", "timedelta_i64": ">q", "float64": ">d",
 }  # fmt: skip
 _FLIPS_MAX = 4
 
@@ -69,6 +70,8 @@ def a_value(rng: random.Random, kind: str, nullable: bool, flexible: bool, ids: 
         return None
     if kind in INTS:
         return an_int(rng, INTS[kind])
+    if kind == "float64":
+        return rng.choice((0.0, 1.0, -1.0, 0.5, 1e300, math.inf, math.nan))
     if kind == "bool":
         return rng.random() < 0.5
     if kind == "string":
