@@ -20,6 +20,7 @@ from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
 from kproxy.virtual.route_fold import CONFIGS, TO
+from kproxy.virtual.rows import compacts
 
 _PARSED_MAX = 1000
 _CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed": 0}
@@ -96,8 +97,7 @@ def check_together(
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
     fault = fault or delays_conflict(values)
     needed = 0
-    compacted = "compact" in values.get("cleanup.policy", "")
-    if compacted and not level.reaches(COMPACTION_FROM):
+    if compacts(values) and not level.reaches(COMPACTION_FROM):
         needed, what = COMPACTION_FROM, "cleanup.policy=compact"
     routes = next((name for name in values if name.startswith(PREFIX)), "")
     if routes and not level.reaches(ROUTES_FROM):

@@ -103,13 +103,14 @@ class Selected:
 
     async def _add_queue(self, worker: Worker, name: str, lines: list[Line], pace: Pace) -> None:
         """What this worker serves of a queue, of which there may be very many partitions."""
+        await pace.step()
         queue = worker.catalogue.find(name)
-        for index in range(queue.partitions) if queue is not None else ():
-            assert queue is not None
+        if queue is None:
+            return
+        for index in range(queue.partitions):
             for line in _partition_lines(worker, queue, index):
                 self._add(lines, line)
             await pace.step()
-        await pace.step()
 
     def _add(self, lines: list[Line], line: Line) -> None:
         if len(lines) < self._series_max:

@@ -19,6 +19,7 @@ from kproxy.protocol.varint import Malformed
 from kproxy.virtual.partitioner import hash_of
 from kproxy.virtual.route_fold import CONFIGS, FILTER, TO, UNROUTABLE
 from kproxy.virtual.route_rows import PARTS_MAX, Epoch
+from kproxy.virtual.rows import compacts
 
 CUT_BYTES = 768 << 10
 """Of one cut, for one shard: with what frames it, below what a log takes in one record."""
@@ -147,7 +148,7 @@ class Cutter:
         self._limited = limited
         self.gathered = Gathered(shards, start)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
-        self._keyed = "compact" in spec.configs.get("cleanup.policy", "")
+        self._keyed = compacts(spec.configs)
         self._place = self._by_template if spec.template is not None else self._by_filter
 
     def take(self, base_offset: int, head: BatchHeader, found: list[Body] | bytes) -> bool:

@@ -101,8 +101,10 @@ class Passage:
     """Of one route out of one partition, while its shard is served by this claim."""
 
     def __init__(
-        self, shard: Shard, source: PartitionKey, definer: QueueId, shared: Shared
-    ) -> None:
+        self, shard: Shard, source: PartitionKey, definer: QueueId, shared: Shared,
+        others_wait: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """`others_wait`: whether other routes of the shard wait for their turn."""
         self.source = source
         self.definer = definer
         self._shard = shard
@@ -114,7 +116,7 @@ class Passage:
         """Up to where this owner knows that all has landed."""
         self._made = 0  # queues, since the last CUT
         self._news = anyio.Event()
-        self._others_wait: Callable[[], bool] = _nobody_waits
+        self._others_wait = others_wait
         self.idle = False
         """Whether it only waits for news."""
         self._trimmed_s = 0.0
@@ -131,12 +133,11 @@ class Passage:
         self._news.set()
         self.idle = False
 
-    async def run(self, others_wait: Callable[[], bool]) -> bool:
+    async def run(self) -> bool:
         """Until there is nothing to pass on for a while, or others wait and this had its turn.
 
         Returns whether it is to be run again.
         """
-        self._others_wait = others_wait
         wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
         while self.serves:
             self._news = anyio.Event()
@@ -153,14 +154,14 @@ class Passage:
                 step = Step.WAIT
             if step is Step.WAIT:
                 await anyio.sleep(wait_s)
-                if others_wait():
+                if self._others_wait():
                     return True
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 continue
             wait_s, self.waits = _AGAIN_S, None
             if step is Step.OVER:
                 return False
-            if began_s > until_s and others_wait():
+            if began_s > until_s and self._others_wait():
                 await self._note_landed()  # else all of the last cut would be shipped again
                 return True
             if records < _FEW:
@@ -362,10 +363,6 @@ class Passage:
             return True
         trim = Trim(*self.source, start, self._shared.clock.now_ms())
         return not (await outcome_of(self._shard.append([trim.envelope()]))).code
-
-
-def _nobody_waits() -> bool:
-    return False
 
 
 def _next(route: Route, row: Partition) -> _Stretch | None:

@@ -130,11 +130,12 @@ class _ShardRoutes:
         while self._waiting and len(self._running) < _AT_ONCE:
             key = self._waiting.popleft()
             self._known.discard(key)
-            passage = self._running[key] = Passage(self._shard, *key, self._shared)
+            passage = Passage(self._shard, *key, self._shared, lambda: bool(self._waiting))
+            self._running[key] = passage
             self._tasks.start_soon(self._run, key, passage)
 
     async def _run(self, key: RouteKey, passage: Passage) -> None:
-        again = await passage.run(lambda: bool(self._waiting))
+        again = await passage.run()
         del self._running[key]
         if not self._serves:
             return

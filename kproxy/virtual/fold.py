@@ -53,11 +53,11 @@ from kproxy.virtual.route_fold import (
     FROM_SETTINGS,
     FROM_START,
     RouteFold,
+    crowded,
     definitions_between,
     to_tell,
     told_of,
 )
-from kproxy.virtual.route_rows import DEFINITIONS_MAX, PARTITION_ROUTES_MAX, SOURCE_PARTITIONS_MAX
 from kproxy.virtual.rows import Batch, Partition, Queue, Term
 from kproxy.virtual.security_fold import SecurityFold
 from kproxy.virtual.share_fold import ShareFold
@@ -97,15 +97,6 @@ def remove_batch(state: State, key: PartitionKey, last_offset: int, generation: 
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
-
-
-def _crowded(source: str, queue: Queue | None = None) -> Outcome:
-    message = (
-        f"there are as many routes from queue {source} already as there may be: {DEFINITIONS_MAX},"
-        f" {PARTITION_ROUTES_MAX} over its partitions, and none from more than"
-        f" {SOURCE_PARTITIONS_MAX} partitions"
-    )
-    return Outcome(Code.POLICY_VIOLATION, message=message, queue=queue)
 
 
 _Verdict = Code | BatchMetadata | None
@@ -409,12 +400,9 @@ class Fold:
             changed_at=LogOffset(log_offset),
             configs=configs,
         )
-        if configs and (source := self._routes.crowded(None, queue)) is not None:
-            return _crowded(source)
-        if configs and (fault := self._routes.chained(None, queue)) is not None:
-            return Outcome(Code.INVALID_CONFIG, message=fault)
-        if (fault := self._routes.spread_too_far(name, wanted)) is not None:
-            return Outcome(Code.INVALID_PARTITIONS, message=fault)
+        refused = self._routes.refusal(None, queue)
+        if refused is not None:
+            return refused
         self.state.add_partitions(queue_id, mine)
         outcome = self._put_queue(log_offset, queue)
         if configs:
@@ -434,10 +422,7 @@ class Fold:
                 message=f"the queue has {queue.wanted} partitions already",
                 queue=queue,
             )
-        if (fault := self._routes.spread_too_far(queue.name, wanted)) is not None:
-            return Outcome(Code.INVALID_PARTITIONS, message=fault, queue=queue)
         added = self._mine(queue.name, range(queue.wanted, wanted))
-        self.state.add_partitions(queue.queue_id, added)
         whole = queue.partitions == queue.wanted and len(added) == wanted - queue.wanted
         grown = replace(
             queue,
@@ -445,6 +430,10 @@ class Fold:
             wanted=wanted,
             changed_at=LogOffset(log_offset),
         )
+        refused = self._routes.refusal(queue, grown)
+        if refused is not None:
+            return refused
+        self.state.add_partitions(queue.queue_id, added)
         outcome = self._put_queue(log_offset, grown)
         if self._routes.any_defined:
             self._tell_routes(log_offset, grown)
@@ -459,10 +448,9 @@ class Fold:
         for name in dropped:
             kept.pop(name, None)
         changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
-        if (source := self._routes.crowded(queue, changed)) is not None:
-            return _crowded(source)
-        if (fault := self._routes.chained(queue, changed)) is not None:
-            return Outcome(Code.INVALID_CONFIG, message=fault, queue=queue)
+        refused = self._routes.refusal(queue, changed)
+        if refused is not None:
+            return refused
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
         outcome = self._put_queue(log_offset, changed)
@@ -492,7 +480,7 @@ class Fold:
             changed = replace(queue, configs=left, changed_at=LogOffset(log_offset))
             self._put_queue(log_offset, changed)
             self._reroute(log_offset, queue, changed)
-        return _crowded(queue.configs.get(FROM, ""), queue)
+        return crowded(queue.configs.get(FROM, ""), queue)
 
     def _delete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue = self.state.queue_by_id(DeleteQueue.decode(envelope).queue_id)

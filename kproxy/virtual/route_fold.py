@@ -85,6 +85,16 @@ def to_tell(routes: Iterable[Told]) -> list[list[Any]]:
     return [[one.definer.hex(), one.spec.decode(), one.from_start] for one in routes]
 
 
+def crowded(source: str, queue: Queue | None = None) -> Outcome:
+    """A route is refused, as its source has as many as it may."""
+    message = (
+        f"there are as many routes from queue {source} already as there may be: {DEFINITIONS_MAX},"
+        f" {PARTITION_ROUTES_MAX} over its partitions, and none from more than"
+        f" {SOURCE_PARTITIONS_MAX} partitions"
+    )
+    return Outcome(Code.POLICY_VIOLATION, message=message, queue=queue)
+
+
 class RouteFold:
     """Applies to a shard's state what routes do."""
 
@@ -139,7 +149,22 @@ class RouteFold:
         self._put_definitions(asked.source, [*others, made])
         return None if spec == (b"" if before is None else before.spec) else Code.NONE
 
-    def crowded(self, before: Queue | None, after: Queue) -> str | None:
+    def refusal(self, before: Queue | None, after: Queue) -> Outcome | None:
+        """Why a queue is not made, or does not become so, for its routes or those from it."""
+        if after.configs:
+            source = self._crowded(before, after)
+            if source is not None:
+                return crowded(source)
+            fault = self._chained(before, after)
+            if fault is not None:
+                return Outcome(Code.INVALID_CONFIG, message=fault, queue=before)
+        if before is None or after.wanted > before.wanted:
+            fault = self._spread_too_far(after)
+            if fault is not None:
+                return Outcome(Code.INVALID_PARTITIONS, message=fault, queue=before)
+        return None
+
+    def _crowded(self, before: Queue | None, after: Queue) -> str | None:
         """The source that has as many routes as it may, where a queue is to have one more.
 
         Of sources whose home is asked at once; others answer for themselves.
@@ -152,10 +177,10 @@ class RouteFold:
                         return source
         return None
 
-    def chained(self, before: Queue | None, after: Queue) -> str | None:
+    def _chained(self, before: Queue | None, after: Queue) -> str | None:
         """What is wrong with a queue that is to get records by a route while others take its."""
         source = after.configs.get(FROM)
-        if not source or not self.any_defined or (before and before.configs.get(FROM) == source):
+        if not source or (before and before.configs.get(FROM) == source):
             return None
         if all(one.definer == after.queue_id for one in self.routes_from(after.name)):
             return None
@@ -170,12 +195,10 @@ class RouteFold:
         most = route_rows.routes_max(1 if queue is None else queue.wanted)
         return sum(bool(one.spec) for one in known) >= most
 
-    def spread_too_far(self, name: str, partitions: int) -> str | None:
+    def _spread_too_far(self, queue: Queue) -> str | None:
         """What is wrong with so many partitions of a queue that has routes, for people."""
-        if not self.any_defined:
-            return None
-        routes = len(self.routes_from(name))
-        if routes <= route_rows.routes_max(partitions):
+        routes = len(self.routes_from(queue.name))
+        if routes <= route_rows.routes_max(queue.wanted):
             return None
         most = min(SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX // routes)
         return f"a queue that {routes} routes are from may have at most {most} partitions"

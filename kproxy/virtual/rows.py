@@ -12,6 +12,7 @@ unknown form was written by a later release and is refused.
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -247,6 +248,11 @@ def decode_term(data: bytes) -> Term:
     if form != 1:
         raise later_form("a row of kind K", form)
     return Term(claim, writer)
+
+
+def compacts(configs: Mapping[str, str]) -> bool:
+    """Whether a queue with these settings is compacted."""
+    return "compact" in configs.get("cleanup.policy", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

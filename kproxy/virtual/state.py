@@ -187,7 +187,7 @@ class State:
 
     def note_shipped(self, key: PartitionKey, queue: Queue) -> None:
         """A route has brought a queue something, which its producers have not."""
-        if "compact" in queue.configs.get("cleanup.policy", ""):
+        if rows.compacts(queue.configs):
             if len(self.shipped_to) < _SHIPPED_TO_MAX:
                 self.shipped_to.add(key)
 
