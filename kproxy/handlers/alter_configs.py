@@ -78,8 +78,9 @@ async def _altered(
                     queue, resource.configs, request.budget, worker.level
                 )
                 check_routes(
-                    worker, request.permits, queue.name, queue.partitions, after, queue.configs
-                )
+                    worker, request.permits, queue.name, queue.partitions, after, queue.configs,
+                    {*values[0], *values[1]},
+                )  # fmt: skip
                 change = ConfigureQueue(queue.queue_id, *values).envelope()
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}

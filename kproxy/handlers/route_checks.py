@@ -1,14 +1,17 @@
 """What a queue's settings of routes say about other queues, asked of the catalogue."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from kproxy.errors import Code, KafkaError
-from kproxy.metadata.route_settings import names_conflict, partitions_conflict
+from kproxy.metadata.route_settings import QUEUES_MAX, names_conflict, partitions_conflict
 from kproxy.metadata.routing import read_template
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.permits import Permits
-from kproxy.virtual.route_fold import FROM, TO, UNROUTABLE
+from kproxy.virtual.route_fold import CONFIGS, FROM, FROM_SETTINGS, TO, UNROUTABLE
 from kproxy.worker.worker import Worker
+
+_TO_SETTINGS = (TO, UNROUTABLE, CONFIGS, QUEUES_MAX)
+"""What says where records go, and what is made for them."""
 
 
 def check_routes(
@@ -18,40 +21,45 @@ def check_routes(
     partitions: int,
     values: Mapping[str, str],
     before: Mapping[str, str] | None = None,
+    named: Collection[str] = (),
 ) -> None:
     """Settings that the queue `name` is to have. Raises KafkaError (INVALID_CONFIG,
     TOPIC_AUTHORIZATION_FAILED).
 
     `before`: those it has. The source of a route may be gone since, and nobody is to be kept from
-    changing another setting: only what changes is looked up.
+    changing another setting: only what changes is looked up. `named`: those that the request sets
+    or drops; this worker may not know yet that another has changed one.
     """
+    was = before or {}
     if not permits.all:
-        _check_permits(permits, values, before or {})
+        _check_permits(permits, values, lambda key: key in named or values.get(key) != was.get(key))
     source = values.get(FROM)
     if not source and not values.get(TO):
         return
     fault = names_conflict(values, name) or partitions_conflict(values, partitions)
-    if fault is None and source and source != (before or {}).get(FROM):
+    if fault is None and source and source != was.get(FROM):
         fault = _source_fault(worker, source)
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
 
 
-def _check_permits(permits: Permits, values: Mapping[str, str], before: Mapping[str, str]) -> None:
+def _check_permits(
+    permits: Permits, values: Mapping[str, str], touched: Callable[[str], bool]
+) -> None:
     """A route does what its definer may do: READ where it comes from, WRITE where it may go.
 
-    An entrance makes the queues that its template names: CREATE as well. Raises KafkaError.
+    An entrance makes the queues that its template names: CREATE as well. Who changes a part of a
+    route, its filter for example, is asked the same. Raises KafkaError.
     """
-    said = {key: value for key, value in values.items() if value and value != before.get(key)}
     allowed = True
-    if (source := said.get(FROM)) is not None:
+    if (source := values.get(FROM)) and any(map(touched, FROM_SETTINGS)):
         allowed = permits.topic(Op.READ, source)
-    if (template := said.get(TO)) is not None:
+    if (template := values.get(TO)) and any(map(touched, _TO_SETTINGS)):
         beginning = read_template(template).prefix
         allowed = allowed and permits.topics(Op.WRITE, beginning)
         if not permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
             allowed = allowed and permits.topics(Op.CREATE, beginning)
-    if (other := said.get(UNROUTABLE)) is not None:
+    if (other := values.get(UNROUTABLE)) and any(map(touched, _TO_SETTINGS)):
         allowed = allowed and permits.topic(Op.WRITE, other) and permits.may_create(other)
     if not allowed:
         text = "a route reads and writes what its definer may read and write, as its names say"

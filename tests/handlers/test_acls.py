@@ -205,14 +205,17 @@ async def test_a_session_is_nobody_elses() -> None:
     assert int((await here.call(ApiKey.FETCH, 12, more, bob)).error_code) == 70
 
 
-async def settings(here: Secured, kind: int, name: str, **values: str) -> int:
+async def settings(
+    here: Secured, kind: int, name: str, peer: Peer = ALICE, **values: str | None
+) -> int:
+    """IncrementalAlterConfigs; None deletes."""
     changes = [
-        {"name": key.replace("_", "."), "config_operation": 0, "value": value}
+        {"name": key.replace("_", "."), "config_operation": int(value is None), "value": value}
         for key, value in values.items()
     ]
     resource = {"resource_type": kind, "resource_name": name, "configs": changes}
     asked = {"resources": [resource], "validate_only": False}
-    told = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked)
+    told = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked, peer)
     return int(told.responses[0].error_code)
 
 
@@ -239,6 +242,37 @@ async def test_a_route_reads_and_writes_what_its_definer_may() -> None:
     assert await settings(here, 2, "in", kproxy_route_unroutable="elsewhere") == NOT_ALLOWED
     await here.add(rule(Op.ALTER_CONFIGS, "src"))
     assert await settings(here, 2, "src", kproxy_route_from="in") == NOT_ALLOWED
+
+
+async def test_who_changes_a_part_of_a_route_is_asked_as_its_definer_is() -> None:
+    """Else who may set a queue's settings would have all of the queue that it takes a part of."""
+    here = Secured()
+    part, whole = {"kproxy_route_from": "src", "kproxy_route_filter": "key:x"}, ""
+    entrance = {"kproxy_route_to": "d-{key}", "kproxy_route_unroutable": "lost"}
+    for name in ("src", "red", "in"):
+        await here.produce(name, ROOT)
+    assert await settings(here, 2, "red", ROOT, **part) == 0
+    assert await settings(here, 2, "in", ROOT, **entrance) == 0
+    await here.add(rule(Op.ALTER_CONFIGS, "red"), rule(Op.ALTER_CONFIGS, "in"))
+
+    async def replaced(name: str, **values: str) -> int:
+        configs = [{"name": k.replace("_", "."), "value": v} for k, v in values.items()]
+        resource = {"resource_type": 2, "resource_name": name, "configs": configs}
+        asked = {"resources": [resource], "validate_only": False}
+        return int((await here.call(ApiKey.ALTER_CONFIGS, 1, asked)).responses[0].error_code)
+
+    for filter_ in (whole, None, "key:x", "key:y"):
+        assert await settings(here, 2, "red", kproxy_route_filter=filter_) == NOT_ALLOWED
+    assert await settings(here, 2, "red", kproxy_route_from_start="true") == NOT_ALLOWED
+    assert await replaced("red", kproxy_route_from="src") == NOT_ALLOWED
+    more = {"kproxy_route_configs": "retention.ms:1", "kproxy_route_queues_max": "7"}
+    for name, value in more.items():
+        assert await settings(here, 2, "in", **{name: value}) == NOT_ALLOWED
+    assert await settings(here, 2, "red", retention_ms="5") == 0
+    assert await settings(here, 2, "in", kproxy_route_keep="false") == 0
+    await here.add(rule(Op.READ, "src"))
+    assert await settings(here, 2, "red", kproxy_route_filter=whole) == 0
+    assert await settings(here, 2, "red", kproxy_route_from=None) == 0
 
 
 async def test_who_names_a_dead_letter_queue_may_write_to_it() -> None:
