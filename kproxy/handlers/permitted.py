@@ -123,7 +123,7 @@ def unreadable(worker: Worker, permits: Permits, topic: str | bytes) -> Code:
     if isinstance(topic, bytes):
         queue = worker.catalogue.find_id(QueueId(topic))
         if queue is None:
-            return Code.NONE  # the look says so
+            return Code.UNKNOWN_TOPIC_ID  # a shard may have it a little longer than the catalogue
         topic = queue.name
     return Code.NONE if permits.topic(Op.READ, topic) else Code.TOPIC_AUTHORIZATION_FAILED
 

@@ -17,6 +17,8 @@ from kproxy.shares.share_partitions import Change, SharePartitions
 
 EPOCH_MAX = 0x7FFFFFFF
 FIRST_EPOCH, FINAL_EPOCH = 0, -1
+PER_CONNECTION_MAX = 100
+"""A client has one session on a connection: nobody is to have those of all others."""
 _AT_ONCE = 200
 
 Ident = tuple[bytes, int]
@@ -127,6 +129,8 @@ class ShareSessions:
         Raises KafkaError: SHARE_SESSION_LIMIT_REACHED.
         """
         before = self._sessions.get((group, member))
+        if before is None or before.connection != connection:
+            self._check_connection(connection)
         if before is not None:  # what the member holds it may still acknowledge
             before.releases = False
             self.end(before)
@@ -141,8 +145,8 @@ class ShareSessions:
     def use(self, group: str, member: str, epoch: int, connection: int) -> ShareSession:
         """The session with its epoch counted on. Raises KafkaError.
 
-        SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH. With the final epoch it stays as it
-        is, for its last request.
+        SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED. With
+        the final epoch it stays as it is, for its last request.
         """
         session = self._sessions.get((group, member))
         if session is None:
@@ -151,11 +155,12 @@ class ShareSessions:
             return session
         if epoch != session.epoch:
             raise KafkaError(Code.INVALID_SHARE_SESSION_EPOCH)
-        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         if session.connection != connection:
+            self._check_connection(connection)
             self._leave_connection(session)
             session.connection = connection
             self._by_connection.setdefault(connection, set()).add(session)
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         return session
 
     def follow(self, session: ShareSession, ident: Ident) -> None:
@@ -193,6 +198,11 @@ class ShareSessions:
     def check_room(self, wanted: int) -> None:
         """Raises KafkaError: SHARE_SESSION_LIMIT_REACHED."""
         if self._partitions + wanted > self._partitions_max:
+            raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
+
+    def _check_connection(self, connection: int) -> None:
+        """Raises KafkaError: it has too many sessions."""
+        if len(self._by_connection.get(connection, ())) >= PER_CONNECTION_MAX:
             raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
 
     # -- ending

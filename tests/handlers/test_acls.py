@@ -174,6 +174,24 @@ async def test_an_open_session_is_asked_again_once_rules_change() -> None:
     assert allowed.responses[0].partitions[0].records
 
 
+async def test_what_is_left_of_a_deleted_queue_is_given_to_nobody_who_may_not_read_it() -> None:
+    """A shard may have it still, and its name, which rules are about, is forgotten already."""
+    here = Secured()
+    await here.produce("q", ROOT)
+    queue = here.worker.catalogue.find("q")
+    assert queue is not None
+    ident = UUID(bytes=bytes(queue.queue_id))
+    await here.add(rule(Op.READ))
+    first = await here.call(ApiKey.FETCH, 13, fetch_values({(ident, 0): 1}, epoch=0))
+    await here.produce("q", ROOT)
+    await here.drop()
+    here.worker.catalogue.find_id = lambda _: None  # type: ignore[method-assign]
+    more = fetch_values({}, session_id=first.session_id, epoch=1)
+    (topic,) = (await here.call(ApiKey.FETCH, 13, more)).responses
+    assert int(topic.partitions[0].error_code) == 100
+    assert not topic.partitions[0].records
+
+
 async def test_a_long_poll_gives_nothing_that_is_forbidden_by_then() -> None:
     here = Secured()
     await here.produce("q", ROOT)

@@ -16,7 +16,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.shares import poll
-from kproxy.shares.sessions import FINAL_EPOCH
+from kproxy.shares.sessions import FINAL_EPOCH, PER_CONNECTION_MAX
 from kproxy.virtual import share_rows
 from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
 from kproxy.virtual.types import PartitionKey
@@ -467,6 +467,24 @@ async def test_a_session_that_has_ended_follows_nothing_more() -> None:
         sessions.follow(session, (bytes(16), 0))
     assert refused.value.code == Code.SHARE_SESSION_NOT_FOUND
     assert sessions._partitions == 0
+
+
+async def test_one_connection_has_not_the_sessions_of_all_others() -> None:
+    client = await a_queue()
+    sessions = client.worker.share_sessions
+    mine = [sessions.open(GROUP, f"m{n}", 1, 1) for n in range(PER_CONNECTION_MAX)]
+    for refuses in (
+        lambda: sessions.open(GROUP, "more", 1, 1),
+        lambda: (sessions.open(GROUP, "moved", 2, 1), sessions.use(GROUP, "moved", 1, 1)),
+        lambda: sessions.open(GROUP, "moved", 1, 1),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            refuses()
+        assert refused.value.code == Code.SHARE_SESSION_LIMIT_REACHED
+    assert sessions.use(GROUP, "moved", 1, 2).epoch == 2
+    assert sessions.open(GROUP, "m0", 1, 1).connection == 1  # in the place of its own
+    sessions.end(mine[1])
+    assert sessions.use(GROUP, "moved", 2, 1).connection == 1
 
 
 async def test_a_poll_that_breaks_off_has_logged_what_it_archived() -> None:
