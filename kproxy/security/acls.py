@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from kproxy.security.peer import plain_ip
+
 WILDCARD = "*"
 ANYBODY = "User:*"
 CLUSTER_NAME = "kafka-cluster"
@@ -247,7 +249,11 @@ class Grants:
 
 
 class Acls:
-    """All rules, and an index by whom they are about."""
+    """All rules, and an index by whom they are about.
+
+    An address of IPv6 may be written in several ways, Java's among them: rules of one address are
+    one in the index, however each is written.
+    """
 
     def __init__(self) -> None:
         self.rules: dict[Binding, None] = {}
@@ -255,6 +261,7 @@ class Acls:
         self._counts: Counter[tuple[str, str, int]] = Counter()
         self._named: dict[int, Grants] = {}  # by kind: which resources any rule names
         self._names: Counter[tuple[int, int, str]] = Counter()
+        self._same: Counter[Binding] = Counter()  # of rules with one address in other letters
 
     def __len__(self) -> int:
         return len(self.rules)
@@ -263,6 +270,10 @@ class Acls:
         if rule in self.rules:
             return
         self.rules[rule] = None
+        rule = _plain(rule)
+        self._same[rule] += 1
+        if self._same[rule] > 1:
+            return
         key = rule.principal, rule.host, rule.kind
         self._counts[key] += 1
         self._grants.setdefault(key, Grants()).add(rule.pattern, rule.name, rule.bit)
@@ -274,6 +285,11 @@ class Acls:
         if rule not in self.rules:
             return
         del self.rules[rule]
+        rule = _plain(rule)
+        self._same[rule] -= 1
+        if self._same[rule]:
+            return
+        del self._same[rule]
         key = rule.principal, rule.host, rule.kind
         self._grants[key].remove(rule.pattern, rule.name, rule.bit)
         self._counts[key] -= 1
@@ -287,6 +303,7 @@ class Acls:
 
     def about(self, principal: str, host: str, kind: int) -> list[Grants]:
         """What rules say of resources of a kind to somebody."""
+        host = plain_ip(host)
         keys = [(p, h, kind) for p in (principal, ANYBODY) for h in (host, WILDCARD)]
         return [grants for key in keys if (grants := self._grants.get(key)) is not None]
 
@@ -298,3 +315,9 @@ class Acls:
     def matching(self, wanted: Filter) -> Iterator[Binding]:
         """Rules that are meant. It walks all."""
         return (rule for rule in list(self.rules) if wanted.matches(rule))
+
+
+def _plain(rule: Binding) -> Binding:
+    """A rule whose host is written as a socket tells it; mostly the rule itself."""
+    host = rule.host if rule.host == WILDCARD else plain_ip(rule.host)
+    return rule if host == rule.host else rule._replace(host=host)

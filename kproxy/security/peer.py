@@ -1,5 +1,6 @@
 """Who is at the other end of a connection."""
 
+from ipaddress import ip_address
 from typing import NamedTuple
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -16,3 +17,12 @@ class Peer(NamedTuple):
 
 
 NOBODY = Peer()
+
+
+def plain_ip(text: str) -> str:
+    """An address as a socket tells it, however it is written. Of text that is none, the text."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return text
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -12,13 +12,12 @@ later share one.
 """
 
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address
 from typing import Any
 
 from kproxy.counters import Counters
 from kproxy.security.cache import Entity, SecurityCache
 from kproxy.security.meters import WINDOW_S, Bucket, Rate
-from kproxy.security.peer import Peer
+from kproxy.security.peer import Peer, plain_ip
 from kproxy.virtual.security_rows import QUOTA, quota_name, quota_of
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
@@ -270,7 +269,8 @@ class Quotas:
         else:
             rows.add(row)
         if key == CONNECTED:
-            ip = plain_ip(entity[0][1])
+            name = entity[0][1]
+            ip = None if name is None else plain_ip(name)
             if value is None:
                 self._ips.pop(ip, None)
             else:
@@ -278,16 +278,6 @@ class Quotas:
         self._found.clear()
         self.limits_connections = CONNECTED in self._rows
         self.active = len(self._rows) > self.limits_connections
-
-
-def plain_ip(text: str | None) -> str | None:
-    """An address as a socket tells it. Of text that is none, the text."""
-    if text is None:
-        return None
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        return text
 
 
 NO_LIMIT = Mutations()

@@ -47,6 +47,30 @@ def rule(
     return Binding(kind, name, pattern, principal, host, op, effect)
 
 
+WRITTEN = ("2001:DB8:0:0:0:0:0:1", "2001:db8::1", "2001:0db8::0001")
+
+
+@pytest.mark.parametrize("host", WRITTEN)
+def test_an_address_may_be_written_in_any_way(host: str) -> None:
+    """Kafka's rules have it as Java writes it, a socket tells it in short."""
+    rules = Rules()
+    permits = Permits(ALICE._replace(host="2001:db8::1"), rules)
+    rules.add(rule(host="::ffff:10.0.0.1"), rule(op=Op.WRITE))
+    assert not permits.topic(Op.READ, "a")
+    assert Permits(ALICE, rules).topic(Op.READ, "a")
+    rules.add(rule(host=host), rule(host=host, op=Op.WRITE, effect=Effect.DENY))
+    assert permits.topic(Op.READ, "a")
+    assert not permits.topic(Op.WRITE, "a")
+    rules.add(*(rule(host=other, op=Op.WRITE, effect=Effect.DENY) for other in WRITTEN))
+    assert len(rules.acls) == 6
+    for other in WRITTEN[:2]:
+        rules.remove(rule(host=other, op=Op.WRITE, effect=Effect.DENY))
+        assert not permits.topic(Op.WRITE, "a")
+    rules.remove(rule(host=WRITTEN[2], op=Op.WRITE, effect=Effect.DENY))
+    assert permits.topic(Op.WRITE, "a")
+    assert list(rules.acls.matching(Filter(host=host))) == [rule(host=host)]
+
+
 def plainly(rules: list[Binding], peer: Peer, op: Op, name: str, *, lenient: bool = False) -> bool:
     """As Kafka's documentation has it."""
     there = [
