@@ -29,7 +29,7 @@ from kproxy.metadata.setting import (
 )
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.routes.standing import RouteStanding, standing_of
-from kproxy.security.acls import Op
+from kproxy.security.acls import Op, Resource
 from kproxy.shares.standing import Standing, standing
 from kproxy.virtual.group_config_rows import decode_group_configs
 from kproxy.virtual.rows import Queue
@@ -74,7 +74,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
                 found.append(await _delays(worker, request, resource.resource_name))
             if names is not None and resource.resource_type == GROUP:
                 asked = [name for name in names if name.startswith(STATE)]
-                found += [_state(worker, body, resource.resource_name, name) for name in asked]
+                found += [_state(worker, request, resource.resource_name, name) for name in asked]
             result["configs"] = found
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
@@ -142,9 +142,16 @@ def _of_group(worker: Worker, body: Any, group: str) -> Iterator[dict[str, Any]]
         yield _entry(body, setting.name, setting.kind, value, source, synonyms, documentation)
 
 
-def _state(worker: Worker, body: Any, group: str, name: str) -> dict[str, Any]:
+def _standing_of(worker: Worker, request: Request, name: str) -> Queue | None:
+    """The queue, for how it stands: that asks for DESCRIBE, besides what its settings ask for."""
+    if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
+        return None
+    return worker.catalogue.find(name)
+
+
+def _state(worker: Worker, request: Request, group: str, name: str) -> dict[str, Any]:
     """JSON: what waits for a dead-letter queue, and each partition that is served here."""
-    queue = worker.catalogue.find(name.removeprefix(STATE))
+    queue = _standing_of(worker, request, name.removeprefix(STATE))
     told: dict[str, Standing] = {}
     waiting: dict[int, int] = {}
     for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
@@ -156,18 +163,22 @@ def _state(worker: Worker, body: Any, group: str, name: str) -> dict[str, Any]:
             waiting[shard.shard] = worker.dead_letters.waiting(shard, group)
     value = json.dumps({"dead_letters_waiting": sum(waiting.values()), "partitions": told})
     documentation = "What a share group does in a queue."
-    return _entry(body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True)
+    return _entry(
+        request.body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
+    )
 
 
 async def _routes(worker: Worker, request: Request, name: str) -> dict[str, Any]:
-    """JSON: each route out of each partition that is served here. Raises KafkaError."""
-    queue = worker.catalogue.find(name)
+    """JSON: each route out of each partition that is served here, where the client may know of
+    the queue that defines it. Raises KafkaError."""
+    queue, sees = _standing_of(worker, request, name), request.permits.sees
     told: list[RouteStanding] = []
     for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
         before = len(told)
         with suppress(KafkaError):  # another worker serves it
             _, key, shard = worker.partition(name, index)
-            told += standing_of(worker.passages, worker.catalogue, shard, key)
+            routes = standing_of(worker.passages, worker.catalogue, shard, key)
+            told += [one for one in routes if sees(Op.DESCRIBE, Resource.TOPIC, one["queue"])]
         await request.budget.step((len(told) - before) * _ROUTE_BYTES)
         if len(told) >= _ROUTES_MAX:
             break
@@ -179,7 +190,7 @@ async def _routes(worker: Worker, request: Request, name: str) -> dict[str, Any]
 
 async def _delays(worker: Worker, request: Request, name: str) -> dict[str, Any]:
     """JSON: each partition that is served here and for which something waits."""
-    queue = worker.catalogue.find(name)
+    queue = _standing_of(worker, request, name)
     told: list[DelayStanding] = []
     for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
         await request.budget.step()

@@ -38,7 +38,7 @@ def check_routes(
         return
     fault = names_conflict(values, name) or partitions_conflict(values, partitions)
     if fault is None and source and source != was.get(FROM):
-        fault = _source_fault(worker, source)
+        fault = _source_fault(worker, permits, source)
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
 
@@ -66,14 +66,15 @@ def _check_permits(
         raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED, text)
 
 
-def _source_fault(worker: Worker, source: str) -> str | None:
+def _source_fault(worker: Worker, permits: Permits, source: str) -> str | None:
     found = worker.catalogue.find(source)
     if found is None:
         return f"{FROM}={source}: there is no such queue: create it first"
     beyond = found.configs.get(FROM)
     if beyond:
+        shown = f"{beyond}, " if permits.sees(Op.DESCRIBE, Resource.TOPIC, beyond) else "the queue "
         return (
             f"{FROM}={source}: that queue gets records by a route itself, and those are not routed"
-            f" on: name {beyond}, where they come from"
+            f" on: name {shown}where they come from"
         )
     return None

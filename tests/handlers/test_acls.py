@@ -1,4 +1,4 @@
-"""Access rules by their APIs, and what they do at once: open sessions, long polls, routes."""
+"""Access rules by their APIs, and what they do at once: open sessions, long polls."""
 
 from typing import Any
 from uuid import UUID
@@ -8,63 +8,11 @@ import pytest
 import structlog
 
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.protocol.codec import decode_response, encode_request
-from kproxy.security.acls import Effect, Op, Pattern, Resource
+from kproxy.security.acls import Op, Resource
 from kproxy.security.peer import Peer
-from kproxy.server.dispatch import accept, answer
-from kproxy.worker.worker import NextRequestSignal, Worker
-from tests.fakes import chunks_of, memory_worker
-from tests.wire import batch, fetch_values, produce_values
-
-ROOT, ALICE = Peer("User:root", "10.0.0.9"), Peer("User:alice", "10.0.0.1")
-NOT_ALLOWED = 29
-EVERY: dict[str, Any] = {
-    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
-    "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
-}  # fmt: skip
-
-
-class Secured:
-    """A worker with rules, one super user, and Alice."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.worker: Worker = memory_worker(
-            authorizer="acl", super_users="User:root", **settings
-        )  # fmt: skip
-
-    async def call(self, key: int, version: int, values: Any, peer: Peer = ALICE) -> Any:
-        frame = encode_request(key, version, 1, values)[4:]
-        accepted = accept(self.worker, frame, peer, NextRequestSignal())
-        if accepted.call is not None:
-            given: Any = accepted.response()
-        else:
-            given = await answer(self.worker, accepted)
-            if not isinstance(given, bytes | bytearray):
-                given = b"".join(await chunks_of(given))
-        return decode_response(key, version, bytes(given)[4:])[1]
-
-    async def add(self, *rules: dict[str, Any], peer: Peer = ROOT) -> list[int]:
-        told = await self.call(ApiKey.CREATE_ACLS, 3, {"creations": rules}, peer)
-        return [int(result.error_code) for result in told.results]
-
-    async def drop(self, **more: Any) -> Any:
-        values = {"filters": [EVERY | more]}
-        return await self.call(ApiKey.DELETE_ACLS, 3, values, ROOT)
-
-    async def rules(self, peer: Peer = ROOT, **more: Any) -> Any:
-        return await self.call(ApiKey.DESCRIBE_ACLS, 3, EVERY | more, peer)
-
-    async def produce(self, queue: str, peer: Peer = ALICE) -> int:
-        told = await self.call(ApiKey.PRODUCE, 9, produce_values(queue, batch(b"v")), peer)
-        return int(told.responses[0].partition_responses[0].error_code)
-
-
-def rule(op: Op, name: str = "q", **more: Any) -> dict[str, Any]:
-    return {
-        "resource_type": Resource.TOPIC, "resource_name": name, "host": "*",
-        "resource_pattern_type": Pattern.LITERAL, "principal": ALICE.principal, "operation": op,
-        "permission_type": Effect.ALLOW, **more,
-    }  # fmt: skip
+from tests.fakes import memory_worker
+from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule
+from tests.wire import fetch_values
 
 
 async def test_rules_are_made_told_and_dropped() -> None:
@@ -221,86 +169,6 @@ async def test_a_session_is_nobody_elses() -> None:
     more = fetch_values({}, session_id=mine.session_id, epoch=1)
     bob = ALICE._replace(principal="User:bob")
     assert int((await here.call(ApiKey.FETCH, 12, more, bob)).error_code) == 70
-
-
-async def settings(
-    here: Secured, kind: int, name: str, peer: Peer = ALICE, **values: str | None
-) -> int:
-    """IncrementalAlterConfigs; None deletes."""
-    changes = [
-        {"name": key.replace("_", "."), "config_operation": int(value is None), "value": value}
-        for key, value in values.items()
-    ]
-    resource = {"resource_type": kind, "resource_name": name, "configs": changes}
-    asked = {"resources": [resource], "validate_only": False}
-    told = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked, peer)
-    return int(told.responses[0].error_code)
-
-
-async def test_a_route_reads_and_writes_what_its_definer_may() -> None:
-    here = Secured()
-    for name in ("in", "src"):
-        await here.produce(name, ROOT)
-    await here.add(rule(Op.ALTER_CONFIGS, "in"))
-    prefixed = {"resource_pattern_type": Pattern.PREFIXED}
-
-    async def routed(template: str) -> int:
-        others = {"kproxy_route_unroutable": "device-none"}
-        return await settings(here, 2, "in", kproxy_route_to=template, **others)
-
-    assert await routed("device-{key}") == NOT_ALLOWED
-    await here.add(rule(Op.WRITE, "device-", **prefixed))
-    assert await routed("device-{key}") == NOT_ALLOWED
-    await here.add(rule(Op.CREATE, "dev", **prefixed))
-    assert await routed("device-{key}") == 0
-    assert await settings(here, 2, "in", retention_ms="5") == 0
-    assert await routed("else-{key}") == NOT_ALLOWED
-    await here.add(rule(Op.WRITE, "device-secret", permission_type=Effect.DENY))
-    assert await routed("device-s{key}") == NOT_ALLOWED
-    assert await settings(here, 2, "in", kproxy_route_unroutable="elsewhere") == NOT_ALLOWED
-    await here.add(rule(Op.ALTER_CONFIGS, "src"))
-    assert await settings(here, 2, "src", kproxy_route_from="in") == NOT_ALLOWED
-
-
-async def test_who_changes_a_part_of_a_route_is_asked_as_its_definer_is() -> None:
-    """Else who may set a queue's settings would have all of the queue that it takes a part of."""
-    here = Secured()
-    part, whole = {"kproxy_route_from": "src", "kproxy_route_filter": "key:x"}, ""
-    entrance = {"kproxy_route_to": "d-{key}", "kproxy_route_unroutable": "lost"}
-    for name in ("src", "red", "in"):
-        await here.produce(name, ROOT)
-    assert await settings(here, 2, "red", ROOT, **part) == 0
-    assert await settings(here, 2, "in", ROOT, **entrance) == 0
-    await here.add(rule(Op.ALTER_CONFIGS, "red"), rule(Op.ALTER_CONFIGS, "in"))
-
-    async def replaced(name: str, **values: str) -> int:
-        configs = [{"name": k.replace("_", "."), "value": v} for k, v in values.items()]
-        resource = {"resource_type": 2, "resource_name": name, "configs": configs}
-        asked = {"resources": [resource], "validate_only": False}
-        return int((await here.call(ApiKey.ALTER_CONFIGS, 1, asked)).responses[0].error_code)
-
-    for filter_ in (whole, None, "key:x", "key:y"):
-        assert await settings(here, 2, "red", kproxy_route_filter=filter_) == NOT_ALLOWED
-    assert await settings(here, 2, "red", kproxy_route_from_start="true") == NOT_ALLOWED
-    assert await replaced("red", kproxy_route_from="src") == NOT_ALLOWED
-    more = {"kproxy_route_configs": "retention.ms:1", "kproxy_route_queues_max": "7"}
-    for name, value in more.items():
-        assert await settings(here, 2, "in", **{name: value}) == NOT_ALLOWED
-    assert await settings(here, 2, "red", retention_ms="5") == 0
-    assert await settings(here, 2, "in", kproxy_route_keep="false") == 0
-    await here.add(rule(Op.READ, "src"))
-    assert await settings(here, 2, "red", kproxy_route_filter=whole) == 0
-    assert await settings(here, 2, "red", kproxy_route_from=None) == 0
-
-
-async def test_who_names_a_dead_letter_queue_may_write_to_it() -> None:
-    here = Secured()
-    group = {"resource_type": Resource.GROUP, "resource_name": "g"}
-    await here.add(rule(Op.ALTER_CONFIGS, "g", **group))
-    asked = {"errors_deadletterqueue_topic_name": "dlq.q"}
-    assert await settings(here, 32, "g", **asked) == NOT_ALLOWED
-    await here.add(rule(Op.WRITE, "dlq.q"))
-    assert await settings(here, 32, "g", **asked) != NOT_ALLOWED
 
 
 async def test_an_id_tells_no_more_than_at_kafka() -> None:

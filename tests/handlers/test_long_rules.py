@@ -9,7 +9,7 @@ from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of, memory_worker
-from tests.handlers.test_acls import ALICE, EVERY, ROOT, rule
+from tests.handlers.secured import ALICE, EVERY, ROOT, rule
 from tests.held import HELD_S, held_by, slowness
 from tests.wire import fetch_values
 

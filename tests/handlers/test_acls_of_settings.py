@@ -1,0 +1,128 @@
+"""What settings need that name other queues: routes, dead letters; and what is told of them."""
+
+import json
+from typing import Any
+
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.security.acls import Effect, Op, Pattern, Resource
+from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
+from tests.handlers.secured import NOT_ALLOWED, ROOT, Secured, rule, settings
+
+
+async def test_a_route_reads_and_writes_what_its_definer_may() -> None:
+    here = Secured()
+    for name in ("in", "src"):
+        await here.produce(name, ROOT)
+    await here.add(rule(Op.ALTER_CONFIGS, "in"))
+    prefixed = {"resource_pattern_type": Pattern.PREFIXED}
+
+    async def routed(template: str) -> int:
+        others = {"kproxy_route_unroutable": "device-none"}
+        return await settings(here, 2, "in", kproxy_route_to=template, **others)
+
+    assert await routed("device-{key}") == NOT_ALLOWED
+    await here.add(rule(Op.WRITE, "device-", **prefixed))
+    assert await routed("device-{key}") == NOT_ALLOWED
+    await here.add(rule(Op.CREATE, "dev", **prefixed))
+    assert await routed("device-{key}") == 0
+    assert await settings(here, 2, "in", retention_ms="5") == 0
+    assert await routed("else-{key}") == NOT_ALLOWED
+    await here.add(rule(Op.WRITE, "device-secret", permission_type=Effect.DENY))
+    assert await routed("device-s{key}") == NOT_ALLOWED
+    assert await settings(here, 2, "in", kproxy_route_unroutable="elsewhere") == NOT_ALLOWED
+    await here.add(rule(Op.ALTER_CONFIGS, "src"))
+    assert await settings(here, 2, "src", kproxy_route_from="in") == NOT_ALLOWED
+
+
+async def test_who_changes_a_part_of_a_route_is_asked_as_its_definer_is() -> None:
+    """Else who may set a queue's settings would have all of the queue that it takes a part of."""
+    here = Secured()
+    part, whole = {"kproxy_route_from": "src", "kproxy_route_filter": "key:x"}, ""
+    entrance = {"kproxy_route_to": "d-{key}", "kproxy_route_unroutable": "lost"}
+    for name in ("src", "red", "in"):
+        await here.produce(name, ROOT)
+    assert await settings(here, 2, "red", ROOT, **part) == 0
+    assert await settings(here, 2, "in", ROOT, **entrance) == 0
+    await here.add(rule(Op.ALTER_CONFIGS, "red"), rule(Op.ALTER_CONFIGS, "in"))
+
+    async def replaced(name: str, **values: str) -> int:
+        configs = [{"name": k.replace("_", "."), "value": v} for k, v in values.items()]
+        resource = {"resource_type": 2, "resource_name": name, "configs": configs}
+        asked = {"resources": [resource], "validate_only": False}
+        return int((await here.call(ApiKey.ALTER_CONFIGS, 1, asked)).responses[0].error_code)
+
+    for filter_ in (whole, None, "key:x", "key:y"):
+        assert await settings(here, 2, "red", kproxy_route_filter=filter_) == NOT_ALLOWED
+    assert await settings(here, 2, "red", kproxy_route_from_start="true") == NOT_ALLOWED
+    assert await replaced("red", kproxy_route_from="src") == NOT_ALLOWED
+    more = {"kproxy_route_configs": "retention.ms:1", "kproxy_route_queues_max": "7"}
+    for name, value in more.items():
+        assert await settings(here, 2, "in", **{name: value}) == NOT_ALLOWED
+    assert await settings(here, 2, "red", retention_ms="5") == 0
+    assert await settings(here, 2, "in", kproxy_route_keep="false") == 0
+    await here.add(rule(Op.READ, "src"))
+    assert await settings(here, 2, "red", kproxy_route_filter=whole) == 0
+    assert await settings(here, 2, "red", kproxy_route_from=None) == 0
+
+
+async def stands(here: Secured, kind: int, name: str, key: str) -> Any:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
+    values = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    (result,) = (await here.call(ApiKey.DESCRIBE_CONFIGS, 4, values)).results
+    return json.loads(result.configs[0].value)
+
+
+async def test_how_a_queue_stands_is_told_who_may_know_of_it() -> None:
+    here = Secured()
+    route = {"kproxy_route_from": "src"}
+    for name in ("src", "red", "q"):
+        await here.produce(name, ROOT)
+    assert await settings(here, 2, "red", ROOT, **route) == 0
+    queue = here.worker.catalogue.find("q")
+    assert queue is not None
+    change = ShareChange((queue.queue_id, 0), ShareAction.INITIALISE, 1, EARLIEST)
+    here.worker.any_shard().append([SetShares("g", [change], 1).envelope()])
+    group = {"resource_type": Resource.GROUP}
+    await here.add(
+        rule(Op.DESCRIBE_CONFIGS, "src"), rule(Op.DESCRIBE_CONFIGS, "q"),
+        rule(Op.DESCRIBE_CONFIGS, "g", **group),
+    )  # fmt: skip
+    nothing = {"dead_letters_waiting": 0, "partitions": {}}
+    assert await stands(here, 32, "g", "kproxy.state.q") == nothing
+    assert await stands(here, 2, "src", "kproxy.state.routes") == []
+    assert await stands(here, 2, "q", "kproxy.state.delays") == []
+    await here.add(rule(Op.DESCRIBE, "q"), rule(Op.DESCRIBE, "src"))
+    assert set((await stands(here, 32, "g", "kproxy.state.q"))["partitions"]) == {"0"}
+    assert await stands(here, 2, "src", "kproxy.state.routes") == []
+    await here.add(rule(Op.DESCRIBE, "red"))
+    (told,) = await stands(here, 2, "src", "kproxy.state.routes")
+    assert told["queue"] == "red"
+
+
+async def test_a_refusal_names_no_queue_that_is_hidden() -> None:
+    here = Secured()
+    for name in ("src", "red", "mine"):
+        await here.produce(name, ROOT)
+    assert await settings(here, 2, "red", ROOT, kproxy_route_from="src") == 0
+    await here.add(rule(Op.ALTER_CONFIGS, "mine"), rule(Op.READ, "red"))
+    change = {"name": "kproxy.route.from", "config_operation": 0, "value": "red"}
+    resource = {"resource_type": 2, "resource_name": "mine", "configs": [change]}
+    asked = {"resources": [resource], "validate_only": False}
+
+    async def text() -> str:
+        told = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked)
+        return str(told.responses[0].error_message)
+
+    assert (await text()).endswith("name the queue where they come from")
+    await here.add(rule(Op.DESCRIBE, "src"))
+    assert (await text()).endswith("name src, where they come from")
+
+
+async def test_who_names_a_dead_letter_queue_may_write_to_it() -> None:
+    here = Secured()
+    group = {"resource_type": Resource.GROUP, "resource_name": "g"}
+    await here.add(rule(Op.ALTER_CONFIGS, "g", **group))
+    asked = {"errors_deadletterqueue_topic_name": "dlq.q"}
+    assert await settings(here, 32, "g", **asked) == NOT_ALLOWED
+    await here.add(rule(Op.WRITE, "dlq.q"))
+    assert await settings(here, 32, "g", **asked) != NOT_ALLOWED
