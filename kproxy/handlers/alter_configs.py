@@ -14,7 +14,7 @@ from kproxy.handlers.route_checks import check_routes
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
-from kproxy.metadata.group_settings import DEAD_LETTERS
+from kproxy.metadata.group_settings import COPIES_RECORD, DEAD_LETTERS
 from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, GROUP, LIST, TOPIC, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS
@@ -96,11 +96,20 @@ async def _altered(
 
 
 def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> None:
-    """Who says where dead letters go may write there. Raises KafkaError."""
-    target = change.given.get(DEAD_LETTERS)
-    if not target or worker.group_settings(change.group).dead_letter_queue == target:
+    """Who says where dead letters go, or what of them, may write there, and create what is made.
+
+    Raises KafkaError.
+    """
+    given, target = change.given, change.given.get(DEAD_LETTERS)
+    if target is None and not change.replace_all and DEAD_LETTERS not in change.dropped:
+        target = worker.group_settings(change.group).dead_letter_queue
+    if not target or not (DEAD_LETTERS in given or COPIES_RECORD in given):
         return
-    if not request.permits.topic(Op.WRITE, target):
+    allowed = request.permits.topic(Op.WRITE, target)
+    creates = worker.config.errors_deadletterqueue_auto_create_topics_enable
+    if allowed and creates and worker.catalogue.find(target) is None:
+        allowed = request.permits.may_create(target)
+    if not allowed:
         raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
 
 

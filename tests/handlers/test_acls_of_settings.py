@@ -118,11 +118,22 @@ async def test_a_refusal_names_no_queue_that_is_hidden() -> None:
     assert (await text()).endswith("name src, where they come from")
 
 
-async def test_who_names_a_dead_letter_queue_may_write_to_it() -> None:
-    here = Secured()
+async def test_who_says_what_a_dead_letter_queue_gets_may_write_to_it() -> None:
+    here = Secured(errors_deadletterqueue_auto_create_topics_enable=True)
     group = {"resource_type": Resource.GROUP, "resource_name": "g"}
     await here.add(rule(Op.ALTER_CONFIGS, "g", **group))
-    asked = {"errors_deadletterqueue_topic_name": "dlq.q"}
-    assert await settings(here, 32, "g", **asked) == NOT_ALLOWED
+    named = {"errors_deadletterqueue_topic_name": "dlq.q"}
+    copies = {"errors_deadletterqueue_copy_record_enable": "true"}
+    assert await settings(here, 32, "g", **named) == NOT_ALLOWED
+    assert await settings(here, 32, "g", **copies) == 0  # nothing goes anywhere
     await here.add(rule(Op.WRITE, "dlq.q"))
-    assert await settings(here, 32, "g", **asked) != NOT_ALLOWED
+    assert await settings(here, 32, "g", **named) == NOT_ALLOWED  # it would be made
+    await here.add(rule(Op.CREATE, "dlq.q"))
+    assert await settings(here, 32, "g", **named) == 0
+    await here.drop(resource_name_filter="dlq.q")
+    assert await settings(here, 32, "g", **copies) == NOT_ALLOWED
+    assert await settings(here, 32, "g", **named, **copies) == NOT_ALLOWED
+    assert await settings(here, 32, "g", share_delivery_count_limit="3") == 0
+    await here.produce("dlq.q", ROOT)
+    await here.add(rule(Op.WRITE, "dlq.q"))
+    assert await settings(here, 32, "g", **copies) == 0
