@@ -105,7 +105,8 @@ async def altered(
     if sound:
         try:
             await worker.secure(
-                {name: row for some in sound.values() for name, row in some.items()}
+                worker.security.beside_users()
+                | {name: row for some in sound.values() for name, row in some.items()}
             )
         except KafkaError as error:
             return outcomes | dict.fromkeys(sound, (error.code, error.message))

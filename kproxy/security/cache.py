@@ -4,6 +4,9 @@ All rows are there before the first connection is, and every change is folded as
 what is not there is not allowed.
 """
 
+import os
+from base64 import b64decode, b64encode
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any, Protocol
@@ -11,12 +14,14 @@ from typing import Any, Protocol
 import structlog
 
 from kproxy.security.acls import Acls, Binding
+from kproxy.security.scram import Credentials, Shape
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.security_rows import (
     ACL,
     QUOTA,
+    SALT_ROW,
     USER,
     acl_of,
     decode_secured,
@@ -26,6 +31,8 @@ from kproxy.virtual.security_rows import (
 )
 
 _log = structlog.get_logger()
+
+_SECRET_BYTES = 32
 
 Entity = tuple[tuple[str, str | None], ...]
 Value = dict[str, Any]
@@ -47,6 +54,10 @@ class SecurityCache:
         self.generation = 0
         self.acls = Acls()
         self.quotas: dict[Entity, dict[str, float]] = {}
+        self.shapes: dict[str, Counter[Shape]] = defaultdict(Counter)
+        """Of the credentials that are there, by mechanism: how many look how."""
+        self.salt_secret = self._unkept = os.urandom(_SECRET_BYTES)
+        """What salts follow from of users who are not there: the same on all workers."""
         self.on_change: list[Callable[[str, Value | None], None]] = []
         """Told of each row that changes: its name, and what it is now, None where it is gone."""
         for name in list(rows.secured()):
@@ -60,6 +71,12 @@ class SecurityCache:
     def credentials(self, user: str, mechanism: str) -> Value | None:
         """What a user logs in with by a SASL mechanism, as it was put."""
         return self._held.get(user_name(user, mechanism))
+
+    def beside_users(self) -> dict[str, Value]:
+        """Rows that are put with the first user."""
+        if SALT_ROW in self._held:
+            return {}
+        return {SALT_ROW: {"secret": b64encode(self._unkept).decode()}}
 
     def users(self) -> Iterator[tuple[str, str, Value]]:
         """(user, mechanism, credentials) of all users."""
@@ -113,5 +130,15 @@ class SecurityCache:
                 if not entity or not 0 < limit < inf:
                     raise ValueError("a quota of nobody, or of nothing")
                 self.quotas.setdefault(entity, {})[key] = limit
-        elif name[0] != USER:
+        elif name[0] == USER:
+            before = self._held.get(name)
+            shapes = self.shapes[user_of(name)[1]]
+            after = None if value is None else Credentials.of(value).shape
+            if before is not None:
+                shapes -= Counter([Credentials.of(before).shape])
+            if after is not None:
+                shapes[after] += 1
+        elif name == SALT_ROW:
+            self.salt_secret = self._unkept if value is None else b64decode(value["secret"])
+        else:
             raise ValueError("there is no such kind of row")

@@ -26,6 +26,8 @@ class Step(NamedTuple):
 
     token: bytes
     identity: Identity | None = None
+    refusal: str = ""
+    """Why nobody is let in, for the log: the client is told with this answer, or the next."""
 
 
 class Exchange(Protocol):

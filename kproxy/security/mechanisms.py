@@ -1,8 +1,8 @@
 """The mechanisms that clients log in by, over users' credentials and issuers' tokens."""
 
-import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
@@ -10,31 +10,46 @@ from anyio.lowlevel import RunVar
 from kproxy.config_of_listeners import OAUTHBEARER, PLAIN
 from kproxy.security import oauth, scram
 from kproxy.security.login import Exchange, Identity, Mechanisms, Step
-from kproxy.security.scram import BadLogin, Credentials
+from kproxy.security.scram import BadLogin, Credentials, Shape
 
 PLAIN_BYTES_MAX = 4096
 _HASHING_THREADS = 2
 _hashing: RunVar[CapacityLimiter] = RunVar("kproxy.security.mechanisms")
 
-Find = Callable[[str, str], Mapping[str, Any] | None]
-"""A user's credentials for a mechanism (SCRAM-…), as they are in its row."""
+
+class Rows(Protocol):
+    """Where credentials are looked up."""
+
+    @property
+    def salt_secret(self) -> bytes: ...
+    @property
+    def shapes(self) -> Mapping[str, Counter[Shape]]: ...
+    def credentials(self, user: str, mechanism: str, /) -> Mapping[str, Any] | None: ...
 
 
 class Users:
     """Credentials, of those who are there and of those who are not."""
 
-    def __init__(self, find: Find, secret: str) -> None:
-        """`secret`: what made-up salts follow from, the same on all workers."""
-        self._find = find
-        self._secret = hashlib.sha256(f"kproxy nobody {secret}".encode()).digest()
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
 
     def known(self, user: str, mechanism: str) -> Credentials | None:
-        value = self._find(user, mechanism)
+        value = self._rows.credentials(user, mechanism)
         return None if value is None else Credentials.of(value)
 
     def credentials(self, user: str, mechanism: str) -> Credentials:
+        """Those of a user; of one who is not there, made up to look like most of them."""
         found = self.known(user, mechanism)
-        return scram.nobodys(mechanism, user, self._secret) if found is None else found
+        if found is not None:
+            return found
+        usual = self._rows.shapes.get(mechanism)
+        shape = usual.most_common(1)[0][0] if usual else scram.OURS
+        return scram.nobodys(mechanism, user, self._rows.salt_secret, shape)
+
+    def _usual(self) -> str:
+        """The mechanism that passwords of most users are checked by."""
+        shapes = self._rows.shapes
+        return max(scram.HASHES, key=lambda one: shapes[one].total() if one in shapes else 0)
 
     async def verify(self, user: str, password: bytes) -> bool:
         """Whether that is the password; who is not there takes as long as who is."""
@@ -42,7 +57,7 @@ class Users:
             if (found := self.known(user, mechanism)) is not None:
                 break
         else:
-            mechanism = next(iter(scram.HASHES))
+            mechanism = self._usual()
             found = self.credentials(user, mechanism)
         try:
             limiter = _hashing.get()
@@ -118,7 +133,9 @@ class _OAuth:
     async def step(self, token: bytes) -> Step:
         answer = self._exchange.step(token)
         bearer = self._exchange.bearer
-        return Step(answer, None if bearer is None else Identity(bearer.name, bearer.expires_s))
+        if bearer is None:
+            return Step(answer, refusal=self._exchange.refusal)
+        return Step(answer, Identity(bearer.name, bearer.expires_s))
 
 
 def offered(names: tuple[str, ...], users: Users, tokens: oauth.Tokens | None) -> Mechanisms:

@@ -16,6 +16,8 @@ from kproxy.security.scram import BadLogin
 
 TOKEN_BYTES_MAX = 16 << 10
 _KEYS_MAX = 100
+_TRIED_MAX = 4
+"""Keys for a token that names none."""
 _LIFETIME_S_MAX = 10 * 365 * 86_400
 _LEEWAY_S = 30
 _ALGORITHMS: dict[tuple[Any, Any], tuple[str, ...]] = {
@@ -98,9 +100,7 @@ class Tokens:
             self.unknown_key()
             raise BadLogin("a token that is signed with a key that is not known")
         reason = "no key is for its algorithm"
-        for key in keys:
-            if algorithm not in key.algorithms:
-                continue
+        for key in [key for key in keys if algorithm in key.algorithms][:_TRIED_MAX]:
             try:
                 return self._checked(token, key)
             except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -129,17 +129,18 @@ class Exchange:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._failed: BadLogin | None = None
+        self.refusal = ""
+        """Why it has failed, once it has."""
         self.bearer: Bearer | None = None
 
     def step(self, message: bytes) -> bytes:
         """The answer. Raises BadLogin; the first time that is an answer that the client is due."""
-        if self._failed is not None:
-            raise self._failed
+        if self.refusal:
+            raise BadLogin(self.refusal)
         try:
             self.bearer = self._read(message)
         except BadLogin as error:
-            self._failed = error
+            self.refusal = str(error)
             return INVALID
         return b""
 

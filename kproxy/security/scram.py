@@ -18,11 +18,20 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16_384
 MESSAGE_BYTES_MAX = 4096
 _NONCE_BYTES = 18
 _SALT_BYTES = 24
+_TEXT = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _SALT_BYTES_MAX = 1024
 
 
 class BadLogin(Exception):
     """A client is not who it says, or says it wrongly. The message is for the log alone."""
+
+
+class Shape(NamedTuple):
+    """What anybody may see of credentials, and takes the time to check them."""
+
+    iterations: int
+    salt_bytes: int
+    salt_is_text: bool  # as Kafka's tools make it: digits and small letters
 
 
 class Credentials(NamedTuple):
@@ -32,6 +41,10 @@ class Credentials(NamedTuple):
     iterations: int
     stored_key: bytes
     server_key: bytes
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.iterations, len(self.salt), not self.salt.strip(_TEXT))
 
     def value(self) -> dict[str, Any]:
         """As it is put into a row."""
@@ -73,11 +86,17 @@ def of_password(
     return of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
 
 
-def nobodys(mechanism: str, user: str, secret: bytes) -> Credentials:
-    """Those of a user who is not there: no password has them, and they are always the same."""
-    salt = hmac.digest(secret, f"{mechanism} {user}".encode(), "sha256")[:_SALT_BYTES]
+OURS = Shape(ITERATIONS_MIN, _SALT_BYTES, salt_is_text=False)
+
+
+def nobodys(mechanism: str, user: str, secret: bytes, shape: Shape = OURS) -> Credentials:
+    """Those of a user who is not there: no password has them, and the salt is always the same."""
+    seed = hmac.digest(secret, f"{mechanism} {user}".encode(), "sha256")
+    salt = hashlib.shake_256(seed).digest(shape.salt_bytes)
+    if shape.salt_is_text:
+        salt = bytes(_TEXT[byte % len(_TEXT)] for byte in salt)
     size = hashlib.new(HASHES[mechanism]).digest_size
-    return Credentials(salt, ITERATIONS_MIN, os.urandom(size), os.urandom(size))
+    return Credentials(salt, shape.iterations, os.urandom(size), os.urandom(size))
 
 
 def matches(mechanism: str, password: bytes, credentials: Credentials) -> bool:

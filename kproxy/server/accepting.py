@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,12 +21,13 @@ from kproxy.errors import CannotStart
 from kproxy.security.quotas import Quotas
 from kproxy.security.tls import Tls
 from kproxy.server.connection import Connection
+from kproxy.server.newcomers import Newcomers
 
 _log = structlog.get_logger()
 
 BACKLOG = 1024
-_NO_ROOM_S = 0.1
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_S = 0.1
+_GONE = (errno.ECONNABORTED, errno.EPROTO)
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _GOODBYE_S = 5.0
 """How long a client has to answer the end of TLS."""
@@ -101,12 +103,14 @@ class TlsAcceptor:
 
     def __init__(
         self, listening: socket.socket, tls: Tls, make: Callable[[], Connection],
-        admission: Admission, counters: Counters, quotas: Quotas, handshake_s: float,
+        admission: Admission, newcomers: Newcomers, counters: Counters, quotas: Quotas,
+        handshake_s: float,
     ) -> None:  # fmt: skip
         self._listening = listening
         self._tls = tls
         self._make = make
         self._admission = admission
+        self._newcomers = newcomers
         self._counters = counters
         self._quotas = quotas
         self._handshake_s = handshake_s
@@ -129,9 +133,9 @@ class TlsAcceptor:
             try:
                 client, address = await loop.sock_accept(self._listening)
             except OSError as error:
-                if error.errno in _NO_ROOM:
+                if error.errno not in _GONE:
                     _log.warning("connection_refused", peer="?", reason=str(error))
-                    await asyncio.sleep(_NO_ROOM_S)
+                    await asyncio.sleep(_PAUSE_S)
                 continue
             ip = str(address[0])
             if not self._admission.take(ip):
@@ -142,39 +146,53 @@ class TlsAcceptor:
                 self._counters.connections_ended["connection_refused"] += 1
                 loop.call_later(wait_s, self._turn_away, client, ip)
                 continue
-            task = loop.create_task(self._shake_hands(client, ip))
+            made: list[Connection] = []
+            task = loop.create_task(self._shake_hands(client, made))
             self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._newcomers.come(task, partial(self._push_out, task, ip))
+            task.add_done_callback(partial(self._over, client, ip, made))
+
+    def _push_out(self, task: asyncio.Task[None], ip: str) -> None:
+        """Of a handshake that is the oldest, where there are too many."""
+        self._counters.connections_ended["login_pushed_out"] += 1
+        _log.warning("login_pushed_out", peer=ip)
+        task.cancel()
 
     def _turn_away(self, client: socket.socket, ip: str) -> None:
         """Of a client from whose address too many connections come."""
         client.close()
         self._admission.give_back(ip)
 
-    async def _shake_hands(self, client: socket.socket, ip: str) -> None:
-        made: list[Connection] = []
-
+    async def _shake_hands(self, client: socket.socket, made: list[Connection]) -> None:
         def make() -> Connection:
             made.append(self._make())
             return made[0]
 
-        try:
-            client.setblocking(False)
-            with suppress(OSError):
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-                make, client, ssl=self._tls.context, ssl_handshake_timeout=self._handshake_s,
-                ssl_shutdown_timeout=_GOODBYE_S,
-            )  # fmt: skip
-        except (OSError, asyncio.CancelledError) as error:  # of which ssl.SSLError
-            self._counters.handshakes["failed"] += 1
-            if not (made and made[0].made):
-                self._admission.give_back(ip)
-            with suppress(OSError):
-                client.close()
-            if isinstance(error, asyncio.CancelledError):
-                raise
+        client.setblocking(False)
+        with suppress(OSError):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+            make, client, ssl=self._tls.context, ssl_handshake_timeout=self._handshake_s,
+            ssl_shutdown_timeout=_GOODBYE_S,
+        )  # fmt: skip
+        found = transport.get_extra_info("ssl_object")
+        self._counters.handshakes[found.version() or "?"] += 1
+
+    def _over(
+        self, client: socket.socket, ip: str, made: list[Connection], task: asyncio.Task[None]
+    ) -> None:
+        """However a handshake ends: where it has failed nothing of it is left."""
+        self._handshakes.discard(task)
+        self._newcomers.gone(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        self._counters.handshakes["failed"] += 1
+        if not (made and made[0].made):
+            self._admission.give_back(ip)
+        with suppress(OSError):
+            client.close()
+        if isinstance(error, OSError):  # of which ssl.SSLError
             _log.warning("tls_handshake_failed", peer=ip, reason=str(error))
-        else:
-            found = transport.get_extra_info("ssl_object")
-            self._counters.handshakes[found.version() or "?"] += 1
+        elif error is not None:
+            _log.error("tls_handshake_failed", peer=ip, exc_info=error)

@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self.peer = self.peer._replace(principal=principal)
-        if not self._listener.mechanisms:
+        if not self._listener.sasl:
             _log.info(
                 "login", peer=self._peer, listener=self.peer.listener, principal=principal,
                 mechanism="certificate", again=False,

@@ -29,6 +29,7 @@ from kproxy.server.accepting import Admission, TlsAcceptor, bound_sockets
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.server.login_connection import LoginConnection
+from kproxy.server.newcomers import Newcomers
 from kproxy.server.served_listener import ServedListener
 from kproxy.server.user_commands import change_users, list_users
 from kproxy.store.backups import ON_KAFKA
@@ -65,9 +66,9 @@ class Server:
         self._config = config
         self._manager = manager
         shards = config.shards if config.bootstrap_servers else 1
-        self._admission = Admission(
-            connections_max(config.connections_max, shards), config.connections_per_ip_max
-        )
+        most = connections_max(config.connections_max, shards)
+        self._admission = Admission(most, config.connections_per_ip_max)
+        self._newcomers = Newcomers(most)
         self._listeners: list[ServedListener] = []
         self._together = frozenset(together)
         self._connections: set[Connection] = set()
@@ -218,15 +219,13 @@ class Server:
     ) -> list[asyncio.Server | TlsAcceptor]:
         """Let connections be made by asyncio: anyio's streams cost a task step for each read."""
         loop = asyncio.get_running_loop()
-        users = Users(worker.security.credentials, worker.cluster.cluster_id)
+        users = Users(worker.security)
         worker.security.on_change.append(self._user_changed)
         accepting: list[asyncio.Server | TlsAcceptor] = []
         for listener, bound in zip(self._listeners, sockets, strict=True):
-            listener.open(users)
+            listener.open(users, self._newcomers)
             listener.warn_where_open()
-            make = partial(
-                LoginConnection if listener.mechanisms else Connection, worker, self, listener
-            )
+            make = partial(LoginConnection if listener.sasl else Connection, worker, self, listener)
             for one in bound:
                 if listener.tls is None:
                     accepting.append(
@@ -234,8 +233,8 @@ class Server:
                     )
                 else:
                     acceptor = TlsAcceptor(
-                        one, listener.tls, make, self._admission, worker.counters,
-                        worker.quotas, self._config.login_ms_max / 1000,
+                        one, listener.tls, make, self._admission, self._newcomers,
+                        worker.counters, worker.quotas, self._config.login_ms_max / 1000,
                     )  # fmt: skip
                     acceptor.start()
                     accepting.append(acceptor)

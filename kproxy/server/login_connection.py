@@ -5,6 +5,7 @@ small frames, and not for long. It logs in again before its login runs out, or i
 next request. Who fails waits for the answer, longer each time, and is closed.
 """
 
+import asyncio
 import math
 import time
 from typing import ClassVar
@@ -19,7 +20,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import RequestHeader, decode_body, decode_header, encode
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
-from kproxy.security.login import Identity, Login
+from kproxy.security.login import Identity, Login, Step
 from kproxy.security.scram import BadLogin
 from kproxy.server.connection import Connection, ConnectionLimiter
 from kproxy.server.dispatch import Accepted, answer
@@ -51,6 +52,7 @@ class LoginConnection(Connection):
         self._answer = self._respond
         self._login = Login(listener.mechanisms)
         self._versions_told = False
+        self._amid = self._blamed = False  # a login: some of it was checked; it has failed
         self._logged_in_until = math.inf  # of the monotonic clock
         self._deadline = self._monotonic() + worker.config.login_ms_max / 1000
         self._pipeline.expect(LOGIN_BYTES_MAX)
@@ -76,6 +78,22 @@ class LoginConnection(Connection):
             self.abort()
             return
         super().expire()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._admitted:
+            self._listener.newcomers.come(self, self._push_out)
+
+    def _push_out(self) -> None:
+        self._counters.connections_ended["login_pushed_out"] += 1
+        _log.warning("login_pushed_out", peer=self._peer, listener=self.peer.listener)
+        self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._listener.newcomers.gone(self)
+        if self._amid and not self._blamed:  # it may have learned what it came for
+            self._blame("it left amid its login")
 
     # -- taking requests in
 
@@ -155,9 +173,10 @@ class LoginConnection(Connection):
     async def _stepped(self, token: bytes) -> dict[str, object]:
         mechanism = self._login.mechanism
         try:
-            step = await self._login.authenticate(token)
+            step = await self._checked(token)
         except BadLogin as error:
             await self._punish(str(error))
+            self.stop_reading()
             return _refused(
                 Code.SASL_AUTHENTICATION_FAILED,
                 "Authentication failed during authentication due to invalid credentials with SASL"
@@ -172,17 +191,29 @@ class LoginConnection(Connection):
     async def _token(self, request: Accepted) -> bytes:
         """A token without a header: so is the answer, and a refusal is silence."""
         try:
-            step = await self._login.authenticate(request.frame)  # type: ignore[arg-type]
+            step = await self._checked(readable(request))
         except BadLogin as error:
             await self._punish(str(error))
+            self.stop_reading()
             return b""
         if step.identity is not None:
             self._let_in(step.identity)
         return len(step.token).to_bytes(4, "big") + step.token
 
+    async def _checked(self, token: bytes) -> Step:
+        """What is answered to a token. Where that is a refusal, it has waited. BadLogin."""
+        self._amid = True
+        async with self._listener.attempts.turn(self.ip):
+            step = await self._login.authenticate(token)
+        if step.refusal:
+            await self._punish(step.refusal)
+        return step
+
     def _let_in(self, identity: Identity) -> int:
         """The client has logged in. Returns for how long, in milliseconds; 0: for good."""
         again = math.isfinite(self._logged_in_until)
+        self._amid = False
+        self._listener.newcomers.gone(self)
         self.peer = self.peer._replace(principal=f"User:{identity.name}")
         reauth_ms = self._worker.config.connections_max_reauth_ms
         lifetimes = [reauth_ms] if reauth_ms else []
@@ -193,7 +224,6 @@ class LoginConnection(Connection):
             self._logged_in_until = self._monotonic() + lifetime_ms / 1000
         self._pipeline.expect(self._worker.config.frame_bytes_max)
         self._counters.logins[self._login.mechanism, "again" if again else "in"] += 1
-        self._listener.forgive(self.ip)
         _log.info(
             "login", peer=self._peer, listener=self.peer.listener, principal=self.peer.principal,
             mechanism=self._login.mechanism, again=again,
@@ -201,11 +231,16 @@ class LoginConnection(Connection):
         return lifetime_ms
 
     async def _punish(self, reason: str) -> None:
+        """Wait before a refusal is told; once, in however many steps that is."""
+        if not self._blamed:
+            delay_s = self._blame(reason)
+            self._deadline += delay_s  # it is not the client's
+            await anyio.sleep(delay_s)
+
+    def _blame(self, reason: str) -> float:
+        self._blamed = True
         self._failed(reason)
-        delay_s = self._listener.blame(self.ip)
-        self._deadline += delay_s  # it is not the client's
-        await anyio.sleep(delay_s)
-        self.stop_reading()
+        return self._listener.attempts.blame(self.ip)
 
     def _failed(self, reason: str, mechanism: str = "") -> None:
         self._counters.logins[self._login.mechanism or "none", "failed"] += 1

@@ -12,11 +12,11 @@ from kproxy.security.login import Mechanisms
 from kproxy.security.mechanisms import Users, offered
 from kproxy.security.oauth import Tokens
 from kproxy.security.tls import Tls
+from kproxy.server.attempts import Attempts
+from kproxy.server.newcomers import Newcomers
 
 _log = structlog.get_logger()
 
-_DELAY_S, _DELAY_S_MAX = 0.1, 2.0
-_BLAMED_MAX = 10_000
 _LOCAL = ("127.", "localhost", "::1")
 
 
@@ -31,7 +31,8 @@ class ServedListener:
         self.rules: PrincipalRules | None = None
         self.mechanisms: Mechanisms = {}
         self._keys: KeySet | None = None
-        self._failed: dict[str, int] = {}  # logins since the last good one, by address
+        self.attempts = Attempts()
+        self.newcomers = Newcomers(0)
         if config is None:
             return
         if config.tls:
@@ -44,8 +45,8 @@ class ServedListener:
         if config.oauth_jwks is not None:
             self._keys = KeySet(config.oauth_jwks)
 
-    def open(self, users: Users) -> None:
-        """Clients may come from now on."""
+    def open(self, users: Users, newcomers: Newcomers) -> None:
+        """Clients may come from now on. Raises CannotStart: there is no way to log in."""
         config = self.config
         assert config is not None
         tokens = None
@@ -55,20 +56,15 @@ class ServedListener:
             tokens = Tokens(config.oauth_issuer, config.oauth_audience, self._keys.keys)
             tokens.unknown_key = self._keys.want
             self._keys.start()
+        self.newcomers = newcomers
         self.mechanisms = offered(config.sasl_mechanisms, users, tokens)
+        if config.sasl and not self.mechanisms:
+            raise CannotStart(f"listener {self.name} offers no mechanism to log in by")
 
-    def blame(self, ip: str) -> float:
-        """A login has failed. Returns for how long its answer waits, in seconds."""
-        count = self._failed.pop(ip, 0) + 1
-        self._failed[ip] = count
-        if len(self._failed) > _BLAMED_MAX:
-            del self._failed[next(iter(self._failed))]
-        return min(_DELAY_S * 1.5 ** (count - 1), _DELAY_S_MAX)
-
-    def forgive(self, ip: str) -> None:
-        """A login has not failed."""
-        if self._failed:
-            self._failed.pop(ip, None)
+    @property
+    def sasl(self) -> bool:
+        """Whether clients have to log in."""
+        return self.config is not None and self.config.sasl
 
     def warn_where_open(self) -> None:
         """One line where anyone who reaches the port is let in."""

@@ -14,8 +14,10 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import ShardId
 
 SECURITY_SHARD = ShardId(0)
-ACL, USER, QUOTA = "A", "U", "Q"
+ACL, USER, QUOTA, SALT = "A", "U", "Q", "S"
 """What a row is: the first letter of its name."""
+SALT_ROW = SALT
+"""What salts of users follow from who are not there: a secret, made with the first user."""
 _JSON = ord("{")
 
 

@@ -3,6 +3,8 @@
 Each is refused quietly, in bounded time, and everyone else is served meanwhile.
 """
 
+import hashlib
+import hmac
 import os
 import socket
 import ssl
@@ -10,12 +12,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import pytest
 
 from kproxy.protocol.codec import encode_request
-from kproxy.security import scram
+from kproxy.security import oauth, scram
 from tests.harness import eventually
 from tests.securing import (
     PASSWORD,
@@ -53,6 +56,11 @@ def _others_are_served(site: Site) -> Iterator[None]:
         assert wire.produce("q", batch(b"v")).error_code == 0
     assert time.monotonic() - began < 3
     assert not site.server.faults()
+
+
+def told(site: Site, name: str) -> list[dict[str, Any]]:
+    """Events of a name."""
+    return [event for event in list(site.server.events) if event["event"] == name]
 
 
 def request(key: int, version: int, body: bytes = b"", *, flexible: bool = False) -> bytes:
@@ -226,20 +234,22 @@ def test_half_of_a_handshake_is_waited_for_as_long_as_it_may_take(site: Site) ->
     assert time.monotonic() - began < LOGIN_MS / 1000 + 7
 
 
-def test_handshakes_count_as_connections(site: Site) -> None:
-    """More than may be, none of which says anything: those before the limit stay."""
+@pytest.mark.parametrize("name", ["TLS", "OUTSIDE", "SASL"])
+def test_who_says_nothing_keeps_nobody_out(site: Site, name: str) -> None:
+    """More than there may be connections: they push each other out, and nobody else."""
+    pushed_out = len(told(site, "login_pushed_out"))
     with site.wire("OUTSIDE") as friend:
         assert log_in(friend).error_code == 0
         held = []
         try:
             for _ in range(520):
-                held.append(socket.create_connection(("127.0.0.1", site.port["TLS"]), timeout=10))
+                held.append(socket.create_connection(("127.0.0.1", site.port[name]), timeout=10))
             assert friend.produce("q", batch(b"v")).error_code == 0
-            eventually(lambda: site.server.event("connection_refused"))
+            assert _logs_in(site)
+            assert len(told(site, "login_pushed_out")) > pushed_out
         finally:
             for one in held:
                 one.close()
-    eventually(lambda: _logs_in(site), 10)
 
 
 def _logs_in(site: Site) -> bool:
@@ -292,12 +302,53 @@ def test_who_exists_is_not_told(site: Site) -> None:
     assert {int(code) for code, _ in told} == {58}
 
 
-def test_failed_logins_wait_longer_each_time(site: Site) -> None:
-    took = []
+def test_salts_do_not_follow_from_what_anybody_is_told(site: Site) -> None:
+    with site.wire("INSIDE") as wire:
+        secret = hashlib.sha256(f"kproxy nobody {wire.metadata().cluster_id}".encode()).digest()
     with site.wire("SASL") as wire:
-        assert log_in(wire).error_code == 0  # what was before is forgiven
+        handshake(wire, "SCRAM-SHA-256")
+        first = authenticate(wire, scram.Client("SCRAM-SHA-256", "nobody", "x").first())
+    made = scram.nobodys("SCRAM-SHA-256", "nobody", secret)
+    old = hmac.digest(secret, b"SCRAM-SHA-256 nobody", "sha256")[:24]
+    for salt in (made.salt, old):
+        assert f"s={b64(salt)}".encode() not in first.auth_bytes
+
+
+def test_who_leaves_amid_a_login_has_failed(site: Site) -> None:
+    """It may have come for the salt alone."""
+    before = len(told(site, "login_failed"))
+    with site.wire("SASL") as wire:
+        handshake(wire, "SCRAM-SHA-256")
+        authenticate(wire, scram.Client("SCRAM-SHA-256", "alice", "x").first())
+    eventually(lambda: len(told(site, "login_failed")) > before)
+    assert told(site, "login_failed")[-1]["user"] == "alice"
+
+
+def test_a_refused_token_waits_and_is_told_at_once(site: Site) -> None:
+    """Not only where the client stays for the last answer."""
+    before = len(told(site, "login_failed"))
+    with site.wire("SASL") as wire:
+        handshake(wire, "OAUTHBEARER")
+        began = time.monotonic()
+        answer = authenticate(wire, bearer(site.issuer.token("alice", aud="another")))
+        assert time.monotonic() - began > 0.09
+        assert (answer.error_code, answer.auth_bytes) == (0, oauth.INVALID)
+        eventually(lambda: len(told(site, "login_failed")) == before + 1)
+        began = time.monotonic()
+        assert authenticate(wire, b"\x01").error_code == 58
+        assert time.monotonic() - began < 0.09
+    with site.wire("OUTSIDE") as wire:
+        assert log_in(wire).error_code == 0
+    assert len(told(site, "login_failed")) == before + 1
+
+
+def test_failed_logins_wait_longer_each_time(site: Site) -> None:
+    took, port = [], site.port["SASL"]
     for _ in range(6):
         with site.wire("SASL") as wire:
+            wire.socket.close()
+            elsewhere = ("127.0.0.77", 0)
+            wire.socket = socket.create_connection(("127.0.0.1", port), 20, elsewhere)
             began = time.monotonic()
             assert log_in(wire, "PLAIN", "alice", "wrong").error_code == 58
             took.append(time.monotonic() - began)

@@ -1,17 +1,30 @@
 """SCRAM: the RFC's own exchange, and messages that are none of it."""
 
 import base64
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from kproxy.security import scram
 from kproxy.security.mechanisms import Users, offered
-from kproxy.security.scram import BadLogin, Client, Credentials, Server
+from kproxy.security.scram import BadLogin, Client, Credentials, Server, Shape
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 NAME = "SCRAM-SHA-256"
 ALICE = scram.of_password(NAME, b"pencil", SALT, 4096)
+
+
+class Rows:
+    """Users' credentials, by name, and by name and mechanism."""
+
+    def __init__(self, held: dict[Any, Any], secret: bytes = b"s") -> None:
+        self.held = held
+        self.salt_secret = secret
+        self.shapes: dict[str, Counter[Shape]] = {}
+
+    def credentials(self, user: str, mechanism: str) -> Any:
+        return self.held.get(user) or self.held.get((user, mechanism))
 
 
 def found(user: str) -> Credentials:
@@ -113,10 +126,31 @@ def test_nobody_learns_who_exists(user: str, password: str) -> None:
 
 
 def test_who_does_not_exist_has_the_same_salt_each_time_and_on_each_worker() -> None:
-    users = [Users(lambda user, mechanism: None, secret) for secret in ("a", "a", "b")]
+    users = [Users(Rows({}, secret)) for secret in (b"a", b"a", b"b")]
     salts = [one.credentials("bob", NAME).salt for one in users]
     assert salts[0] == salts[1] != salts[2]
     assert users[0].credentials("eve", NAME).salt != salts[0]
+
+
+@pytest.mark.parametrize("salt", [b"\xff" * 7, b"0a1b2c3d4e5f6g7h8i9j0k1l2m"])
+def test_who_does_not_exist_looks_like_most_who_do(salt: bytes) -> None:
+    rows = Rows({})
+    usual = scram.of_password(NAME, b"x", salt, 8192).shape
+    rows.shapes[NAME] = Counter({usual: 3, scram.OURS: 2})
+    made = Users(rows).credentials("bob", NAME)
+    assert made.shape == usual
+    assert made.salt == Users(rows).credentials("bob", NAME).salt
+    assert Users(rows).credentials("bob", "SCRAM-SHA-512").shape == scram.OURS
+
+
+async def test_a_password_of_nobody_is_hashed_as_most_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(scram, "matches", lambda name, password, one: asked.append((name, one)))
+    rows = Rows({})
+    strong = scram.of_password("SCRAM-SHA-512", b"x", b"salt", 16384).shape
+    rows.shapes = {NAME: Counter({scram.OURS: 2}), "SCRAM-SHA-512": Counter({strong: 3})}
+    assert not await Users(rows).verify("bob", b"x")
+    assert [(name, one.shape) for name, one in asked] == [("SCRAM-SHA-512", strong)]
 
 
 @pytest.mark.parametrize("name", ["a,b", "a=b", "=2C", "ä", "a b"])
@@ -157,7 +191,7 @@ def test_a_client_believes_no_server_that_does_not_know_the_password() -> None:
 
 async def test_credentials_that_change_amid_an_exchange_hold_no_more() -> None:
     held = {"user": ALICE.value()}
-    users = Users(lambda user, mechanism: held.get(user), "s")
+    users = Users(Rows(held))
     exchange = offered((NAME,), users, None)[NAME]()
     client = Client(NAME, "user", "pencil")
     final = client.final((await exchange.step(client.first())).token)
@@ -184,14 +218,14 @@ async def test_credentials_that_change_amid_an_exchange_hold_no_more() -> None:
     ],
 )
 async def test_plain_tokens_that_let_nobody_in(token: bytes) -> None:
-    users = Users(lambda user, mechanism: ALICE.value() if user == "user" else None, "s")
+    users = Users(Rows({"user": ALICE.value()}))
     with pytest.raises(BadLogin):
         await offered(("PLAIN",), users, None)["PLAIN"]().step(token)
 
 
 @pytest.mark.parametrize("token", [b"\0user\0pencil", b"user\0user\0pencil"])
 async def test_plain(token: bytes) -> None:
-    users = Users(lambda user, mechanism: ALICE.value() if user == "user" else None, "s")
+    users = Users(Rows({"user": ALICE.value()}))
     step = await offered(("PLAIN",), users, None)["PLAIN"]().step(token)
     assert step.identity is not None
     assert step.identity.name == "user"
@@ -200,13 +234,13 @@ async def test_plain(token: bytes) -> None:
 async def test_a_password_that_is_changed_while_it_is_checked_holds_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held = {"user": ALICE.value()}
-    users = Users(lambda user, mechanism: held.get(user) if mechanism == NAME else None, "s")
+    held = {("user", NAME): ALICE.value()}
+    users = Users(Rows(held))
     matches = scram.matches
 
     def slowly(*arguments: Any) -> bool:
         right = matches(*arguments)
-        held["user"] = scram.of_password(NAME, b"another").value()
+        held["user", NAME] = scram.of_password(NAME, b"another").value()
         return right
 
     assert await users.verify("user", b"pencil")

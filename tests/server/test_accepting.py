@@ -1,0 +1,94 @@
+"""What becomes of handshakes, and of listeners that cannot be."""
+
+import asyncio
+import errno
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproxy.config_of_listeners import ListenerConfig
+from kproxy.counters import Counters
+from kproxy.errors import CannotStart
+from kproxy.security.tls import Tls
+from kproxy.server import accepting, served_listener
+from kproxy.server.accepting import Admission, TlsAcceptor
+from kproxy.server.newcomers import Newcomers
+from kproxy.server.served_listener import ServedListener
+from tests.fakes import memory_worker
+from tests.securing import Authority
+
+
+class Site:
+    def __init__(self, directory: Path, make: Any) -> None:
+        self.authority = Authority(directory)
+        config = ListenerConfig(
+            name="T", listen="127.0.0.1:0", protocol="SSL", certificate=self.authority.server
+        )
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.listening.setblocking(False)
+        self.admission, self.newcomers = Admission(10, 10), Newcomers(10)
+        self.counters, quotas = Counters(), memory_worker().quotas
+        self.acceptor = TlsAcceptor(
+            self.listening, Tls(config), make, self.admission, self.newcomers, self.counters,
+            quotas, 5.0,
+        )  # fmt: skip
+        self.acceptor.start()
+
+    def close(self) -> None:
+        self.acceptor.close()
+        self.listening.close()
+
+    async def connect(self) -> None:
+        port = self.listening.getsockname()[1]
+        context = self.authority.context()
+        with suppress(OSError):  # it is closed as soon as it is there
+            _, writer = await asyncio.open_connection("localhost", port, ssl=context)
+            writer.close()
+
+
+async def test_a_handshake_that_fails_by_a_mistake_gives_its_place_back(tmp_path: Path) -> None:
+    def make() -> Any:
+        raise RuntimeError("a mistake")
+
+    site = Site(tmp_path, make)
+    for _ in range(3):
+        await site.connect()
+    async with asyncio.timeout(5):
+        while site.counters.handshakes["failed"] < 3:
+            await asyncio.sleep(0.01)
+    assert site.admission._count == 0
+    assert not len(site.newcomers)
+    site.close()
+
+
+async def test_a_socket_that_cannot_accept_is_not_asked_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def sock_accept(_: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        raise OSError(errno.EBADF, "no socket")
+
+    monkeypatch.setattr(accepting, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", sock_accept)
+    site = Site(tmp_path, lambda: None)
+    await asyncio.sleep(0.3)
+    site.close()
+    assert 0 < asked < 10
+
+
+def test_a_listener_without_a_way_to_log_in_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ListenerConfig(
+        name="S", listen="127.0.0.1:0", protocol="SASL_PLAINTEXT", sasl_mechanisms=("PLAIN",)
+    )
+    monkeypatch.setattr(served_listener, "offered", lambda *_: {})
+    listener = ServedListener(config)
+    assert listener.sasl
+    with pytest.raises(CannotStart, match="listener S offers no mechanism"):
+        listener.open(memory_worker().security, Newcomers(10))  # type: ignore[arg-type]
