@@ -20,7 +20,7 @@ _OWNED = "\0"
 
 
 class Pattern(NamedTuple):
-    """A regular expression, and whose it is; without a principal it sees all queues."""
+    """A regular expression, and whose it is; without a principal nobody knows: `Readers`."""
 
     regex: str
     principal: str = ""
@@ -41,6 +41,9 @@ def pattern_of(text: str) -> Pattern:
 class Readers(Protocol):
     """Who may know of which queue."""
 
+    enabled: bool
+    """Whether some may not know of all. An expression of nobody known sees what anybody may."""
+
     @property
     def generation(self) -> int:
         """Another one where that has changed."""
@@ -52,6 +55,7 @@ class Readers(Protocol):
 class Everybody:
     """Who may know of all."""
 
+    enabled = False
     generation = 0
 
     def sees(self, principal: str, host: str, name: str) -> bool:

@@ -23,6 +23,7 @@ from kproxy.groups.share_group import ShareGroup
 from kproxy.groups.simple_assignor import SIMPLE, simple
 from kproxy.loop.steps import EVERY, Result, Steps, Work, finish, in_order
 from kproxy.metadata.catalogue import Lookup
+from kproxy.security.peer import ANONYMOUS
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 
@@ -144,8 +145,8 @@ class SubscriptionResolver:
         patterns = []
         for text, names in found.items():
             regex, principal, host = pattern_of(text)
-            patterns.append((compiled(regex).fullmatch, principal, host, names))
-        sees = self._readers.sees
+            patterns.append((compiled(regex).fullmatch, principal or ANONYMOUS, host, names))
+        sees, asked = self._readers.sees, self._readers.enabled
         first: str | None = "" if patterns else None
         matched, room = 0, _MATCHES_MAX
         while first is not None:
@@ -158,7 +159,7 @@ class SubscriptionResolver:
                     if (
                         room
                         and matches(queue.name)
-                        and (not principal or sees(principal, host, queue.name))
+                        and (not asked or sees(principal, host, queue.name))
                     ):
                         names.append(queue.name)
                         room -= 1

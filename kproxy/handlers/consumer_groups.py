@@ -14,6 +14,7 @@ from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.permitted import need_group, need_topics
 from kproxy.loop.steps import EVERY, Steps, done, spent
 from kproxy.security.acls import Op
+from kproxy.security.permits import EVERYTHING
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
@@ -75,7 +76,7 @@ def _pattern(request: Request, regex: str | None) -> str | None:
         return regex
     compiled(regex)
     peer = request.peer
-    if request.permits.all:
+    if request.permits is EVERYTHING:
         return regex
     return Pattern(regex, peer.principal, peer.host).text()
 

@@ -8,8 +8,9 @@ import pytest
 import structlog
 
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.security.acls import Op, Resource
+from kproxy.security.acls import Op, Pattern, Resource
 from kproxy.security.peer import Peer
+from kproxy.virtual.types import QueueId
 from tests.fakes import memory_worker
 from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule
 from tests.wire import fetch_values
@@ -233,6 +234,57 @@ async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
             await anyio.sleep(0.2)
             epoch, given = await assigned(bob, epoch)
             his = given or his
+
+
+async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may() -> None:
+    """Nobody knows whose it is. Of a super user that is known: it may be none by then."""
+    here = Secured(group_consumer_assignment_interval_ms=0)
+    for name in ("q-a", "q-b"):
+        await here.produce(name, ROOT)
+    names = {queue.queue_id: queue.name for queue in here.worker.catalogue.all()}
+    epochs = {ROOT: 0, ALICE: 0}
+
+    async def assigned(peer: Peer) -> set[str] | None:
+        epoch = epochs[peer]
+        values = {
+            "group_id": "g" + peer.principal, "member_id": peer.principal, "member_epoch": epoch,
+            "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000 if not epoch else -1,
+            "subscribed_topic_names": None, "subscribed_topic_regex": None if epoch else "q-.",
+            "server_assignor": None, "topic_partitions": None if epoch else [],
+        }  # fmt: skip
+        told = await here.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, values, peer)
+        assert int(told.error_code) == 0, told.error_message
+        epochs[peer] = told.member_epoch
+        if told.assignment is None:
+            return None
+        parts = told.assignment.topic_partitions
+        return {names[QueueId(one.topic_id.bytes)] for one in parts}
+
+    here.worker.authorizer.enabled = False
+    assert await assigned(ALICE) == {"q-a", "q-b"}
+    here.worker.authorizer.enabled = True
+    assert await assigned(ROOT) == {"q-a", "q-b"}
+    group = {"resource_type": Resource.GROUP, "resource_pattern_type": Pattern.PREFIXED}
+    await here.add(
+        rule(Op.READ, "g", principal="User:*", **group),
+        rule(Op.DESCRIBE, "q-a", principal="User:*"),
+        rule(Op.DESCRIBE, "q-b"),
+    )
+    given: set[str] | None = None
+    with anyio.fail_after(10):
+        while given is None:
+            await anyio.sleep(0.2)
+            given = await assigned(ALICE)
+    assert given == {"q-a"}
+    here.worker.authorizer._super_users = frozenset()
+    here.worker.authorizer._permits.clear()
+    here.worker.security.generation += 1
+    given = None
+    with anyio.fail_after(10):
+        while given is None:
+            await anyio.sleep(0.2)
+            given = await assigned(ROOT)
+    assert given == {"q-a"}
 
 
 async def test_what_is_administered_is_logged() -> None:
