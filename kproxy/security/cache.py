@@ -46,7 +46,7 @@ class Rows(Protocol):
 
 
 class SecurityCache:
-    """All rows of security. `generation` goes up with each change of any of them."""
+    """All rows of security. `generation` goes up with each change of an access rule."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -107,7 +107,8 @@ class SecurityCache:
             del self._held[name]
         else:
             self._held[name] = value
-        self.generation += 1
+        if name[0] == ACL:
+            self.generation += 1
         for told in self.on_change:
             told(name, value)
 

@@ -72,6 +72,7 @@ class Server:
         self._listeners: list[ServedListener] = []
         self._together = frozenset(together)
         self._connections: set[Connection] = set()
+        self._changed_users: dict[str, set[str]] = {}  # their mechanisms
         self._endpoint = Endpoint(config)
         self._endpoint.watch.on_turn = manager.turned
         self._stop = anyio.Event()
@@ -241,12 +242,21 @@ class Server:
         return accepting
 
     def _user_changed(self, row: str, value: object) -> None:
-        """Whoever has logged in with what holds no more has to do so again."""
+        """Whoever has logged in with what holds no more has to do so again.
+
+        One request may change hundreds of users: connections are looked at once for all.
+        """
         if row[:1] != USER:
             return
+        if not self._changed_users:
+            asyncio.get_running_loop().call_soon(self._revoke)
         user, mechanism = user_of(row)
+        self._changed_users.setdefault(user, set()).add(mechanism)
+
+    def _revoke(self) -> None:
+        changed, self._changed_users = self._changed_users, {}
         for connection in tuple(self._connections):
-            if isinstance(connection, LoginConnection) and connection.by(user, mechanism):
+            if isinstance(connection, LoginConnection) and (user := connection.one_of(changed)):
                 _log.info("login_revoked", peer=connection.ip, user=user)
                 connection.abort()
 
@@ -310,7 +320,7 @@ async def serve(
     config: Config, supervised: bool = False, together: Iterable[tuple[str, int]] = ()
 ) -> None:
     """Serve until SIGTERM, SIGINT or the supervisor's end; SIGUSR1 has the counters logged, SIGHUP
-    certificates read again.
+    certificates and keys of tokens read again.
 
     SIGTERM hands the shards over first, the others do not.
 

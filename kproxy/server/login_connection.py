@@ -8,6 +8,7 @@ next request. Who fails waits for the answer, longer each time, and is closed.
 import asyncio
 import math
 import time
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import anyio
@@ -62,14 +63,13 @@ class LoginConnection(Connection):
         """By which the client has logged in; empty before."""
         return self._login.mechanism if self._login.done else ""
 
-    def by(self, user: str, mechanism: str) -> bool:
-        """Whether this user has logged in with these credentials; PLAIN may have used any."""
-        identity = self._login.identity
-        return (
-            identity is not None
-            and identity.name == user
-            and self._login.mechanism in (mechanism, PLAIN)
-        )
+    def one_of(self, changed: Mapping[str, Collection[str]]) -> str | None:
+        """The user who has logged in, if with one of these mechanisms; PLAIN may have used any."""
+        identity, mechanism = self._login.identity, self._login.mechanism
+        mechanisms = changed.get(identity.name) if identity is not None else None
+        if identity is None or not mechanisms:
+            return None
+        return identity.name if mechanism == PLAIN or mechanism in mechanisms else None
 
     def expire(self) -> None:
         if not self._login.done and self._monotonic() > self._deadline:
