@@ -2,7 +2,7 @@
 FROM python:3.11-slim-bookworm AS base
 RUN python3 -m venv /opt/kproxy && groupadd --gid 10001 kproxy \
  && useradd --uid 10001 --gid 10001 --home-dir /data --shell /usr/sbin/nologin kproxy \
- && install -d -o kproxy -g kproxy /data
+ && install -d -m 0700 -o kproxy -g kproxy /data
 ENV PATH=/opt/kproxy/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 

@@ -3,6 +3,7 @@
 click is the usual library for commands. The options of `serve` come from `Config`.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,10 +38,15 @@ else:
     _LOOP = {"use_uvloop": True}
 
 
+_NOT_MINE = 0o077
+"""Files that kproxy makes are its user's alone: records and users' keys lie in them."""
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kproxy")
 def cli() -> None:
     """Millions of queues behind the Kafka protocol."""
+    os.umask(os.umask(_NOT_MINE) | _NOT_MINE)
 
 
 def _settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -49,19 +49,23 @@ def configure(level: str, style: str, worker: str | None = None) -> None:
 _TEXT_MAX = 1000
 _ITEMS_MAX = 50
 _TRACE_MAX = 16_000
-_BURST = 50
-_A_SECOND = 10
+_OF_ALL = 50.0, 10.0
+_OF_ONE = 30.0, 5.0
+"""Of one client. How many at once, and how many a second."""
+_KEYS_MAX = 10_000
 
 
 class Floods:
     """Lets so many warnings and errors of a name through, and counts the rest.
 
-    Somebody who connects ten thousand times a second must not fill the disk. From any thread.
+    Somebody who connects ten thousand times a second must not fill the disk, nor hide what others
+    do: of one client fewer are let through. From any thread.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: dict[str, tuple[float, float]] = {}  # by name: how many, as of when
+        self._left: dict[Any, tuple[float, float]] = {}  # by name: how many, as of when
+        self._left_of: dict[Any, tuple[float, float]] = {}  # by name and client
         self._suppressed: Counter[str] = Counter()
 
     def __call__(self, _: Any, __: str, event: structlog.typing.EventDict) -> Any:
@@ -69,13 +73,13 @@ class Floods:
         if event.get("level") not in ("warning", "error"):
             return event
         name, now = str(event["event"]), self._clock()
-        left, as_of = self._left.get(name, (_BURST, now))
-        left = min(_BURST, left + (now - as_of) * _A_SECOND)
-        if left < 1:
-            self._left[name] = left, now
+        client = _client(event)
+        if client is not None and not _took(self._left_of, (name, client), now, _OF_ONE):
             self._suppressed[name] += 1
             raise structlog.DropEvent
-        self._left[name] = left - 1, now
+        if not _took(self._left, name, now, _OF_ALL):
+            self._suppressed[name] += 1
+            raise structlog.DropEvent
         return event
 
     def take(self) -> dict[str, int]:
@@ -84,6 +88,28 @@ class Floods:
             return {}
         suppressed, self._suppressed = self._suppressed, Counter()
         return dict(suppressed)
+
+
+def _client(event: structlog.typing.EventDict) -> tuple[Any, str] | None:
+    """Whom an event is about: a principal and an address, or an address."""
+    host = event.get("host")
+    if host is not None:
+        return event.get("principal"), str(host)
+    peer = event.get("peer")
+    return None if peer is None else (None, str(peer).rpartition(":")[0] or str(peer))
+
+
+def _took(
+    left: dict[Any, tuple[float, float]], key: Any, now: float, most: tuple[float, float]
+) -> bool:
+    """Whether one more is let through. `most`: so many at once, and so many a second."""
+    burst, a_second = most
+    count, as_of = left.pop(key, (burst, now))
+    count = min(burst, count + (now - as_of) * a_second)
+    left[key] = count - 1 if count >= 1 else count, now
+    if len(left) > _KEYS_MAX:
+        del left[next(iter(left))]
+    return count >= 1
 
 
 floods = Floods()

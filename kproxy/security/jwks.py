@@ -1,13 +1,18 @@
 """The keys of an issuer of tokens, from a file or over https, read again now and then.
 
 A thread reads them, so that no connection ever waits for an address that does not answer. Where
-they cannot be read the old ones stay.
+they cannot be read the old ones stay, whatever the reason is. A whole read has a deadline: an
+address that answers drop by drop must not hold the thread.
 """
 
+import http.client
+import socket
+import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,8 @@ from kproxy.security.oauth import BadKeys, Key, keys_of
 _log = structlog.get_logger()
 
 _BYTES_MAX = 1 << 20
-_TIMEOUT_S = 10
+_TIMEOUT_S = 10.0  # of one step
+_DEADLINE_S = 30.0  # of all
 _EVERY_S = 3600.0
 _SOONEST_S = 30.0
 
@@ -27,6 +33,68 @@ _SOONEST_S = 30.0
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
+
+
+class _Connection(http.client.HTTPSConnection):
+    """One that can be cut off by another thread at any time."""
+
+    opened: socket.socket | None = None
+
+    def connect(self) -> None:
+        self.opened = socket.create_connection((self.host, self.port), self.timeout)
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        self.sock = self.opened = wrapped = context.wrap_socket(
+            self.opened, server_hostname=self.host, do_handshake_on_connect=False
+        )
+        wrapped.do_handshake()  # from here on `opened` is what it reads from
+
+    def cut(self) -> None:
+        if self.opened is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(self.opened, socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Close it, whoever of urllib's still holds it."""
+        self.close()
+        if self.opened is not None and (number := self.opened.detach()) >= 0:
+            socket.close(number)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """Remembers its connection."""
+
+    made: _Connection | None = None
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, request)
+
+    def _connection(self, host: str, **more: Any) -> _Connection:
+        self.made = _Connection(host, timeout=more["timeout"])
+        return self.made
+
+    @contextmanager
+    def ended(self, seconds: float) -> Iterator[None]:
+        """What it reads ends after so many seconds, finished or not."""
+        over, late = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            wait_s = seconds
+            while not over.wait(wait_s):
+                late.set()
+                if self.made is not None:
+                    self.made.cut()
+                wait_s = 1.0  # once more: there may have been no connection yet
+
+        threading.Thread(target=watch, name="oauth-keys-deadline", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+            if self.made is not None:
+                self.made.end()
+            if late.is_set():
+                raise TimeoutError(f"it took longer than {seconds:g} s")
 
 
 class KeySet:
@@ -38,15 +106,15 @@ class KeySet:
         self._now = now
         self._keys: list[Key] = []
         self._wanted = threading.Event()
-        self._closed = False
+        self._closed = self._at_once = False
         self._read_at = -_SOONEST_S
         self._thread: threading.Thread | None = None
         try:
             self.read()
-        except (OSError, BadKeys, ValueError) as error:
+        except Exception as error:
             if not self._remote:
                 raise CannotStart(f"oauth_jwks {source}: {error}") from None
-            _log.error("oauth_keys_not_read", source=source, reason=str(error))
+            _log.error("oauth_keys_not_read", source=source, reason=_reason(error))
 
     @property
     def _remote(self) -> bool:
@@ -56,7 +124,7 @@ class KeySet:
         return self._keys
 
     def read(self) -> None:
-        """Raises OSError, BadKeys, ValueError."""
+        """Raises whatever stands in the way."""
         self._read_at = self._now()
         found = keys_of(self._document())
         if not found:
@@ -65,6 +133,11 @@ class KeySet:
 
     def want(self) -> None:
         """A token names a key that is not here. From the event loop; it never waits."""
+        self._wanted.set()
+
+    def reload(self) -> None:
+        """Read them now: somebody has withdrawn one. From the event loop as well."""
+        self._at_once = True
         self._wanted.set()
 
     def start(self) -> None:
@@ -79,20 +152,29 @@ class KeySet:
         while not self._closed:
             self._wanted.wait(_EVERY_S if self._keys else _SOONEST_S)
             self._wanted.clear()
-            if self._closed or self._now() - self._read_at < _SOONEST_S:
+            at_once, self._at_once = self._at_once, False
+            if self._closed or (not at_once and self._now() - self._read_at < _SOONEST_S):
                 continue  # whoever asks for more gets no more reads
             try:
                 self.read()
-            except (OSError, BadKeys, ValueError) as error:
-                _log.error("oauth_keys_not_read", source=self._source, reason=str(error))
+            except Exception as error:  # the thread must go on, whatever an address answers
+                _log.error("oauth_keys_not_read", source=self._source, reason=_reason(error))
+            else:
+                if at_once:
+                    _log.info("oauth_keys_read", source=self._source, keys=len(self._keys))
 
     def _document(self) -> bytes:
         if not self._remote:
             with Path(self._source).open("rb") as file:
                 return _bounded(file.read(_BYTES_MAX + 1))
-        opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
-        with opener.open(self._source, timeout=_TIMEOUT_S) as answer:
+        https = _Https()
+        opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}), https)
+        with https.ended(_DEADLINE_S), opener.open(self._source, timeout=_TIMEOUT_S) as answer:
             return _bounded(answer.read(_BYTES_MAX + 1))
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _bounded(data: bytes) -> bytes:

@@ -24,6 +24,8 @@ from kproxy.security.acls import (
 from kproxy.security.peer import NOBODY, Peer
 
 _CACHED_MAX = 1000
+_NAME_MAX = 249
+"""Characters of a topic's name; others are not kept, as a client may choose longer ones."""
 _PEERS_MAX = 256
 _LOGGED_A_SECOND = 20
 _log = structlog.get_logger()
@@ -41,14 +43,13 @@ class Rules(Protocol):
 class Permits:
     """What one client may do. `all`: whatever it likes."""
 
-    __slots__ = ("_about", "_generation", "_known", "_lenient", "_log", "_rules", "all", "peer")
+    __slots__ = ("_about", "_generation", "_known", "_lenient", "_rules", "all", "log", "peer")
 
     def __init__(
-        self, peer: Peer, rules: Rules, *, everything: bool = False, lenient: bool = False,
-        log: "RefusalLog | None" = None,
-    ) -> None:  # fmt: skip
+        self, peer: Peer, rules: Rules, *, everything: bool = False, lenient: bool = False
+    ) -> None:
         """`lenient`: what no rule names is everybody's."""
-        self._log = log or RefusalLog()
+        self.log = RefusalLog()  # its own, so that nobody hides what others try
         self.peer = peer
         self.all = everything
         self._rules = rules
@@ -66,7 +67,7 @@ class Permits:
 
     def refused(self, op: Op, kind: Resource, name: str) -> None:
         """Note that the client was refused something."""
-        if self._log.has_room:
+        if self.log.has_room:
             peer = self.peer
             _log.warning(
                 "not_authorized", principal=peer.principal, host=peer.host, listener=peer.listener,
@@ -82,6 +83,8 @@ class Permits:
         found = self._known.get(key)
         if found is None:
             found = self._decide(op, kind, name)
+            if len(name) > _NAME_MAX:
+                return found
             if len(self._known) >= _CACHED_MAX:
                 self._known.clear()
             self._known[key] = found
@@ -189,7 +192,6 @@ class Authorizer:
         self._super_users = super_users
         self._lenient = lenient
         self._permits: dict[Peer, Permits] = {}
-        self.log = RefusalLog()
 
     def permits(self, peer: Peer) -> Permits:
         """What a client may do, now and after each change of the rules."""
@@ -198,11 +200,10 @@ class Authorizer:
         found = self._permits.get(peer)
         if found is None:
             if len(self._permits) >= _PEERS_MAX:
-                self._permits.clear()
+                del self._permits[next(iter(self._permits))]
             found = self._permits[peer] = Permits(
                 peer, self._rules,
                 everything=peer.principal in self._super_users, lenient=self._lenient,
-                log=self.log,
             )  # fmt: skip
         return found
 

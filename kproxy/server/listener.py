@@ -33,7 +33,7 @@ from kproxy.server.newcomers import Newcomers
 from kproxy.server.served_listener import ServedListener
 from kproxy.server.user_commands import change_users, list_users
 from kproxy.store.backups import ON_KAFKA
-from kproxy.store.directory_lock import locked
+from kproxy.store.directory_lock import locked, readable_by_others
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import LogFailed
 from kproxy.virtual.security_rows import USER, user_of
@@ -88,6 +88,11 @@ class Server:
         """Serve until `stop`. Raises CannotStart, also where it could not go on."""
         config = self._config
         with locked(config.data_dir), self._endpoint.listening():
+            if readable_by_others(config.data_dir):
+                _log.warning(
+                    "data_dir_readable_by_others", data_dir=str(config.data_dir),
+                    hint=f"records and users' keys lie there: chmod -R go= {config.data_dir}",
+                )  # fmt: skip
             try:
                 await self._serve(task_status)
             except* (RowsFailed, LogFailed) as group:

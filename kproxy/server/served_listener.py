@@ -85,8 +85,11 @@ class ServedListener:
             self.tls.tell_expiry(now_s)
 
     def reload(self) -> None:
+        """Read certificates again, and keys of tokens."""
         if self.tls is not None:
             self.tls.reload()
+        if self._keys is not None:
+            self._keys.reload()
 
     def close(self) -> None:
         if self._keys is not None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,12 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def readable_by_others(directory: Path) -> bool:
+    """Whether other users of the machine may read what is there: it has users' keys."""
+    modes = [path.stat().st_mode for path in (directory, directory / _NAME)]
+    return bool(modes[0] & stat.S_IXOTH and modes[1] & stat.S_IROTH)
 
 
 def _lock(fd: int) -> bool:

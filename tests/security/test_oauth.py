@@ -3,8 +3,12 @@
 import hashlib
 import hmac
 import json
+import socket
+import ssl
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,15 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from structlog.testing import capture_logs
 
 from kproxy.errors import CannotStart
+from kproxy.security import jwks
 from kproxy.security.jwks import KeySet
 from kproxy.security.oauth import INVALID, BadKeys, Exchange, Tokens, keys_of
 from kproxy.security.scram import BadLogin
-from tests.securing import AUDIENCE, ISSUER, Issuer, bearer
+from tests.harness import eventually
+from tests.securing import AUDIENCE, ISSUER, Authority, Issuer, bearer
 
 NOW = int(time.time())
 CLAIMS = {"sub": "alice", "iss": ISSUER, "aud": AUDIENCE, "iat": NOW, "exp": NOW + 300}
@@ -201,3 +208,123 @@ def test_keys_are_read_again_where_one_is_missing(tmp_path: Path) -> None:
 def test_a_file_without_keys_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="oauth_jwks"):
         KeySet(str(tmp_path / "absent"))
+
+
+class Address:
+    """Answers https requests with `answer`, in parts, with pauses between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory)
+        self.parts: list[bytes] = []
+        self.pause_s = 0.0
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(self.authority.server)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://localhost:{self._listening.getsockname()[1]}/keys"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def says(self, document: bytes) -> None:
+        self.parts = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(document), document]
+
+    def _serve(self) -> None:
+        with suppress(OSError), self._listening:
+            while True:
+                one, _ = self._listening.accept()
+                with suppress(OSError), self._context.wrap_socket(one, server_side=True) as wrapped:
+                    wrapped.recv(65536)
+                    for part in self.parts:
+                        wrapped.sendall(part)
+                        time.sleep(self.pause_s)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+    made = Address(tmp_path / "certificates")
+    monkeypatch.setenv("SSL_CERT_FILE", str(made.authority.ca))
+    yield made
+    made.close()
+
+
+NO_ANSWERS = {
+    "a chunked body that is cut": [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n100\r\ncut"
+    ],
+    "no status": [b"nonsense\r\n\r\n"],
+    "nothing": [],
+    "a header without end": [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000],
+    "a redirect": [b"HTTP/1.1 302 Found\r\nLocation: https://[\r\nContent-Length: 0\r\n\r\n"],
+}
+
+
+@pytest.mark.parametrize("kind", NO_ANSWERS)
+def test_answers_that_are_none_end_no_reading(
+    kind: str, address: Address, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwks, "_SOONEST_S", 0.0)
+    address.parts = NO_ANSWERS[kind]
+    keys = KeySet(address.url)
+    assert not keys.keys()
+    address.says(issuer.path.read_bytes())
+    keys.start()
+    try:
+        eventually(keys.keys)
+        address.parts = NO_ANSWERS[kind]
+        keys.want()
+        time.sleep(0.3)
+        assert keys.keys(), "the old ones stay"
+        address.says(issuer.path.read_bytes().replace(b'"one"', b'"new"'))
+        keys.want()
+        eventually(lambda: keys.keys()[0].name == "new")
+    finally:
+        keys.close()
+
+
+def test_an_answer_that_drips_is_waited_for_so_long(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwks, "_DEADLINE_S", 0.5)
+    head = [b"HTTP/1.1 200 OK\r\n"]
+    address.pause_s = 0.1
+    for drops in (head + [b"X: y\r\n"] * 50, head + [b"Content-Length: 99\r\n\r\n"] + [b"{"] * 50):
+        address.parts = drops
+        began = time.monotonic()
+        with capture_logs() as told:
+            KeySet(address.url)
+        assert time.monotonic() - began < 2
+        assert told[0]["reason"] == "it took longer than 0.5 s"
+
+
+def test_keys_are_read_at_once_where_that_is_asked_for(tmp_path: Path) -> None:
+    """One is withdrawn: SIGHUP, however lately they were read."""
+    issuer = Issuer(tmp_path)
+    keys = KeySet(str(issuer.path))
+    keys.start()
+    issuer.publish("two")
+    keys.want()
+    time.sleep(0.2)
+    assert keys.keys()[0].name == "one"
+    keys.reload()
+    eventually(lambda: keys.keys()[0].name == "two")
+    keys.close()
+
+
+def test_of_a_token_that_names_no_key_few_are_tried(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+    mine = keys_of(issuer.path.read_bytes())[0]
+    others = [keys_of(Issuer(issuer.path.parent / "o").path.read_bytes())[0]._replace(name="o")]
+    checks = Tokens(ISSUER, AUDIENCE, lambda: others * 50)
+    decode = jwt.decode
+    monkeypatch.setattr(jwt, "decode", lambda *a, **more: tried.append(1) or decode(*a, **more))
+    nameless = jwt.encode(CLAIMS, issuer.key, "RS256")
+    with pytest.raises(BadLogin):
+        checks.check(nameless)
+    assert 0 < len(tried) < 5
+    assert Tokens(ISSUER, AUDIENCE, lambda: [*others, mine]).check(nameless).name == "alice"
