@@ -18,8 +18,6 @@ from kproxy.worker.worker import Request, Worker
 
 _log = structlog.get_logger()
 
-RULES_MAX = 100_000
-"""Rules, users and quotas that there may be together: each worker has them all in memory."""
 _NAME_BYTES_MAX = 32_000
 _PART_BYTES = 600  # about what one takes until it is encoded
 _AT_ONCE = 500  # rules that are compared with a filter in one turn
@@ -42,7 +40,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     found: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
     for rule in await _matching(worker, request, wanted):
         found.setdefault((rule.kind, rule.name, rule.pattern), []).append(_entry(rule))
-        await request.budget.step(_PART_BYTES)
+        await request.budget.step(_size(rule))
     resources = [
         {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": entries}
         for (kind, name, pattern), entries in found.items()
@@ -66,15 +64,14 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
     rules = worker.security.acls.rules
-    new: list[Binding] = []
+    new: dict[Binding, str] = {}
     for rule in wanted:
         if rule not in rules:
-            new.append(rule)
+            new[rule] = acl_name(rule)
         if request.budget.due:
             await request.budget.rest()
     try:
-        if new and len(worker.security) + len(new) > RULES_MAX:
-            raise KafkaError(Code.POLICY_VIOLATION, f"there may be {RULES_MAX} rules and users")
+        worker.security.check_room(new.values())
         await _secure(worker, request, new, {})
         if new:
             _log.info("access_rules_created", **_audited(request, new))
@@ -111,7 +108,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             }  # fmt: skip
             answers.append(answer)
             doomed.setdefault(rule, []).append(answer)
-            await request.budget.step(_PART_BYTES)
+            await request.budget.step(_size(rule))
     try:
         await _secure(worker, request, doomed, None)
         if doomed:
@@ -157,6 +154,12 @@ async def _matching(worker: Worker, request: Request, wanted: Filter) -> list[Bi
     return found
 
 
+def _size(rule: Binding) -> int:
+    """About the bytes that a rule takes until an answer is encoded."""
+    texts = rule.name, rule.principal, rule.host
+    return _PART_BYTES + sum([len(text) if text.isascii() else 4 * len(text) for text in texts])
+
+
 def _entry(rule: Binding) -> dict[str, Any]:
     return {
         "principal": rule.principal, "host": rule.host, "operation": rule.operation,
@@ -186,7 +189,7 @@ def _checked(asked: Any) -> Binding:
             f"Could not parse principal from `{principal}` (no colon is present separating the"
             " principal type from the principal name)"
         )
-    elif max(map(len, (name, principal, host))) > _NAME_BYTES_MAX:
+    elif max(len(text.encode()) for text in (name, principal, host)) > _NAME_BYTES_MAX:
         fault = "A name is too long"
     if fault is not None:
         raise KafkaError(Code.INVALID_REQUEST, fault)

@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 
 from kproxy.errors import Code, KafkaError
-from kproxy.handlers.acls import RULES_MAX
 from kproxy.security.cache import Entity
 from kproxy.security.quotas import (
     CLIENT_ID,
@@ -157,9 +156,7 @@ async def _put(
     worker: Worker, request: Request, changes: Mapping[str, dict[str, Any] | None]
 ) -> None:
     """Raises KafkaError."""
-    new = sum(value is not None for value in changes.values())
-    if len(worker.security) + new > RULES_MAX:
-        raise KafkaError(Code.POLICY_VIOLATION, f"there may be {RULES_MAX} rules, users and quotas")
+    worker.security.check_room(name for name, value in changes.items() if value is not None)
     await worker.secure(changes)
     told = {
         name[1:]: None if value is None else value["value"]

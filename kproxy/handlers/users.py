@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from kproxy.errors import Code, KafkaError
+from kproxy.loop.pace import Pace, slices
 from kproxy.security import scram
 from kproxy.security.peer import Peer
 from kproxy.virtual.security_rows import user_name
@@ -22,6 +23,10 @@ _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 _PART_BYTES = 600  # about what one takes until it is encoded
 _NAME_BYTES_MAX = 1024
 _SALT_BYTES_MAX = 1024
+_AT_ONCE = 50
+"""Users whose rows are put in one step: `Worker.secure` takes all that they may have as one."""
+_Rows = dict[str, dict[str, Any] | None]
+"""What is put by name, or with None dropped."""
 
 
 class Change(NamedTuple):
@@ -86,12 +91,16 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def altered(
     worker: Worker, peer: Peer, changes: Iterable[Change]
 ) -> dict[str, tuple[Code, str | None]]:
-    """Carry out changes; what became of each user's, all or none."""
+    """Carry out changes, some users' at a time; what became of each user's, all or none."""
     changes = tuple(changes)
     outcomes: dict[str, tuple[Code, str | None]] = {one.user: (Code.NONE, None) for one in changes}
     times = Counter((one.user, one.mechanism) for one in changes)
-    rows: dict[str, dict[str, dict[str, Any] | None]] = {}
+    rows: dict[str, _Rows] = {}
+    pace = Pace()
+    pace.begin()
     for one in changes:
+        if pace.due:
+            await pace.rest()
         if outcomes[one.user][0]:
             continue
         try:
@@ -101,22 +110,27 @@ async def altered(
             rows.setdefault(one.user, {}).update(_rows(worker, one))
         except _Refused as refused:
             outcomes[one.user] = refused.code, str(refused)
-    sound = {user: rows[user] for user, (code, _) in outcomes.items() if not code}
-    if sound:
+    sound = [(user, rows[user]) for user, (code, _) in outcomes.items() if not code]
+    for some in slices(sound, _AT_ONCE):
         try:
-            await worker.secure(
-                worker.security.beside_users()
-                | {name: row for some in sound.values() for name, row in some.items()}
-            )
+            await _put(worker, peer, dict(some))
         except KafkaError as error:
-            return outcomes | dict.fromkeys(sound, (error.code, error.message))
-        for user, some in sound.items():
-            changed = {name[1:].partition(":")[0]: "put" if row else "drop"
-                       for name, row in some.items()}  # fmt: skip
-            _log.info(
-                "user_changed", by=peer.principal, host=peer.host, user=user, **_plain(changed)
-            )
+            outcomes |= {user: (error.code, error.message) for user, _ in some}
+        await pace.rest()
     return outcomes
+
+
+async def _put(worker: Worker, peer: Peer, users: Mapping[str, _Rows]) -> None:
+    """Put rows by user, in one step. Raises KafkaError."""
+    rows: _Rows = {**worker.security.beside_users()}
+    for some in users.values():
+        rows |= some
+    worker.security.check_room(name for name, row in rows.items() if row is not None)
+    await worker.secure(rows)
+    for user, some in users.items():
+        changed = {name[1:].partition(":")[0]: "put" if row else "drop"
+                   for name, row in some.items()}  # fmt: skip
+        _log.info("user_changed", by=peer.principal, host=peer.host, user=user, **_plain(changed))
 
 
 def _plain(changed: Mapping[str, str]) -> dict[str, list[str]]:
@@ -126,7 +140,7 @@ def _plain(changed: Mapping[str, str]) -> dict[str, list[str]]:
     }
 
 
-def _rows(worker: Worker, change: Change) -> dict[str, dict[str, Any] | None]:
+def _rows(worker: Worker, change: Change) -> _Rows:
     """Raises _Refused."""
     mechanism = MECHANISMS.get(change.mechanism)
     if not change.user or "\0" in change.user:

@@ -7,12 +7,13 @@ what is not there is not allowed.
 import os
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any, Protocol
 
 import structlog
 
+from kproxy.errors import Code, KafkaError
 from kproxy.security.acls import Acls, Binding
 from kproxy.security.scram import Credentials, Shape
 from kproxy.virtual.envelope import Envelope, Kind
@@ -32,6 +33,8 @@ from kproxy.virtual.security_rows import (
 
 _log = structlog.get_logger()
 
+ROWS_MAX = 100_000
+"""Rules, credentials and quotas that there may be together: each worker has them all in memory."""
 _SECRET_BYTES = 32
 
 Entity = tuple[tuple[str, str | None], ...]
@@ -71,6 +74,13 @@ class SecurityCache:
     def credentials(self, user: str, mechanism: str) -> Value | None:
         """What a user logs in with by a SASL mechanism, as it was put."""
         return self._held.get(user_name(user, mechanism))
+
+    def check_room(self, names: Iterable[str]) -> None:
+        """Raises KafkaError (POLICY_VIOLATION): there is no room for rows of these names."""
+        new = sum(name not in self._held for name in names)
+        if new and len(self._held) + new > ROWS_MAX:
+            message = f"there may be {ROWS_MAX} rules, users' credentials and quotas together"
+            raise KafkaError(Code.POLICY_VIOLATION, message)
 
     def beside_users(self) -> dict[str, Value]:
         """Rows that are put with the first user."""
