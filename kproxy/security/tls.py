@@ -78,8 +78,11 @@ class Tls:
             context.load_verify_locations(cafile=listener.client_ca)
             required = listener.client_auth == "required"
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+            # Each connection shows its certificate, but for sessions of TLS 1.2 that OpenSSL keeps
+            # by their ids for two hours: Python has no switch for these. What they resume was
+            # verified by this same context, so a certificate may have ended since, no more.
             context.options |= ssl.OP_NO_TICKET
-            context.num_tickets = 0  # each connection shows its certificate
+            context.num_tickets = 0
         self.expires_s = expiry(listener.certificate.read_bytes())
         return context
 
