@@ -33,8 +33,8 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     if not worker.authorizer.enabled:
         return NO_AUTHORIZER | {"resources": ()}
     wanted = _filter(request.body)
-    if wanted.unknown:
-        message = f"DescribeAclsRequest contains UNKNOWN elements: {wanted.unknown}"
+    if wanted.empty():
+        message = f"DescribeAclsRequest contains UNKNOWN elements: {wanted.unknown()}"
         fault = {"error_code": Code.INVALID_REQUEST, "error_message": message}
         return fault | {"resources": ()}
     found: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
@@ -97,8 +97,8 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             "error_code": Code.NONE, "error_message": None, "matching_acls": answers,
         }  # fmt: skip
         results.append(result)
-        if wanted.unknown:
-            message = f"Filters contain UNKNOWN elements, filters: {wanted.unknown}"
+        if part := wanted.unknown():
+            message = f"Unknown {part}."
             result |= {"error_code": Code.INVALID_REQUEST, "error_message": message}
             continue
         for rule in await _matching(worker, request, wanted):

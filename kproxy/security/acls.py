@@ -131,6 +131,10 @@ class Binding(NamedTuple):
         return _bit(self.operation, self.effect)
 
 
+def _known(kinds: type[IntEnum], value: int) -> bool:
+    return value != 0 and value in kinds._value2member_map_
+
+
 class Filter(NamedTuple):
     """Which rules are meant. ANY and None stand for all."""
 
@@ -142,13 +146,17 @@ class Filter(NamedTuple):
     operation: int = Op.ANY
     effect: int = Effect.ANY
 
-    @property
     def unknown(self) -> str | None:
-        """Which part of it is of no known kind."""
-        parts = {
-            "patternFilter": (self.kind, self.pattern), "entryFilter": (self.operation, self.effect)
-        }  # fmt: skip
-        return next((part for part, values in parts.items() if 0 in values), None)
+        """Which part of it is of no known kind, by Kafka's name."""
+        if not (_known(Resource, self.kind) and _known(Pattern, self.pattern)):
+            return "patternFilter"
+        if not (_known(Op, self.operation) and _known(Effect, self.effect)):
+            return "entryFilter"
+        return None
+
+    def empty(self) -> bool:
+        """Whether a part of it is 0: other unknown kinds are taken for such as match nothing."""
+        return 0 in (self.kind, self.pattern, self.operation, self.effect)
 
     def matches(self, rule: Binding) -> bool:
         return (

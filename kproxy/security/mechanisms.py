@@ -13,6 +13,10 @@ from kproxy.security.login import Exchange, Identity, Mechanisms, Step
 from kproxy.security.scram import BadLogin, Credentials, Shape
 
 PLAIN_BYTES_MAX = 4096
+_WRONG = "Authentication failed: Invalid username or password"
+_SOMEBODY_ELSE = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
 _HASHING_THREADS = 2
 _hashing: RunVar[CapacityLimiter] = RunVar("kproxy.security.mechanisms")
 
@@ -69,7 +73,7 @@ class Users:
 
 
 class _Plain:
-    """PLAIN (RFC 4616): the password itself."""
+    """PLAIN (RFC 4616): the password itself. What is told is what Kafka tells."""
 
     def __init__(self, users: Users) -> None:
         self._users = users
@@ -79,17 +83,21 @@ class _Plain:
         if len(token) > PLAIN_BYTES_MAX:
             raise BadLogin(f"a message of {len(token)} bytes")
         parts = token.split(b"\0")
-        if len(parts) != 3 or not parts[1] or not parts[2]:
-            raise BadLogin("a message without a user and a password")
+        if len(parts) != 3:
+            told = f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
+            raise BadLogin("a message that has not three parts", told)
+        for part, what in zip(parts[1:], ("username", "password"), strict=True):
+            if not part:
+                raise BadLogin(f"no {what}", f"Authentication failed: {what} not specified")
         try:
             authorized, user = parts[0].decode(), parts[1].decode()
         except UnicodeDecodeError:
-            raise BadLogin("a name that is not UTF-8") from None
+            raise BadLogin("a name that is not UTF-8", _WRONG) from None
         self.user = user
         if authorized not in ("", user):
-            raise BadLogin("somebody else to be authorized as")
+            raise BadLogin("somebody else to be authorized as", _SOMEBODY_ELSE)
         if not await self._users.verify(user, parts[2]):
-            raise BadLogin("an unknown user or a wrong password")
+            raise BadLogin("an unknown user or a wrong password", _WRONG)
         return Step(b"", Identity(user))
 
 

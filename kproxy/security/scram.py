@@ -23,7 +23,14 @@ _SALT_BYTES_MAX = 1024
 
 
 class BadLogin(Exception):
-    """A client is not who it says, or says it wrongly. The message is for the log alone."""
+    """A client is not who it says, or says it wrongly. The message is for the log alone.
+
+    `told`: what the client is told; empty: what all mechanisms say.
+    """
+
+    def __init__(self, message: str, told: str = "") -> None:
+        super().__init__(message)
+        self.told = told
 
 
 class Shape(NamedTuple):

@@ -179,8 +179,9 @@ class LoginConnection(Connection):
             self.stop_reading()
             return _refused(
                 Code.SASL_AUTHENTICATION_FAILED,
-                "Authentication failed during authentication due to invalid credentials with SASL"
-                f" mechanism {mechanism}",
+                error.told
+                or "Authentication failed during authentication due to invalid credentials with"
+                f" SASL mechanism {mechanism}",
             )
         lifetime_ms = 0 if step.identity is None else self._let_in(step.identity)
         return {

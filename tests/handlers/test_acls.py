@@ -62,6 +62,14 @@ async def test_filters_that_are_none() -> None:
     here = Secured()
     assert int((await here.rules(operation=0)).error_code) == 42
     assert int((await here.drop(permission_type=0)).filter_results[0].error_code) == 42
+    for part, told in (("resource_type_filter", "Unknown patternFilter."),
+                       ("pattern_type_filter", "Unknown patternFilter."),
+                       ("operation", "Unknown entryFilter."),
+                       ("permission_type", "Unknown entryFilter.")):  # fmt: skip
+        shown = await here.rules(**{part: 99})
+        assert (int(shown.error_code), len(shown.resources)) == (0, 0), "as at Kafka"
+        refused = (await here.drop(**{part: 99})).filter_results[0]
+        assert (int(refused.error_code), refused.error_message) == (42, told)
 
 
 async def test_only_who_may_alter_the_cluster_makes_rules() -> None:

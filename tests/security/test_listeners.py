@@ -70,10 +70,32 @@ def test_login(site: Site, name: str, mechanism: str) -> None:
             answer = log_in(wire, mechanism, user, password)
             assert answer.error_code == 58
             assert answer.error_message == (
-                "Authentication failed during authentication due to invalid credentials with SASL"
-                f" mechanism {mechanism}"
+                "Authentication failed: Invalid username or password"
+                if mechanism == "PLAIN"
+                else "Authentication failed during authentication due to invalid credentials with"
+                f" SASL mechanism {mechanism}"
             )
             assert wire.closed()
+
+
+PLAIN_TOLD = {  # by Kafka 4.3.1
+    b"\0nobody\0x": "Authentication failed: Invalid username or password",
+    b"\0\xff\0x": "Authentication failed: Invalid username or password",
+    b"\0\0x": "Authentication failed: username not specified",
+    b"\0alice\0": "Authentication failed: password not specified",
+    b"alice": "Invalid SASL/PLAIN response: expected 3 tokens, got 1",
+    b"\0alice\0x\0": "Invalid SASL/PLAIN response: expected 3 tokens, got 4",
+    b"bob\0alice\0x": "Authentication failed: Client requested an authorization id that is"
+    " different from username",
+}
+
+
+@pytest.mark.parametrize("token", PLAIN_TOLD)
+def test_what_is_told_of_plain(site: Site, token: bytes) -> None:
+    with site.wire("SASL") as wire:
+        handshake(wire, "PLAIN")
+        answer = authenticate(wire, token)
+        assert (answer.error_code, answer.error_message) == (58, PLAIN_TOLD[token])
 
 
 def test_login_by_token(site: Site) -> None:
