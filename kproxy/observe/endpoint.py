@@ -25,6 +25,7 @@ _log = structlog.get_logger()
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _BACKLOG = 64
+_LOCAL = ("127.", "::1")
 _PORTS = 64  # that are tried, where no address was asked for
 _TOKEN_BYTES_MAX = 4096
 
@@ -77,6 +78,11 @@ class Endpoint:
         )  # fmt: skip
         thread.start()
         host, port = listening.getsockname()[:2]
+        if self._config.authorizer != "none" and token is None and not host.startswith(_LOCAL):
+            _log.warning(
+                "http_tells_anyone", listen=f"{host}:{port}",
+                hint="whoever reaches it is told names of queues and groups: give http_token_file",
+            )  # fmt: skip
         _log.info("http_ready", listen=f"{host}:{port}", tls=self._config.http_tls_cert is not None)
         return thread
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from kproxy.config_of_listeners import ListenerConfig
+from kproxy.config_of_listeners import PLAIN, ListenerConfig
 from kproxy.errors import CannotStart
 from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.jwks import KeySet
@@ -67,11 +67,17 @@ class ServedListener:
         return self.config is not None and self.config.sasl
 
     def warn_where_open(self) -> None:
-        """One line where anyone who reaches the port is let in."""
+        """One line where anyone who reaches the port is let in, or may hear passwords."""
         config = self.config
         assert config is not None
-        closed = config.sasl or config.client_auth == "required"
-        if not closed and not config.address[0].startswith(_LOCAL):
+        if config.address[0].startswith(_LOCAL):
+            return
+        if PLAIN in config.sasl_mechanisms and not config.tls:
+            _log.warning(
+                "listener_hears_passwords", listener=self.name, listen=config.listen,
+                hint="PLAIN sends them as they are: let the protocol be SASL_SSL",
+            )  # fmt: skip
+        if not config.sasl and config.client_auth != "required":
             _log.warning(
                 "listener_lets_anyone_in", listener=self.name, listen=config.listen,
                 hint="whoever reaches it reads, writes and deletes all queues, unless authorizer"

@@ -350,6 +350,7 @@ def test_the_secured_compose_file_has_sound_settings() -> None:
     yaml = pytest.importorskip("yaml")
     compose = yaml.safe_load((ROOT / "docker-compose.secured.yml").read_text())
     service = compose["services"]["kproxy"]
+    assert service["environment"]["KPROXY_HTTP_LISTEN"].startswith("127.0.0.1:")
     assert service["volumes"] == ["./deploy/secured:/etc/kproxy:ro"]
     flags = service["command"].split()
     assert flags[:3] == ["serve", "--config", "/etc/kproxy/kproxy.toml"]
