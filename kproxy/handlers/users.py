@@ -3,7 +3,6 @@
 A client sends a password hashed already. kproxy keeps what it checks logins with, and tells nobody.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -55,10 +54,11 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
             infos.setdefault(user, []).append(info)
     results = []
     for user in asked or infos:
-        code, message = Code.NONE, None
+        code, message = Code.NONE, ""
         if asked.get(user, 0) > 1:
             code = Code.DUPLICATE_RESOURCE
-            message = f"Cannot describe SCRAM credentials for the same user twice: {user}"
+            what = "Cannot describe SCRAM credentials for the same user twice in a single request"
+            message = f"{what}: {user}"
         elif user not in infos:
             code = Code.RESOURCE_NOT_FOUND
             message = f"Attempt to describe a user credential that does not exist: {user}"
@@ -70,7 +70,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
             }
         )  # fmt: skip
         await request.budget.step(_PART_BYTES)
-    return {"error_code": Code.NONE, "error_message": None, "results": results}
+    return {"error_code": Code.NONE, "error_message": "", "results": results}
 
 
 async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -91,11 +91,15 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def altered(
     worker: Worker, peer: Peer, changes: Iterable[Change]
 ) -> dict[str, tuple[Code, str | None]]:
-    """Carry out changes, some users' at a time; what became of each user's, all or none."""
+    """Carry out changes, some users' at a time; what became of each user's, all or none.
+
+    Kafka takes one change of a user in a request. Here one of each mechanism is taken, as its
+    documentation has it, and as `kproxy users add` sends it.
+    """
     changes = tuple(changes)
     outcomes: dict[str, tuple[Code, str | None]] = {one.user: (Code.NONE, None) for one in changes}
-    times = Counter((one.user, one.mechanism) for one in changes)
     rows: dict[str, _Rows] = {}
+    seen: set[tuple[str, int]] = set()
     pace = Pace()
     pace.begin()
     for one in changes:
@@ -104,10 +108,11 @@ async def altered(
         if outcomes[one.user][0]:
             continue
         try:
-            if times[one.user, one.mechanism] > 1:
+            if (one.user, one.mechanism) in seen:
                 message = "A user credential cannot be altered twice in the same request"
                 raise _Refused(Code.DUPLICATE_RESOURCE, message)
             rows.setdefault(one.user, {}).update(_rows(worker, one))
+            seen.add((one.user, one.mechanism))
         except _Refused as refused:
             outcomes[one.user] = refused.code, str(refused)
     sound = [(user, rows[user]) for user, (code, _) in outcomes.items() if not code]
