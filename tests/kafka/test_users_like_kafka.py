@@ -65,7 +65,7 @@ class Users:
         assert (int(told.error_code), told.error_message) == (0, "")
         return sorted(
             (self._plain(one.user), int(one.error_code), self._plain(one.error_message),
-             [(info.mechanism, info.iterations) for info in one.credential_infos])
+             sorted((info.mechanism, info.iterations) for info in one.credential_infos))
             for one in told.results
             if "marker" not in one.user and (users or one.user.startswith(self._prefix))
         )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Spark's Kafka source and sink with a login over TLS, as docs/security.md says; and without."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.securing import PASSWORD, Site
+from tests.spark.jobs import load
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def secured(site: Site, password: str = PASSWORD) -> dict[str, str]:
+    """Options of Spark's source and sink."""
+    quoted = password.replace("\\", "\\\\").replace('"', '\\"')
+    return {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": str(site.authority.ca),
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required"
+            f' username="alice" password="{quoted}";'
+        ),
+    }
+
+
+def allow(site: Site, *rules: tuple[int, str, int]) -> None:
+    """Alice may do so to topics (2) and groups (3) whose names begin so."""
+    with site.wire("INSIDE") as wire:
+        for kind, name, operation in rules:
+            creation = {
+                "resource_type": kind, "resource_name": name, "resource_pattern_type": 4,
+                "principal": "User:alice", "host": "*", "operation": operation,
+                "permission_type": 3,
+            }  # fmt: skip
+            told = wire.call(30, 3, {"creations": [creation]})
+            assert not told.results[0].error_code
+
+
+def test_a_job_logs_in_and_does_what_it_may(spark: Any, tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    rules = 'authorizer = "acl"\nsuper_users = ["User:ANONYMOUS"]\n'
+    site.config.write_text(rules + site.listeners())
+    with site.running():
+        site.add_user("alice")
+        inside = Producer(site.librdkafka("INSIDE"))
+        for number in range(500):
+            inside.produce("mine-in", b"%d" % number)
+            inside.produce("other", b"secret")
+        assert inside.flush(30) == 0
+        address = site.address("OUTSIDE")
+        allow(site, (2, "mine-", 3), (2, "mine-", 4), (2, "mine-", 5), (3, "spark-kafka-", 3))
+
+        def rows(**options: str) -> list[bytes]:
+            found = load(spark.read, address, **options).collect()
+            return sorted(bytes(row.value) for row in found)
+
+        expected = sorted(b"%d" % number for number in range(500))
+        assert rows(subscribe="mine-in", **secured(site)) == expected
+        assert rows(subscribePattern=".*", **secured(site)) == expected, "the others are hidden"
+        query = (
+            load(spark.readStream, address, subscribe="mine-in", startingOffsets="earliest",
+                 **secured(site))
+            .selectExpr("'mine-out' AS topic", "value")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", address)
+            .options(**secured(site))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )  # fmt: skip
+        assert query.awaitTermination(60)
+        assert rows(subscribe="mine-out", **secured(site)) == expected
+        with pytest.raises(Exception, match=r"(?i)authoriz"):
+            rows(subscribe="other", **secured(site))
+        with pytest.raises(Exception, match=r"(?i)authentication"):
+            rows(subscribe="mine-in", **secured(site, "wrong"))
