@@ -11,8 +11,8 @@ import click
 import entrance
 import files
 import pipeline
+import secured
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -47,9 +47,9 @@ def summaries(counts: DataFrame, summary: str, batch_id: int) -> DataFrame:
     )
 
 
-def exists(server: str, queue: str) -> bool:
+def exists(server: str, options: dict[str, str], queue: str) -> bool:
     """Whether there is such a queue; asking does not make it."""
-    admin = AdminClient({"bootstrap.servers": server})
+    admin = secured.admin(server, options)
     try:
         admin.describe_topics(TopicCollection([queue]))[queue].result(30)
     except KafkaException:
@@ -59,7 +59,7 @@ def exists(server: str, queue: str) -> bool:
 
 def missing(rows: DataFrame, summary: str, server: str, options: dict[str, str]) -> DataFrame:
     """Those of a batch's rows that an attempt at it before did not write."""
-    if not exists(server, summary):
+    if not exists(server, options, summary):
         return rows
     asked = pipeline.of_clients(options) | {"subscribe": summary}
     there = pipeline.source(rows.sparkSession.read, server, asked)
@@ -88,7 +88,7 @@ def aggregate(
     asked["startingOffsets"] = "earliest"
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
     if given["entrance"]:
-        frame = entrance.passed_on(frame, given["server"], given["entrance"])
+        frame = entrance.passed_on(frame, given, given["entrance"])
     first = True
 
     def each(batch: DataFrame, batch_id: int) -> None:

@@ -60,7 +60,7 @@ def archive(directory: str, pattern: str, buckets: int, batch_records: int, **gi
     asked |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(batch_records)}
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
     if given["entrance"]:
-        frame = entrance.passed_on(frame, given["server"], given["entrance"])
+        frame = entrance.passed_on(frame, given, given["entrance"])
 
     def each(batch: DataFrame, batch_id: int) -> None:
         archive.commit(batch, batch_id, by=("date", "bucket"), sort=SORTED)

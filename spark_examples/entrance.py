@@ -5,11 +5,13 @@ kproxy passes each of its records on to the queue that a template names: `user-{
 """
 
 import re
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import pipeline
+import secured
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -18,9 +20,12 @@ _LEGAL = "^[a-zA-Z0-9._-]{1,249}$"
 _WAIT_S = 30
 
 
-def make(server: str, queue: str, to: str) -> None:
-    """See to it that there is an entrance whose template is `to`. Raises ClickException."""
-    admin = AdminClient({"bootstrap.servers": server})
+def make(given: dict[str, Any], queue: str, to: str) -> None:
+    """See to it that there is an entrance whose template is `to`. Raises ClickException.
+
+    `given`: the job's options.
+    """
+    admin = secured.admin(given["server"], given["options"])
     topic = NewTopic(queue, 1, config={_TO: to, _LOST: f"{queue}.unroutable"})
     try:
         admin.create_topics([topic])[queue].result(_WAIT_S)
@@ -28,14 +33,14 @@ def make(server: str, queue: str, to: str) -> None:
         reason = error.args[0]
         if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             pipeline.fail(f"no entrance {queue}: {reason.str()}")
-        there, _ = _settings(server, queue)
+        there, _ = _settings(given, queue)
         if there != to:
             pipeline.fail(f"the entrance {queue} is there already, to {there}: not to {to}")
 
 
-def _settings(server: str, queue: str) -> tuple[str, str]:
+def _settings(given: dict[str, Any], queue: str) -> tuple[str, str]:
     """Its template, and its queue for what that names none for. Raises ClickException."""
-    admin = AdminClient({"bootstrap.servers": server})
+    admin = secured.admin(given["server"], given["options"])
     resource = ConfigResource(ResourceType.TOPIC, queue)
     try:
         told = admin.describe_configs([resource])[resource].result(_WAIT_S)
@@ -66,12 +71,12 @@ def _last(header: str) -> Column:
     return F.try_element_at(named, F.lit(-1))["value"]
 
 
-def passed_on(frame: DataFrame, server: str, queue: str) -> DataFrame:
+def passed_on(frame: DataFrame, given: dict[str, Any], queue: str) -> DataFrame:
     """Rows of an entrance, `topic` being the queue that each was passed on to.
 
     Partition and offset are those that it has in the entrance: they order a queue's rows as well.
     """
-    template, lost = _settings(server, queue)
+    template, lost = _settings(given, queue)
     named = name_of(template)
     named = F.when(named != queue, named)
     return frame.withColumn("topic", F.coalesce(named, F.lit(lost)))

@@ -98,7 +98,7 @@ def ingest(directory: str | None, form: str, rate: int | None, **given: Any) -> 
         given["time"] = given["time"] or "timestamp"
         given["every"] = given["every"] or "1 second"
     if given["through"]:
-        entrance.make(given["server"], given["through"], given["prefix"] + "{key}")
+        entrance.make(given, given["through"], given["prefix"] + "{key}")
     rows = records(
         frame, given["prefix"], given["through"], given["key"], given["value"], given["time"],
         given["headers"],

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 import pipeline
+import secured
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql import DataFrame, SparkSession
@@ -207,7 +208,7 @@ def lag_report(directory: Path, groups: tuple[str, ...], **given: Any) -> None:
     """Report how far groups are behind, into DIRECTORY."""
     options: dict[str, str] = given["options"]
     spark = pipeline.session("lag_report", given)
-    admin = AdminClient({"bootstrap.servers": given["server"]})
+    admin = secured.admin(given["server"], options)
     there = sorted(group.group_id for group in admin.list_consumer_groups().result(60).valid)
     for group in groups:
         if group not in there:

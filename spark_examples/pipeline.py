@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import secured
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -88,6 +89,8 @@ def job(command: Callable[..., None]) -> click.Command:
     @functools.wraps(command)
     def run(**options: Any) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stop is like Ctrl-C
+        if (path := options.pop("command_config")) is not None:
+            options["options"] = secured.options_of(path) | options["options"]
         try:
             command(**options)
         except (PySparkException, Py4JError) as error:
@@ -106,6 +109,10 @@ def job(command: Callable[..., None]) -> click.Command:
         click.option(
             "--option", "options", multiple=True, metavar="NAME=VALUE", callback=_pairs,
             help="an option of Spark's Kafka source; kafka.… reaches the sink as well.",
+        ),
+        click.option(
+            "--command-config", type=click.Path(path_type=Path), metavar="FILE",
+            help="client settings by which to log in, in librdkafka's names.",
         ),
         click.option(
             "--master", default="local[8]",

@@ -80,7 +80,7 @@ def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **
     asked["maxOffsetsPerTrigger"] = str(given["batch_records"])
     rows = routed(pipeline.source(spark.readStream, origin, asked | options), rule, given["where"])
     if given["through"]:
-        entrance.make(given["server"], given["through"], f"{given['prefix']}{{header:{TO}}}")
+        entrance.make(given, given["through"], f"{given['prefix']}{{header:{TO}}}")
         rows = through(rows, given["through"])
 
     def each(batch: DataFrame, batch_id: int) -> int:
