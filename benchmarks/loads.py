@@ -51,14 +51,19 @@ def drop(address: str, *names: str) -> None:
         future.result(60)
 
 
-def produce(address: str, queue: str, records: int, batch_bytes: int) -> tuple[float, float]:
-    """Records per second of Kafka's ProducerPerformance, with linger.ms=5; its seconds of CPU."""
+def produce(
+    address: str, queue: str, records: int, batch_bytes: int, *more: str
+) -> tuple[float, float]:
+    """Records per second of Kafka's ProducerPerformance, with linger.ms=5; its seconds of CPU.
+
+    `more`: settings of the producer.
+    """
     before = _children_cpu()
     said = _run(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", queue,
         "--num-records", str(records), "--record-size", str(RECORD_BYTES), "--throughput", "-1",
         "--bootstrap-server", address,
-        "--command-property", "linger.ms=5", f"batch.size={batch_bytes}",
+        "--command-property", "linger.ms=5", f"batch.size={batch_bytes}", *more,
     )  # fmt: skip
     found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec", said, re.MULTILINE)
     if int(found[-1][0]) != records:
