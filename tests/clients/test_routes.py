@@ -251,7 +251,7 @@ def test_an_entrance_deleted_with_records_on_their_way(site: Site, queue: str) -
 
 def test_a_target_deleted_with_records_on_their_way(site: Site, queue: str) -> None:
     """It is made again at the next record: what came after it is there, and nothing from before."""
-    entrance(site.address, queue, f"{queue}-{{key}}", configs="cleanup.policy:compact")
+    entrance(site.address, queue, f"{queue}-{{key}}", configs="retention.ms:-1")
     client, size = producer(site.address), 4000
     for first in range(0, size, 1000):
         put(client, queue, keyed(first, first + 1000, 2))
