@@ -10,7 +10,6 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from kproxy.routes.cutting import SHIP_FRAME_BYTES
-
 from tests.clients.routes import (
     KEYS,
     Record,
