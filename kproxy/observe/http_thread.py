@@ -4,9 +4,9 @@ It goes on when the worker's loop is stuck. h11 understands the bytes, and async
 uvicorn and starlette bring beyond that is not needed for four addresses, and takes five times the
 memory. Left out: bodies of requests, ranges, compression.
 
-Bounds: connections, TLS handshakes, bytes of a request's head, seconds for a whole request, and seconds of silence
-between two. Where there are too many connections, that one ends which has been waiting for its
-client longest: so nobody keeps a probe out.
+Bounds: connections, TLS handshakes, bytes of a request's head, seconds for a whole request, and
+seconds of silence between two. Where there are too many connections, that one ends which has been
+waiting for its client longest: so nobody keeps a probe out.
 """
 
 import asyncio
