@@ -59,6 +59,12 @@ class Delays:
         self._last[key] = _Last(delay_ms, due_ms, claim)
         return due_ms
 
+    @property
+    def late_ms(self) -> int:
+        """For how long what is due next has been due, where it has been."""
+        due_ms = [one.next_ms for one in list(self._by_shard.values()) if one.next_ms]
+        return max(0, self._means.clock.now_ms() - min(due_ms)) if due_ms else 0
+
     async def run(self) -> None:
         """Deliver what is due in the shards that are served here."""
         async with anyio.create_task_group() as tasks:

@@ -39,6 +39,8 @@ _PAUSE_S = 0.02
 _LOOK_S = 0.5
 """The clock may be put forward: while anything waits it is looked at this often."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
+_UNREADABLE_PAUSE_S = 0.1
+"""Between turns while a partition cannot be read: it is due, and the others go on."""
 _FRAME_BYTES = 70_000
 _PASSED_MAX = 1000
 _AT_ONCE_BYTES = 32 << 10
@@ -77,7 +79,8 @@ class Looker(DueIndexScanner):
         self._claim_offset = shard.claim_offset
         self._means = means
         self._news = anyio.Event()
-        self._fails = False  # of a partition in the last turn
+        self._unreadable: dict[PartitionKey, float] = {}
+        """Partitions that cannot be read, and when they are tried again."""
         self._passed: dict[PartitionKey, tuple[int, int]] = {}
         """A time, and the offset before which nothing is left of what was due just then: RocksDB
         would step over all that was."""
@@ -113,7 +116,7 @@ class Looker(DueIndexScanner):
             if more:
                 await checkpoint()
                 continue
-            await anyio.sleep(_AGAIN_MAX_S if self._fails else _PAUSE_S)
+            await anyio.sleep(_UNREADABLE_PAUSE_S if self._unreadable else _PAUSE_S)
             await self._sleep()
 
     async def _sleep(self) -> None:
@@ -128,7 +131,9 @@ class Looker(DueIndexScanner):
 
     async def scan_once(self) -> bool:
         """One turn; whether there may be more. Raises KafkaError, OSError."""
-        now_ms = self._means.clock.now_ms()
+        now_ms, now_s = self._means.clock.now_ms(), anyio.current_time()
+        for partition in [one for one, until_s in self._unreadable.items() if until_s <= now_s]:
+            del self._unreadable[partition]
         due, more = self._next_due(delay_rows.delay_due_key(now_ms + 1, _FIRST), _AFTER)
         stale: set[bytes] = set()
         found: list[tuple[bytes, int, Plan]] = []
@@ -140,6 +145,8 @@ class Looker(DueIndexScanner):
                 stale.add(key)
             elif self._shard.state.partition(delay_rows.hidden(partition)) is None:
                 stale |= {key, delay_rows.delay_entry_key(partition)}
+            elif partition in self._unreadable:
+                self._leave(key)
             elif size < READ_BYTES:
                 passed = self._passed_by(partition, from_ms)
                 planned = plan(self._shard, partition, from_ms, now_ms, passed)
@@ -151,7 +158,7 @@ class Looker(DueIndexScanner):
         failed = await self._deliver([planned for _, _, planned in found if planned.batches])
         if not self._serves:
             return False
-        self._fails = bool(failed)
+        self._unreadable |= dict.fromkeys(failed, anyio.current_time() + _AGAIN_MAX_S)
         for key in [key for key, _, planned in found if planned.key in failed]:
             self._leave(key)
         found = [one for one in found if one[2].key not in failed]

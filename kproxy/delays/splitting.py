@@ -32,6 +32,7 @@ _PART_BYTES, _PART_RECORDS = 4 << 20, 100_000
 _HEAD_BYTES = 16  # of a record, before its key, about
 _SIGN = b"kproxy.de"  # both headers begin so: a batch without it is not read
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
+_NAMES = frozenset((DELIVER_AT, DELAY_MS))
 _BLAMED_MAX = 1000
 _TOLD_MAX = 3
 
@@ -122,7 +123,7 @@ def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int
 
 def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
     """When a record with these headers is due, or what is wrong; None: they do not say."""
-    headers = headers_in(some)
+    headers = headers_in(some, _NAMES)
     if DELIVER_AT in headers:
         name, from_ms = DELIVER_AT, 0
     elif DELAY_MS in headers:

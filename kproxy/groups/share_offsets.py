@@ -13,6 +13,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator, storage_code
 from kproxy.groups.share_group import ShareGroup
 from kproxy.groups.share_initialisation import land_changes
+from kproxy.groups.share_removal import Initialised
 from kproxy.loop.pace import slices
 from kproxy.shard.appends import append
 from kproxy.virtual.rows import Queue
@@ -107,20 +108,40 @@ async def forget(
             try:
                 if group.members:
                     raise _not_empty()
-                found = [
-                    (queue.queue_id, group.initialised[queue.queue_id])
-                    for queue in queues
-                    if queue.queue_id in group.initialised
-                ]
+                found = _to_forget(group, queues)
                 if found:
                     group.since = coordinator.shard.applied_through.next_offset
+                    group.making = True  # who ends midway leaves word of what no row tells of
                     await _stamp(coordinator, group)
                 for some in slices(found, SET_MAX):
-                    if code := await coordinator.removal.drop(group.id, group.version, some):
-                        raise KafkaError(storage_code(code))
-                    for queue_id, _ in some:
-                        group.note_initialised(queue_id, 0)
+                    await _forget_some(coordinator, group, some)
+                if found:
+                    group.making = False
+                    await _stamp(coordinator, group)
             finally:
                 if group.idle:
                     coordinator.forget(group)
     return frozenset(queue_id for queue_id, _ in found)
+
+
+def _to_forget(group: ShareGroup, queues: Sequence[Queue]) -> list[Initialised]:
+    """Queues with share partitions, and how many; all, where rows may not tell of all."""
+    unsure = group.making_is_logged
+    counts = [
+        (queue.queue_id, max(group.initialised.get(queue.queue_id, 0), queue.partitions * unsure))
+        for queue in queues
+    ]
+    return [one for one in counts if one[1]]
+
+
+async def _forget_some(
+    coordinator: Coordinator, group: ShareGroup, queues: list[Initialised]
+) -> None:
+    """Rows first: where not all are dropped, who subscribes makes all anew. Raises KafkaError."""
+    code = await coordinator.removal.forget(group.id, group.version, queues)
+    if not code:
+        for queue_id, _ in queues:
+            group.note_initialised(queue_id, 0)
+        code = await coordinator.removal.drop(group.id, group.version, queues)
+    if code:
+        raise KafkaError(storage_code(code))

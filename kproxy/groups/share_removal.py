@@ -67,24 +67,23 @@ class ShareRemoval:
         queues = self._lookup.all() if everywhere else iter(())
         while some := list(islice(queues, SET_MAX)):
             parts = [(queue.queue_id, queue.partitions) for queue in some]
-            if code := await self._drop(group, version, parts):
+            if code := await self.drop(group, version, parts):
                 return code
             queues = self._lookup.all(some[-1].name + "\0")
         start, pace = b"", Pace()
         while found := self._some(group, start):
             await pace.step()
-            if code := await self.drop(group, version, found):
+            if code := await self._drop_and_forget(group, version, found):
                 return code
             start = share_rows.share_queue_key(group, found[-1][0])  # what was deleted is behind
         return Code.NONE
 
-    async def drop(self, group: str, version: int, queues: list[Initialised]) -> Code:
+    async def _drop_and_forget(self, group: str, version: int, queues: list[Initialised]) -> Code:
         """Drop the share partitions of some queues, `SET_MAX` at most, and their rows."""
-        if code := await self._drop(group, version, queues):
-            return code
-        return await self._forget(group, version, [queue_id for queue_id, _ in queues])
+        return await self.drop(group, version, queues) or await self.forget(group, version, queues)
 
-    async def _drop(self, group: str, version: int, queues: list[Initialised]) -> Code:
+    async def drop(self, group: str, version: int, queues: list[Initialised]) -> Code:
+        """Drop the share partitions of some queues."""
         pace, changes = Pace(), self._drops(version, queues)
         while some := list(islice(changes, SET_MAX)):
             await pace.step()
@@ -102,8 +101,9 @@ class ShareRemoval:
     async def _land(self, group: str, changes: list[tuple[str, ShareChange]]) -> Code:
         return await land_changes(self._landing, group, changes, self._now_ms(), set())
 
-    async def _forget(self, group: str, version: int, queue_ids: list[QueueId]) -> Code:
-        note = NoteShareQueues(group, version, [(queue_id, 0) for queue_id in queue_ids])
+    async def forget(self, group: str, version: int, queues: list[Initialised]) -> Code:
+        """Remove the rows that tell of share partitions of some queues, `SET_MAX` at most."""
+        note = NoteShareQueues(group, version, [(queue_id, 0) for queue_id, _ in queues])
         return (await append(self._shard, note.envelope())).code
 
     async def forget_gone(self, group: str, version: int) -> list[QueueId]:
@@ -112,10 +112,10 @@ class ShareRemoval:
         pace = Pace()
         while found := self._some(group, start):
             await pace.step()
-            some = [queue_id for queue_id, _ in found if self._lookup.find_id(queue_id) is None]
-            if some and await self._forget(group, version, some):
+            some = [one for one in found if self._lookup.find_id(one[0]) is None]
+            if some and await self.forget(group, version, some):
                 return gone  # the group is another by now: next time
-            gone += some
+            gone += [queue_id for queue_id, _ in some]
             start = share_rows.share_queue_key(group, found[-1][0]) + b"\0"
         return gone
 

@@ -53,6 +53,10 @@ _LAGS = (
     "too much of this entrance is not passed on yet: try again, or raise its kproxy.route.lag.max"
 )
 _THROTTLE_MS_MAX = 1000
+_SENT_AGAIN = frozenset(
+    (Code.KAFKA_STORAGE_ERROR, Code.REQUEST_TIMED_OUT, Code.NOT_LEADER_OR_FOLLOWER)
+)
+"""What a log refuses batches with, so that their clients send them again."""
 _NAMED = 8
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
@@ -102,7 +106,8 @@ class ProduceCall:
         self._acks = request.acks
         self._by_id = version >= PRODUCE_TOPIC_IDS
         self._topics: list[tuple[str | bytes, list[Produced]]] = []
-        self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
+        self._waiting: list[tuple[list[Produced], int, PartitionKey, BatchHeader]] = []
+        """Answers, and a slot of theirs, with what its batch is."""
         self._appends = Appends()
         self._throttle_ms = 0
         self._transactional_id = request.transactional_id
@@ -220,7 +225,7 @@ class ProduceCall:
             envelope = Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
             if not restamped:
                 envelope.header = header
-        self._waiting.append((answers, len(answers), index))
+        self._waiting.append((answers, len(answers), key, header))
         answers.append(_NOT_ANSWERED)
         self._appends.add(shard, envelope)
         counters = self._worker.counters
@@ -296,18 +301,25 @@ class ProduceCall:
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when all of it is durable or refused, and `body` can be had."""
-        if self._waiting:
-            self._appends.add_done_callback(callback)
-        else:
+        if not self._waiting:
             callback()
+            return
+
+        def settled() -> None:
+            self._settle(self._appends.results())
+            callback()
+
+        self._appends.add_done_callback(settled, self._were_refused)
+
+    def _were_refused(self, slots: list[int]) -> None:
+        for slot in slots:
+            self._note_refused(*self._waiting[slot][2:])
 
     def body(self) -> bytes | None:
         """The response body, or None where acks=0 asks for none.
 
         Raises KafkaError where acks=0 hides a failure: Kafka then closes the connection.
         """
-        if self._waiting:
-            self._settle(self._appends.results())
         if self._acks == 0:
             for _, answers in self._topics:
                 for answer in answers:
@@ -348,10 +360,12 @@ class ProduceCall:
                 code = enlisting.code_of_produce(Code.TRANSACTION_ABORTABLE, self._version)
                 outcomes[number] = Outcome(code)
         unknown = Code.UNKNOWN_TOPIC_ID if self._by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-        for (answers, slot, index), outcome in zip(self._waiting, outcomes, strict=True):
+        for (answers, slot, key, header), outcome in zip(self._waiting, outcomes, strict=True):
             code = unknown if outcome.code == Code.UNKNOWN_TOPIC_ID else outcome.code
+            if code in _SENT_AGAIN:
+                self._note_refused(key, header)
             answers[slot] = Produced(
-                index, code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
+                key[1], code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )
 
 

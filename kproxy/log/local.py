@@ -9,7 +9,7 @@ Recovery uses both to tell a torn tail from damage.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -25,7 +25,7 @@ from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments
-from kproxy.virtual.envelope import Body, Envelope
+from kproxy.virtual.envelope import Body, Envelope, Kind
 from kproxy.virtual.outcome import LogLocation
 
 _log = structlog.get_logger()
@@ -250,9 +250,13 @@ class LocalLog(Log):
     def _not_written(self, tickets: list[Ticket], error: OSError) -> None:
         count = sum(len(ticket.envelopes) for ticket in tickets)
         _log.error("commit_failed", error=str(error), envelopes=count)
-        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the disk refused a write: {error}")
+        self._refuse([*tickets, *self._waiting], f"the disk refused a write: {error}")
+        self._waiting.clear()
+
+    @staticmethod
+    def _refuse(tickets: list[Ticket], why: str) -> None:
         for ticket in tickets:
-            ticket.set_error(refusal)
+            ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, why))
 
     def _apply(
         self, tickets: list[Ticket], batch: list[Envelope], places: list[LogLocation]
@@ -308,13 +312,24 @@ class LocalLog(Log):
         allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is ALL:
             return tickets
-        kept = []
-        for ticket in tickets:
-            if all(envelope.kind in allowed for envelope in ticket.envelopes):
-                kept.append(ticket)
-            else:
-                ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, FULL))
+        kept, refused = _divided(tickets, allowed)
+        if refused:  # what waits behind it must not overtake it
+            waiting, more = _divided(self._waiting, allowed)
+            self._waiting = deque(waiting)
+            self._refuse(refused + more, FULL)
         return kept
+
+
+def _divided(
+    tickets: Iterable[Ticket], allowed: frozenset[Kind]
+) -> tuple[list[Ticket], list[Ticket]]:
+    """Those that hold these kinds alone, and the others."""
+    kept: list[Ticket] = []
+    refused: list[Ticket] = []
+    for ticket in tickets:
+        fits = all(envelope.kind in allowed for envelope in ticket.envelopes)
+        (kept if fits else refused).append(ticket)
+    return kept, refused
 
 
 def _turns(tickets: list[Ticket]) -> Iterator[tuple[list[Ticket], int]]:

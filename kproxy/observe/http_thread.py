@@ -4,9 +4,9 @@ It goes on when the worker's loop is stuck. h11 understands the bytes, and async
 uvicorn and starlette bring beyond that is not needed for four addresses, and takes five times the
 memory. Left out: bodies of requests, ranges, compression.
 
-Bounds: connections, bytes of a request's head, seconds for a whole request, and seconds of silence
-between two. Where there are too many connections, that one ends which has been waiting for its
-client longest: so nobody keeps a probe out.
+Bounds: connections, TLS handshakes, bytes of a request's head, seconds for a whole request, and
+seconds of silence between two. Where there are too many connections, that one ends which has been
+waiting for its client longest: so nobody keeps a probe out.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ _REQUEST_S = 5.0
 _ANSWER_S = 30.0
 _IDLE_S = 75.0
 _STOP_S = 2.0
+_ACCEPT_AGAIN_S = 0.1
 _READ_BYTES = 4096
 
 
@@ -87,17 +88,48 @@ class HttpThread:
             self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(
-            self._connected, sock=self._socket, ssl=self._tls, limit=_HEAD_BYTES_MAX,
-            ssl_handshake_timeout=None if self._tls is None else _REQUEST_S,
-            ssl_shutdown_timeout=None if self._tls is None else _STOP_S,
-        )  # fmt: skip
-        await self._stopping.wait()
-        server.close()
+        self._socket.setblocking(False)
+        accepting = asyncio.create_task(self._accept())
+        await asyncio.wait(
+            (accepting, asyncio.create_task(self._stopping.wait())),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        self._socket.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if not accepting.cancelled():
+            accepting.result()
+
+    async def _accept(self) -> None:
+        """Of connections that are made as of others: who is longest at it ends for another."""
+        making: dict[asyncio.Task[None], None] = {}
+        while True:
+            try:
+                accepted, _ = await self._loop.sock_accept(self._socket)
+            except OSError:  # it has gone, or there are too many files
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if len(making) >= CONNECTIONS_MAX:
+                longest = next(iter(making))
+                del making[longest]
+                longest.cancel()
+            task = asyncio.create_task(self._make(accepted))
+            making[task] = None
+            task.add_done_callback(lambda done: making.pop(done, None))
+            await asyncio.sleep(0)  # it begins: what never began would not close its socket
+
+    async def _make(self, accepted: socket.socket) -> None:
+        """Have a connection be served, after its TLS handshake if there is to be one."""
+        reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader, self._connected)
+        with suppress(OSError, TimeoutError):  # the client has gone, or speaks no TLS
+            await self._loop.connect_accepted_socket(
+                lambda: protocol, accepted, ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else _REQUEST_S,
+                ssl_shutdown_timeout=None if self._tls is None else _STOP_S,
+            )  # fmt: skip
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1

@@ -197,6 +197,8 @@ def _shards(worker: Worker) -> Iterator[Metric]:
     if standing.upstream_up is not None:
         yield from _upstream(worker, shards)
     yield from _counted([one for one in shards if one.shard is not None])
+    late_s = worker.delays.late_ms / 1000
+    yield _gauge("delayed_late_seconds", "for so long a record has been due", late_s)
     yield from _disk(worker, [one for one in shards if one.shard is not None])
 
 
@@ -225,7 +227,7 @@ def _upstream(worker: Worker, shards: list[ShardStanding]) -> Iterator[Metric]:
 
 def _counted(shards: list[ShardStanding]) -> Iterator[Metric]:
     """What the fold counts, of the shards that are served here: workers sum up to all."""
-    queues = partitions = live = waiting = overdue_ms = 0
+    queues = partitions = live = waiting = delayed = overdue_ms = 0
     groups: dict[tuple[str], float] = {}
     for one in shards:
         assert one.shard is not None
@@ -234,6 +236,7 @@ def _counted(shards: list[ShardStanding]) -> Iterator[Metric]:
             queues + counts.queues, partitions + counts.partitions, live + counts.bytes
         )  # fmt: skip
         waiting += one.shard.log.waiting
+        delayed += counts.waiting
         overdue_ms = max(overdue_ms, one.shard.retention_overdue_ms)
         for kind, count in counts.groups.items():
             groups[kind,] = groups.get((kind,), 0) + count
@@ -242,6 +245,7 @@ def _counted(shards: list[ShardStanding]) -> Iterator[Metric]:
     yield _labelled(GaugeMetricFamily, "groups", "in shards served here", ("type",), groups)
     yield _gauge("live_bytes", "of batches that can be read, in shards served here", live)
     yield _gauge("appends_waiting", "appended and not settled", waiting)
+    yield _gauge("delayed_records", "that are not due yet, in shards served here", delayed)
     yield _gauge("retention_overdue_seconds", "of the partition due for longest", overdue_ms / 1000)
 
 

@@ -23,6 +23,11 @@ from kproxy.virtual.rows import compacts
 
 CUT_BYTES = 768 << 10
 """Of one cut, for one shard: with what frames it, below what a log takes in one record."""
+_FRAMED_MAX = 4
+"""What frames short records of many targets makes a cut so much larger, at most."""
+SHIP_FRAME_BYTES = 4096
+"""What a record may take to its queue besides itself: so much less than the log does an entrance
+take in one batch."""
 CUT_TARGETS = 8000
 """Of one cut, for one shard."""
 PART_TARGETS = 500
@@ -76,8 +81,9 @@ Piece = tuple[bytes, int, int]
 class Gathered:
     """What of a stretch goes where: pieces by queue, by shard."""
 
-    def __init__(self, shards: int, start: int) -> None:
+    def __init__(self, shards: int, start: int, log_bytes_max: int) -> None:
         self.shards = shards
+        self._bytes_max = min(CUT_BYTES, log_bytes_max // _FRAMED_MAX)
         self.by_shard: list[dict[str, list[Piece]]] = [{} for _ in range(shards)]
         self.whole: tuple[str, bytes] | None = None
         """A batch that goes to a queue as it is: alone."""
@@ -110,7 +116,7 @@ class Gathered:
         targets = self.by_shard[index]
         found = targets.get(name)
         size = self.sizes[index] + len(piece[0]) + (_TARGET_BYTES if found is None else 0)
-        if limited and self.records and size > CUT_BYTES:
+        if limited and self.records and size > self._bytes_max:
             return False
         if found is None:
             buckets, bucket = self._buckets[index], bucket % PARTS_MAX
@@ -138,15 +144,18 @@ class Cutter:
     """Gathers what one source partition passes on in one epoch, batch by batch."""
 
     def __init__(
-        self, epoch: Epoch, shards: int, start: int, end: int, index: int, *, limited: bool
-    ) -> None:
+        self, epoch: Epoch, shards: int, start: int, end: int, index: int, *,
+        limited: bool, log_bytes_max: int,
+    ) -> None:  # fmt: skip
         """Of offsets from `start` to before `end`. `index`: of the source partition.
+
+        `log_bytes_max`: what the log takes in one record.
 
         `limited`: it ends where a cut is large enough; else what is cut already is made again.
         """
         self._start, self._end, self._index = start, end, index
         self._limited = limited
-        self.gathered = Gathered(shards, start)
+        self.gathered = Gathered(shards, start, log_bytes_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
         self._place = self._by_template if spec.template is not None else self._by_filter

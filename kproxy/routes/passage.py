@@ -59,6 +59,7 @@ class Shared:
         self.asks = asks
         self.catalogue = catalogue
         self.check_ms = config.retention_check_ms
+        self.log_bytes_max = int(config.data_message_bytes_max)
         self.counters = counters
         self.clock = clock
         self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 16 MiB
@@ -220,7 +221,7 @@ class Passage:
         """What is cut may have landed, or not: it is made from the same records again."""
         start, end = max(route.landed, row.log_start), route.cut
         epoch = _epoch_at(route, route.landed)
-        cutter = Cutter(epoch, self._shared.asks.shards, start, end, self.source[1], limited=False)
+        cutter = self._cutter(epoch, start, end, limited=False)
         if start < end and not await self._gather(cutter, start, end, whole=True):
             return Step.WAIT, 0
         if not await self._ship(cutter, route.cut, route.parts):
@@ -228,9 +229,16 @@ class Passage:
         self._landed = route.cut
         return Step.DONE, cutter.gathered.records
 
+    def _cutter(self, epoch: Epoch, start: int, end: int, *, limited: bool) -> Cutter:
+        shared = self._shared
+        return Cutter(
+            epoch, shared.asks.shards, start, end, self.source[1],
+            limited=limited, log_bytes_max=shared.log_bytes_max,
+        )  # fmt: skip
+
     async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch
-        cutter = Cutter(epoch, self._shared.asks.shards, start, end, self.source[1], limited=True)
+        cutter = self._cutter(epoch, start, end, limited=True)
         if epoch.spec and not await self._gather(cutter, start, end, whole=False):
             return Step.WAIT, 0
         gathered = cutter.gathered

@@ -16,7 +16,7 @@ from kproxy.store.backups import SEGMENT_SUFFIX
 from kproxy.store.frames import FrameReader
 from kproxy.store.rocks import Checkpoint, decode_checkpoint
 from kproxy.store.rows_reader import RowsReader
-from kproxy.virtual import counts, rows
+from kproxy.virtual import counts, delay_rows, rows
 from kproxy.virtual.envelope import COPY_BYTES
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
@@ -150,7 +150,15 @@ class Verification:
             elif last < row.log_start:
                 return last  # trimmed, and not swept yet: its bytes may be gone
             self._check_bytes(name, batch)
+            if partition[1] & rows.HIDDEN:
+                self._check_waiting(name, delay_rows.shown(partition), batch, last)
         return last
+
+    def _check_waiting(self, name: str, key: PartitionKey, batch: Batch, last: int) -> None:
+        if self._rows.get(delay_rows.waiting_key(key, batch.max_time_ms, last)) is None:
+            self.faults.append(f"{name}: it waits, and is not found by when it is due")
+        if self._rows.get(delay_rows.delay_entry_key(key)) is None:
+            self.faults.append(f"{name}: it waits, and nobody looks for it")
 
     def _check_bytes(self, name: str, batch: Batch) -> None:
         data = self._bytes(batch.segment, batch.position, batch.length)
@@ -222,7 +230,7 @@ class Verification:
     def _check_counts(self) -> None:
         known = counts.restored(self._rows, self._checkpoint.next_offset)
         if known is not None and known.values() != counts.counted(self._rows).values():
-            self.faults.append("the counts of queues, partitions, groups and bytes are not right")
+            self.faults.append("the counts of what the shard has are not right")
 
 
 _CHECKS: dict[int, Callable[[Verification, bytes, bytes], None]] = {

@@ -22,6 +22,7 @@ from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
+from kproxy.shares.window import WINDOW_MAX
 from kproxy.virtual.rows import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer
@@ -161,7 +162,11 @@ class SharePoll:
             self._changed = None
 
     async def _too_little(self) -> bool:
-        """Whether less is available than the client waits for; nothing is acquired."""
+        """Whether less is available than the client waits for; nothing is acquired.
+
+        As in Kafka all counts that is there, however few records are asked for. What one look does
+        not see the end of is enough.
+        """
         if self._source.stopping or self._session.ended:
             return False
         size, settings = 0, self.settings
@@ -169,12 +174,14 @@ class SharePoll:
             with suppress(KafkaError, Searching):
                 share = self._locate(followed)
                 readable = share.readable(
-                    settings.read_committed, settings.record_locks_max, self._limits.max_records
+                    settings.read_committed, settings.record_locks_max, WINDOW_MAX
                 )
                 if readable is None:
                     self._session.dirty.pop(followed, None)
                     share.waiters[followed] = None
                     continue
+                if readable.cut_short:
+                    return False
                 size += sum([batch[3] for batch in readable.batches])
                 share.waiters[followed] = None  # told of what comes to it
             if followed.share is None or size >= self._limits.min_bytes:
@@ -213,9 +220,9 @@ class SharePoll:
 
     def _log(self, seen: _Round) -> None:
         """What became of records is on its way before anybody else has a turn."""
-        self._pins.hold(one.stored for one in seen.found if one.stored is not None)
         changes, seen.unlogged = seen.unlogged, []
         seen.logged += self._shares.log(self._session.group, changes)
+        self._pins.hold(one.stored for one in seen.found if one.stored is not None)
 
     def _look(self, followed: Followed, seen: _Round) -> None:
         session, settings = self._session, self.settings

@@ -41,13 +41,19 @@ class Waiter(Protocol):
 
 
 class Readable:
-    """Batches with something for a member, and where what was looked at ends."""
+    """Batches with something for a member, and where what was looked at ends.
 
-    __slots__ = ("batches", "end", "spans")
+    `cut_short`: there may be more behind that.
+    """
 
-    def __init__(self, batches: list[StoredBatch], spans: list[tuple[int, int]], end: int) -> None:
+    __slots__ = ("batches", "cut_short", "end", "spans")
+
+    def __init__(
+        self, batches: list[StoredBatch], spans: list[tuple[int, int]], end: int, *, cut_short: bool
+    ) -> None:
         """`spans`: first and last offset of each."""
         self.batches, self.spans, self.end = batches, spans, end
+        self.cut_short = cut_short
 
     def cut(self, count: int) -> None:
         """Leave only the first ones."""
@@ -141,6 +147,7 @@ class SharePartition:
         if at >= end or (at >= window.end and not window.has_room(window_max)):
             return None
         aborted: AbortedStretch | None = None
+        behind = end
         if read_committed and row.any_aborted:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
@@ -157,7 +164,7 @@ class SharePartition:
             if records >= records_max or looked_at == _LOOKED_AT_MAX:
                 end = at
                 break
-        return Readable(batches, spans, end)
+        return Readable(batches, spans, end, cut_short=end < behind)
 
     def _batches(self, at: int, end: int) -> Iterator[tuple[StoredBatch, int]]:
         """Batches with available records, and their last offsets."""

@@ -1,8 +1,9 @@
-"""How many queues, partitions, groups and bytes a shard has: counted by the fold with each change.
+"""What a shard has of queues, partitions, groups, bytes, and records that wait.
 
-The counts are in memory. The `F` row has them as they were at one log offset, and is written before
-each flush of the rows. At an open it counts if the rows stand for that offset. Otherwise an older
-kproxy has moved them on, or there is none yet, and `counted` walks over the rows once.
+The fold counts with each change, in memory. The `F` row has the counts as they were at one log
+offset, and is written before each flush of the rows. At an open it counts if the rows stand for
+that offset. Otherwise an older kproxy has moved them on, or there is none yet, and `counted` walks
+over the rows once.
 """
 
 import struct
@@ -10,11 +11,12 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from kproxy.virtual import rows
+from kproxy.virtual.delay_rows import decode_waiting
 from kproxy.virtual.group_rows import decode_group
 from kproxy.virtual.row_kinds import RowKind
 
 GROUP_KINDS = ("offsets", "classic", "consumer", "share")
-_FORM = struct.Struct(">Q3q4q")
+_FORM = struct.Struct(">Q4q4q")
 COUNTS_KEY = RowKind.COUNTS.letter
 
 
@@ -24,25 +26,29 @@ class _Rows(Protocol):
 
 
 class Counts:
-    """Of one shard. `bytes`: of live batches, each with what frames it in the log."""
+    """Of one shard. `bytes`: of live batches, each with what frames it in the log. `waiting`:
+    records that are not due yet."""
 
-    __slots__ = ("bytes", "groups", "partitions", "queues")
+    __slots__ = ("bytes", "groups", "partitions", "queues", "waiting")
 
     def __init__(self) -> None:
         self.queues = 0
         self.partitions = 0
         self.bytes = 0
+        self.waiting = 0
         self.groups = dict.fromkeys(GROUP_KINDS, 0)
         """By kind; "offsets": a group that never had members."""
 
     def encode(self, next_offset: int) -> bytes:
         """The row; `next_offset`: the log offset that the rows stand for with it."""
         groups = [self.groups[kind] for kind in GROUP_KINDS]
-        return _FORM.pack(next_offset, self.queues, self.partitions, self.bytes, *groups)
+        return _FORM.pack(
+            next_offset, self.queues, self.partitions, self.bytes, self.waiting, *groups
+        )
 
     def values(self) -> tuple[int, ...]:
         """All of them, to be compared."""
-        return (self.queues, self.partitions, self.bytes, *self.groups.values())
+        return (self.queues, self.partitions, self.bytes, self.waiting, *self.groups.values())
 
 
 def restored(kv: _Rows, next_offset: int) -> Counts | None:
@@ -50,11 +56,12 @@ def restored(kv: _Rows, next_offset: int) -> Counts | None:
     data = kv.get(COUNTS_KEY)
     if data is None or len(data) != _FORM.size:
         return None
-    as_of, queues, partitions, size, *groups = _FORM.unpack(data)
+    as_of, queues, partitions, size, waiting, *groups = _FORM.unpack(data)
     if as_of != next_offset:
         return None
     counts = Counts()
     counts.queues, counts.partitions, counts.bytes = queues, partitions, size
+    counts.waiting = waiting
     counts.groups = dict(zip(GROUP_KINDS, groups, strict=True))
     return counts
 
@@ -68,6 +75,8 @@ def counted(kv: _Rows) -> Counts:
     )
     live = kv.scan(*RowKind.LIVE_BYTES.range())
     counts.bytes = sum(rows.decode_live_bytes(data) for _, data in live)
+    for _, data in kv.scan(*RowKind.DELAY.range()):
+        counts.waiting += decode_waiting(data).records
     for _, data in kv.scan(*RowKind.GROUP.range()):
         counts.groups[decode_group(data).kind] += 1
     return counts

@@ -10,7 +10,7 @@ from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual import delay_rows, producers, rows
 from kproxy.virtual.delay_commands import Due, Later, Span
-from kproxy.virtual.delay_rows import hidden, shown, waiting_in
+from kproxy.virtual.delay_rows import Waiting, hidden, shown, waiting_in
 from kproxy.virtual.envelope import Body, Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
@@ -85,8 +85,12 @@ class DelayFold:
         )
         if asked.delay_ms:
             waiting = waiting._replace(delay_ms=asked.delay_ms, due_ms=first_ms)
-        state.put(delay_rows.delay_key(key), waiting.encode())
+        self._put_waiting(key, before, waiting)
         return Outcome(Code.NONE, -1, -1, row.log_start)
+
+    def _put_waiting(self, key: PartitionKey, before: Waiting, waiting: Waiting) -> None:
+        self._state.counts.waiting += waiting.records - before.records
+        self._state.put(delay_rows.delay_key(key), waiting.encode())
 
     def _not_taken(self, log_offset: int, row: Partition, verdict: Code | BatchMetadata) -> Outcome:
         if self._shared:  # a rebuild does not judge it again
@@ -145,7 +149,7 @@ class DelayFold:
         batches = before.batches + len(asked.later) - len(asked.removed)
         left = max(0, before.records - records) if batches else 0
         waiting = before._replace(records=left, batches=batches)
-        state.put(delay_rows.delay_key(key), waiting.encode())
+        self._put_waiting(key, before, waiting)
         if asked.later:
             self._wait(key, waiting_row, body, asked.later, location, log_offset)
         self._move_start(aside, waiting_row, gone, asked.removed, batches)
@@ -175,6 +179,7 @@ class DelayFold:
         for index in indexes:
             key = queue_id, index
             if self._state.get(delay_rows.delay_key(key)) is not None:
+                self._state.counts.waiting -= waiting_in(self._state.get, key).records
                 self._state.put(delay_rows.delay_key(key), None)
                 self._state.drop_hidden(hidden(key))
 

@@ -104,8 +104,11 @@ NOTHING = Waiting(0, 0, 0, 0)
 def waiting_in(get: Get, key: PartitionKey) -> Waiting:
     """By what gets rows. Raises ValueError for a form of a later kproxy."""
     data = get(delay_key(key))
-    if data is None:
-        return NOTHING
+    return NOTHING if data is None else decode_waiting(data)
+
+
+def decode_waiting(data: bytes) -> Waiting:
+    """Raises ValueError for a form of a later kproxy."""
     form, *values = _DELAY.unpack(data)
     if form != _FORM:
         raise later_form("a row of kind Z", form)

@@ -1,11 +1,11 @@
 """Batches of idempotent producers that were refused, to be sent again: their shard was not served
-here yet, or too much of an entrance was not passed on.
+here yet, too much of an entrance was not passed on, or the disk had no room.
 
 A client sends several batches before it hears what became of the first. Where a shard begins to be
-served in between, or an entrance goes on, the first is refused and the second would be taken: a
-partition that does not know a producer takes any sequence from it (KIP-360). The first is out of
-order then, and librdkafka counts it as written, as a later one was. So a later one is refused, too,
-until the first has come again.
+served in between, an entrance goes on, or there is room again, the first is refused and the second
+would be taken: a partition that does not know a producer takes any sequence from it (KIP-360). The
+first is out of order then, and librdkafka counts it as written, as a later one was. So a later one
+is refused, too, until the first has come again.
 """
 
 from typing import NamedTuple

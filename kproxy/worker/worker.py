@@ -26,6 +26,7 @@ from kproxy.metadata.levels import SECURITY_FROM, Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
+from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from kproxy.routes.passages import Passages
 from kproxy.security.cache import SecurityCache
 from kproxy.security.peer import NOBODY, Peer
@@ -237,6 +238,12 @@ class Worker:
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
         self.refused_batches = RefusedBatches()
+        clustered = config.bootstrap_servers is not None
+        self._batch_bytes_max = (
+            config.data_message_bytes_max - SHIP_FRAME_BYTES
+            if clustered
+            else config.frame_bytes_max
+        )
         self.stopping = False
         self.draining = False
         self.staging: Staging | None = None  # embedded: what a backup is made from
@@ -346,7 +353,9 @@ class Worker:
     def max_batch_bytes(self, settings: QueueSettings) -> int:
         """The largest batch, in bytes, that a queue with these settings takes."""
         size = settings.max_message_bytes
-        return self.config.batch_bytes_max if size is None else size
+        if size is None:
+            size = self.config.batch_bytes_max
+        return size if size <= self._batch_bytes_max else self._batch_bytes_max
 
     def default(self, setting: Setting) -> str:
         """What queues have that do not set it."""

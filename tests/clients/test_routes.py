@@ -1,12 +1,15 @@
 """Entrances and filters with stock clients: what is put into one queue is in the others, once."""
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic
 
+from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from tests.clients.routes import (
     KEYS,
     Record,
@@ -31,7 +34,7 @@ from tests.clients.routes import (
 )
 from tests.clients.shares import FLAGS, configure, rest
 from tests.clients.test_kcat import kcat
-from tests.clients.transactions import WAIT_S, create, messages, read, transactional, values
+from tests.clients.transactions import WAIT_S, admin, create, messages, read, transactional, values
 from tests.harness import eventually, java
 from tests.workers import Site
 
@@ -225,6 +228,22 @@ def test_a_template_that_changes_while_records_are_on_their_way(site: Site, queu
         assert got == of_key(0, 2 * size + KEYS, KEYS, key)
 
 
+def test_the_largest_record_that_is_taken_is_passed_on(site: Site, queue: str) -> None:
+    """FAULT: on a cluster one that its topic just took was too large to go on: it held up all."""
+    client = admin(site.address)
+    topic = NewTopic(queue, 1, 1, config={"max.message.bytes": str(20 << 20)})
+    client.create_topics([topic])[queue].result(WAIT_S)
+    taking(site.address, f"{queue}-some", queue, "key:k0")
+    large = (10 << 20) - SHIP_FRAME_BYTES - 100
+    settings = {"message.max.bytes": 30 << 20, "batch.size": 1}
+    records: list[Record] = [(b"k0", os.urandom(size), {}) for size in (large, 10)]
+    send(site.address, queue, records, **settings)
+    check(site.address, {f"{queue}-some": [value for _, value, _ in records]})
+    if not hasattr(site, "process"):
+        with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
+            send(site.address, queue, [(b"k0", os.urandom(large + 200), {})], **settings)
+
+
 def test_an_entrance_deleted_with_records_on_their_way(site: Site, queue: str) -> None:
     """What it had passed on is there, once, in order; the next of its name passes on its own."""
     entrance(site.address, queue, f"{queue}-{{key}}")
@@ -251,7 +270,7 @@ def test_an_entrance_deleted_with_records_on_their_way(site: Site, queue: str) -
 
 def test_a_target_deleted_with_records_on_their_way(site: Site, queue: str) -> None:
     """It is made again at the next record: what came after it is there, and nothing from before."""
-    entrance(site.address, queue, f"{queue}-{{key}}", configs="cleanup.policy:compact")
+    entrance(site.address, queue, f"{queue}-{{key}}", configs="retention.ms:-1")
     client, size = producer(site.address), 4000
     for first in range(0, size, 1000):
         put(client, queue, keyed(first, first + 1000, 2))

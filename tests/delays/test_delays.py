@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka import KafkaException
 
 from kproxy.config import Config
+from kproxy.delays import looker as looking
+from kproxy.delays.delivery import make
 from kproxy.delays.looker import Looker, Means
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import HEADER_BYTES, read_header
@@ -251,8 +253,16 @@ def test_it_is_late_by_little(server: Served, wire: Wire, queue: str, name: str)
     assert sorted(late_ms)[2] <= 100, late_ms
 
 
-async def test_what_cannot_be_read_holds_up_nothing_else() -> None:
-    """It waits on, and is tried again."""
+async def test_what_cannot_be_read_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits on, and is tried again after a while."""
+    tries = 0
+
+    def counted(*of: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += any(planned.key[0] == broken for planned in of[1])
+        return make(*of, **more)
+
+    monkeypatch.setattr(looking, "make", counted)
     worker = memory_worker()
     shard: Any = worker.any_shard()
     broken, sound = (QueueId(bytes([n]) * 16) for n in (1, 2))
@@ -268,7 +278,13 @@ async def test_what_cannot_be_read_holds_up_nothing_else() -> None:
             pass
     assert shard.state.partition((sound, 0)).next_offset == 1
     assert shard.state.partition((broken, 0)).next_offset == 0
+    assert 1 <= tries <= 2  # on the loop, and on a thread
+    shard.apply(later((sound, 0), waiting(10)))
+    while await looker.scan_once():
+        pass
+    assert shard.state.partition((sound, 0)).next_offset == 2
     shard.segments.data[at] = kept
+    looker._unreadable[broken, 0] = 0.0
     while await looker.scan_once():
         pass
     assert shard.state.partition((broken, 0)).next_offset == 2

@@ -25,6 +25,10 @@ def worker(site: Site, group: str, directory: Path) -> Iterator[ConnectWorker]:
     running = ConnectWorker(site.address, group, directory, exactly_once_source_support="enabled")
     try:
         yield running.wait_ready()
+    except AssertionError as error:
+        status = running.ask("/connectors?expand=status")
+        error.add_note(f"{status}\n{running.last_words()}")
+        raise
     finally:
         running.kill()
 

@@ -491,6 +491,45 @@ async def test_a_group_forgets_queues() -> None:
     assert refused.value.code == Code.GROUP_ID_NOT_FOUND
 
 
+@pytest.mark.parametrize("lost", [Kind.SHARE_SET, Kind.SHARE_QUEUES])
+@pytest.mark.parametrize("again", [False, True])
+async def test_queues_that_are_forgotten_in_part(lost: Kind, again: bool) -> None:
+    """FAULT: share partitions that were dropped counted as made: nobody got their records."""
+    stage = Stage()
+    stage.create("q", 400)
+    stage.create("r", 400)
+    both = replace(STAY, topics=("q", "r"))
+    await stage.beat(JOIN)
+    await stage.beat(both)
+    await stage.beat(LEAVE)
+    queues, before = [stage.queue("q"), stage.queue("r")], stage.share("r", 399)
+    append, seen = stage.shard.append, 0
+
+    def losing(envelopes: Sequence[Envelope]) -> Ticket:
+        nonlocal seen
+        seen += envelopes[0].kind == lost
+        if envelopes[0].kind == lost and seen > (lost == Kind.SHARE_SET):  # half of the drops
+            ticket = Ticket(list(envelopes))
+            ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
+            return ticket
+        return append(envelopes)
+
+    stage.shard.append = losing
+    with pytest.raises(KafkaError):
+        await share_offsets.forget(stage.coordinator, "g", queues)
+    stage.shard.append = append
+    stage.take_over()
+    if again:
+        await share_offsets.forget(stage.coordinator, "g", queues)
+        assert (stage.share("q"), stage.share("r", 399)) == (None, None)
+        assert stage.rows(RowKind.SHARE_QUEUE) == 0
+    epoch, _ = await stage.beat(JOIN)
+    await stage.beat(replace(both, member_epoch=epoch))
+    assert stage.share("q") is not None
+    if lost == Kind.SHARE_SET or again:
+        assert stage.share("r", 399).epoch > before.epoch
+
+
 async def test_a_deleted_group_leaves_nothing() -> None:
     stage = Stage("q")
     stage.create("r", 3)

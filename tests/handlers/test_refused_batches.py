@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.types import QueueId
@@ -52,6 +53,27 @@ async def test_no_batch_is_taken_before_an_earlier_one_that_was_refused() -> Non
     for sequence in (2, 4):
         assert await client.send(sequence) == (NOT_LEADER, -1)
     for number, sequence in enumerate((0, 2, 4, 6)):
+        assert await client.send(sequence) == (Code.NONE, 1 + 2 * number)
+
+
+async def test_none_is_taken_before_one_that_the_disk_refused() -> None:
+    """FAULT: it was, once there was room; its client took the earlier one for written."""
+    client = await taking()
+    client.serve()
+    shard: Any = client.worker.any_shard()
+    append = shard.append
+
+    def refusing(envelopes: Any) -> Ticket:
+        ticket = Ticket(list(envelopes))
+        ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR))
+        return ticket
+
+    shard.append = refusing
+    assert await client.send(0) == (Code.KAFKA_STORAGE_ERROR, -1)
+    shard.append = append
+    for sequence in (2, 4):
+        assert await client.send(sequence) == (NOT_LEADER, -1)
+    for number, sequence in enumerate((0, 2, 4)):
         assert await client.send(sequence) == (Code.NONE, 1 + 2 * number)
 
 

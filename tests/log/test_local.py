@@ -109,7 +109,9 @@ async def test_a_recovery_puts_rows_on_disk_when_they_are_many(tmp_path: Path) -
     again.close()
 
 
-async def test_parts_of_a_ticket_that_the_disk_refuses_are_answered_each(tmp_path: Path) -> None:
+async def test_what_waits_behind_a_refused_write_is_refused_too(tmp_path: Path) -> None:
+    """FAULT: it was taken, and so came before what its client sent again."""
+
     async def test() -> None:
         async with running(tmp_path, sync="never") as shard:
             await create(shard, QUEUES[0])
@@ -128,10 +130,10 @@ async def test_parts_of_a_ticket_that_the_disk_refuses_are_answered_each(tmp_pat
                 one = Envelope(Kind.APPEND, QUEUES[0], 0, body=body)
                 outcomes = await shard.append([one] * 5000).wait()
             codes = [outcome.code for outcome in outcomes]
-            assert codes == [0] * 2000 + [Code.KAFKA_STORAGE_ERROR] * 2000 + [0] * 1000
+            assert codes == [0] * 2000 + [Code.KAFKA_STORAGE_ERROR] * 3000
             row = shard.state.partition((QUEUES[0], 0))
             assert row is not None
-            assert row.next_offset == 3000
+            assert row.next_offset == 2000
 
     await test()
 

@@ -175,6 +175,7 @@ def test_what_nobody_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tls(tmp_path: Path) -> None:
+    """FAULT: nothing bounded how many handshakes were begun and left there."""
     need_program("openssl")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
@@ -188,3 +189,14 @@ def test_tls(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", port)) as plain:
             with theirs.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
                 assert said(connection, get("/livez")).endswith(b"ok\n")
+        with ExitStack() as stack:
+            silent = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for _ in range(3 * CONNECTIONS_MAX)
+            ]
+            for connection in silent[: 2 * CONNECTIONS_MAX]:  # the others are ended for later ones
+                connection.settimeout(4)
+                assert connection.recv(1) == b""
+            with socket.create_connection(("127.0.0.1", port)) as plain:
+                with theirs.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                    assert said(connection, get("/livez")).endswith(b"ok\n")

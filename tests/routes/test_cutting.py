@@ -17,6 +17,8 @@ from kproxy.virtual.partitioner import hash_of, shard_of
 from kproxy.virtual.route_rows import Epoch
 from tests.wire import batch, keyed, record
 
+LOG = 10 << 20
+
 Made = dict[str, list[tuple[bytes | None, bytes | None]]]
 
 
@@ -34,7 +36,7 @@ def cut(
     data: bytes, text: bytes, *, shards: int = 1, start: int = 0, end: int = 1 << 40,
     base: int = 0, limited: bool = True,
 ) -> Cutter:  # fmt: skip
-    cutter = Cutter(Epoch(0, text), shards, start, end, 0, limited=limited)
+    cutter = Cutter(Epoch(0, text), shards, start, end, 0, limited=limited, log_bytes_max=LOG)
     head = read_header(data)
     cutter.take(base, head, records_of(head, data, headers=cutter.gathered.spec.headers))
     return cutter
@@ -161,7 +163,7 @@ def test_a_batch_that_cannot_be_told_goes_whole_and_alone() -> None:
     """Another owner finds the same, wherever the cut before it ended."""
     broken = bytearray(keyed((b"a", b"1"), (b"b", b"2"), producer_id=5, epoch=1, sequence=0))
     broken[61] = 0x7F
-    cutter = Cutter(Epoch(0, spec()), 1, 0, 100, 0, limited=True)
+    cutter = Cutter(Epoch(0, spec()), 1, 0, 100, 0, limited=True, log_bytes_max=LOG)
     sound = keyed((b"a", b"1"))
     for base, data in ((0, sound), (1, bytes(broken))):
         head = read_header(data)
@@ -169,7 +171,7 @@ def test_a_batch_that_cannot_be_told_goes_whole_and_alone() -> None:
         if not cutter.take(base, head, found):
             break
     assert (cutter.gathered.through, list(shipped(cutter))) == (1, ["to-a"])
-    alone = Cutter(Epoch(0, spec()), 1, 1, 100, 0, limited=True)
+    alone = Cutter(Epoch(0, spec()), 1, 1, 100, 0, limited=True, log_bytes_max=LOG)
     assert not alone.take(1, read_header(bytes(broken)), found)
     ((_, _, ((name, made),)),) = parts_of(alone.gathered, 1)
     head = read_header(made)

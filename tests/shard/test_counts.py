@@ -41,8 +41,8 @@ def opened(directory: Path) -> tuple[Shard, bool]:
 
 
 async def test_counts_are_kept_with_the_rows(tmp_path: Path) -> None:
-    assert await live(tmp_path, 1) == (2, 8, 0, 0, 0, 0, 0)
-    assert await live(tmp_path, 11) == (4, 16, 0, 0, 0, 0, 0)
+    assert await live(tmp_path, 1) == (2, 8, 0, 0, 0, 0, 0, 0)
+    assert await live(tmp_path, 11) == (4, 16, 0, 0, 0, 0, 0, 0)
     shard, walked = opened(tmp_path)
     assert (shard.state.counts.queues, walked) == (4, False)
     shard.close()
@@ -74,7 +74,7 @@ def test_a_row_of_another_log_offset_says_nothing() -> None:
             raise AssertionError
 
     counts = Counts()
-    counts.queues, counts.bytes, counts.groups["share"] = 3, 1 << 40, 5
+    counts.queues, counts.bytes, counts.waiting, counts.groups["share"] = 3, 1 << 40, 7, 5
     kv = Rows({COUNTS_KEY: counts.encode(17)})
     assert restored(kv, 18) is None  # type: ignore[arg-type]
     found = restored(kv, 17)  # type: ignore[arg-type]

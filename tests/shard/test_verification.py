@@ -10,7 +10,7 @@ from kproxy.config import load
 from kproxy.shard.shard import open_local
 from kproxy.shard.verification import Verification
 from kproxy.store import synced
-from kproxy.virtual import counts, rows
+from kproxy.virtual import counts, delay_rows, rows
 from kproxy.virtual.commands import (
     CommitOffsets,
     CreateQueue,
@@ -20,6 +20,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
+from tests.virtual.delay_cases import later, waiting
 from tests.wire import batch
 
 Q = QueueId(b"q" * 16)
@@ -34,6 +35,7 @@ def write(directory: Path, change: Callable[[Rows], None] = lambda rows: None) -
     log = [CreateQueue(Q, "queue", 2, {}).envelope()]
     log += [Envelope(Kind.APPEND, Q, n % 2, body=batch(b"v" * 100)) for n in range(50)]
     log += [Trim(Q, 1, 3).envelope()]
+    log += [later(KEY, waiting(1 << 40))]
     log += [CommitOffsets("g", "", -1, [OffsetCommit(Q, 0, 1, -1, "", False)], 1).envelope(2)]
     for log_offset, envelope in enumerate(log):
         places = shard.segments.append(log_offset, [envelope], SEGMENT)
@@ -128,6 +130,14 @@ def _live_bytes(found: Rows) -> None:
     found[rows.segment_key(0)] = rows.encode_live_bytes(7)
 
 
+def _not_due(found: Rows) -> None:
+    found[delay_rows.waiting_key(KEY, 1 << 40, 0)] = None
+
+
+def _not_filed(found: Rows) -> None:
+    found[delay_rows.delay_entry_key(KEY)] = None
+
+
 def _unknown_kind(found: Rows) -> None:
     found[b"~"] = b""
 
@@ -144,6 +154,8 @@ def _unreadable(found: Rows) -> None:
         (_no_partition, "has no row of partition 1"),
         (_offset_without_index, "is not found by its queue"),
         (_live_bytes, "its row says 7"),
+        (_not_due, "is not found by when it is due"),
+        (_not_filed, "nobody looks for it"),
         (_unknown_kind, "an unknown kind '~'"),
         (_unreadable, "cannot be read"),
     ],

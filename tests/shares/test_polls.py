@@ -550,3 +550,31 @@ async def test_what_many_producers_aborted_is_passed_over_in_steps() -> None:
         producer.end(commit=False)
     given = await Member(client, "one").given(60_000)
     assert given[0][0] == 600  # the first marker
+
+
+async def test_all_that_is_there_counts_for_min_bytes() -> None:
+    """FAULT: what was asked for alone did, so that few records never were enough."""
+    client = await a_queue(30)
+    with anyio.fail_after(10):
+        assert await Member(client).given(60_000, records=2, min_bytes=500) == [(0, 1, 1)]
+
+
+async def test_what_could_not_be_held_is_logged_and_comes_again() -> None:
+    """FAULT: what was archived meanwhile was never logged: the window did not move past it."""
+    client = await a_queue(3)
+    shard: Any = client.worker.any_shard()
+    member = Member(client)
+    assert await member.given(records=1) == [(0, 0, 1)]
+    (share,) = client.worker.shares
+    share.window._grow(2)
+    share.window._put(1, 2, 5 << 3)  # delivered as often as may be: it is archived
+    pin = shard.segments.pin
+
+    def fails(segments: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    shard.segments.pin = fails
+    with pytest.raises(OSError, match="Too many"):
+        await member.given(records=10)
+    shard.segments.pin = pin
+    assert share.window._pending == 0

@@ -172,6 +172,16 @@ def test_hidden_partitions_are_not_counted(shard: MemoryShard) -> None:
     assert shard.state.counts.partitions == 1
     assert counted(shard.kv).values() == shard.state.counts.values()
     shard.apply(DeleteQueue(Q).envelope())
+    assert shard.state.counts.waiting == 0
+    assert counted(shard.kv).values() == shard.state.counts.values()
+
+
+def test_what_waits_is_counted(shard: MemoryShard) -> None:
+    shard.apply(later(KEY, waiting(10)))
+    shard.apply(later(KEY, waiting(20)))
+    assert shard.state.counts.waiting == 2
+    shard.apply(due(KEY, [0], [batch(b"v")], time_ms=10))
+    assert shard.state.counts.waiting == 1
     assert counted(shard.kv).values() == shard.state.counts.values()
 
 
