@@ -337,7 +337,9 @@ class ProduceCall:
             answers[slot] = Produced(
                 key[1], code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )
-        self._then()
+        then = self._then
+        del self._then  # it holds this call
+        then()
 
 
 def _refused(index: int, error: BadBatch) -> Produced:
