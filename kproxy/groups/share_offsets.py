@@ -108,6 +108,7 @@ async def forget(
             try:
                 if group.members:
                     raise _not_empty()
+                known = frozenset(queue.queue_id for queue in queues) & group.initialised.keys()
                 found = _to_forget(group, queues)
                 if found:
                     group.since = coordinator.shard.applied_through.next_offset
@@ -121,7 +122,7 @@ async def forget(
             finally:
                 if group.idle:
                     coordinator.forget(group)
-    return frozenset(queue_id for queue_id, _ in found)
+    return known
 
 
 def _to_forget(group: ShareGroup, queues: Sequence[Queue]) -> list[Initialised]:

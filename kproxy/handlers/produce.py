@@ -109,6 +109,7 @@ class ProduceCall:
         self._waiting: list[tuple[list[Produced], int, PartitionKey, BatchHeader]] = []
         """Answers, and a slot of theirs, with what its batch is."""
         self._appends = Appends()
+        self._then: Callable[[], None]
         self._throttle_ms = 0
         self._transactional_id = request.transactional_id
         self._transactional: set[int] = set()  # which of those that wait are transactional
@@ -301,15 +302,11 @@ class ProduceCall:
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when all of it is durable or refused, and `body` can be had."""
-        if not self._waiting:
+        if self._waiting:
+            self._then = callback
+            self._appends.add_done_callback(self._settle, self._were_refused)
+        else:
             callback()
-            return
-
-        def settled() -> None:
-            self._settle(self._appends.results())
-            callback()
-
-        self._appends.add_done_callback(settled, self._were_refused)
 
     def _were_refused(self, slots: list[int]) -> None:
         for slot in slots:
@@ -354,7 +351,8 @@ class ProduceCall:
             return answers[0].code
         return next((one.code for _, answers in topics for one in answers if one.code), 0)
 
-    def _settle(self, outcomes: list[Outcome]) -> None:
+    def _settle(self) -> None:
+        outcomes = self._appends.results()
         for number in self._transactional:
             if outcomes[number].code == Code.INVALID_TXN_STATE:
                 code = enlisting.code_of_produce(Code.TRANSACTION_ABORTABLE, self._version)
@@ -367,6 +365,9 @@ class ProduceCall:
             answers[slot] = Produced(
                 key[1], code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )
+        then = self._then
+        del self._then  # it holds this call
+        then()
 
 
 def _refused(index: int, error: BadBatch) -> Produced:

@@ -474,7 +474,9 @@ async def test_what_the_group_could_not_log_is_not_begun() -> None:
     assert await stage.beat(JOIN) == (2, "q0")
 
 
-async def test_a_group_forgets_queues() -> None:
+@pytest.mark.parametrize("unsure", [False, True])
+async def test_a_group_forgets_queues(unsure: bool) -> None:
+    """`unsure`: a former coordinator was making share partitions. FAULT: all were said to go."""
     stage = Stage("q", "r", "s")
     await stage.beat(replace(JOIN, topics=("q", "r")))
     queues = [stage.queue(name) for name in ("q", "s")]
@@ -482,9 +484,15 @@ async def test_a_group_forgets_queues() -> None:
         await share_offsets.forget(stage.coordinator, "g", queues)
     assert refused.value.code == Code.NON_EMPTY_GROUP
     await stage.beat(LEAVE)
+    if unsure:
+        end = without(stage, Kind.SHARE_SET)
+        with pytest.raises(KafkaError):
+            await share_offsets.forget(stage.coordinator, "g", [stage.queue("r")])
+        end()
+        stage.take_over()
     dropped = await share_offsets.forget(stage.coordinator, "g", queues)
     assert dropped == {stage.queue("q").queue_id}
-    assert (stage.share("q"), stage.rows(RowKind.SHARE_QUEUE)) == (None, 1)
+    assert (stage.share("q"), stage.rows(RowKind.SHARE_QUEUE)) == (None, 0 if unsure else 1)
     assert await stage.beat(JOIN) == (4, "q0")
     with pytest.raises(KafkaError) as refused:
         await share_offsets.forget(stage.coordinator, "none", queues)
