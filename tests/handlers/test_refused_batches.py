@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
-from kproxy.log.base import Ticket
+from kproxy.errors import Code
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.types import QueueId
 from kproxy.worker.refused_batches import RefusedBatches
+from tests.fakes import refused_append
 from tests.handlers.test_handlers import Client
 from tests.wire import batch, produce_values
 
@@ -63,12 +63,7 @@ async def test_none_is_taken_before_one_that_the_disk_refused() -> None:
     shard: Any = client.worker.any_shard()
     append = shard.append
 
-    def refusing(envelopes: Any) -> Ticket:
-        ticket = Ticket(list(envelopes))
-        ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR))
-        return ticket
-
-    shard.append = refusing
+    shard.append = refused_append
     assert await client.send(0) == (Code.KAFKA_STORAGE_ERROR, -1)
     shard.append = append
     for sequence in (2, 4):
