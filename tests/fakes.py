@@ -120,6 +120,7 @@ class MemoryShard:
         self.serving = True
         self.shard = ShardId(shard)
         self.claim_offset = 0
+        self.refused_some = False
         self.level = Level()
         self.tasks: TaskGroup | None = None
 
