@@ -10,6 +10,7 @@ from typing import Any
 from anyio.abc import TaskGroup
 
 from kproxy.config import Config
+from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
@@ -119,6 +120,7 @@ class MemoryShard:
         self.serving = True
         self.shard = ShardId(shard)
         self.claim_offset = 0
+        self.refused_some = False
         self.level = Level()
         self.tasks: TaskGroup | None = None
         self.on_command: Callable[[int, Envelope, Outcome], None] = lambda *_: None
@@ -146,6 +148,13 @@ class MemoryShard:
             self.on_command(len(self.log) - 1, envelope, outcome)
         self.watchers.wake(self.state.take_touched())
         return outcome
+
+
+def refused_append(envelopes: Sequence[Envelope], code: Code = Code.KAFKA_STORAGE_ERROR) -> Ticket:
+    """What a log answers to an append that it does not take."""
+    ticket = Ticket(list(envelopes))
+    ticket.set_error(KafkaError(code))
+    return ticket
 
 
 def memory_worker(**settings: Any) -> Worker:

@@ -184,6 +184,21 @@ def eventually(check: Any, seconds: float = 15, period: float = 0.05) -> Any:
         time.sleep(period)
 
 
+def stand_still(process: "subprocess.Popen[Any]") -> None:
+    """Stop a process until SIGCONT: all its threads, which a signal alone takes a moment for."""
+
+    def stopped() -> bool:
+        try:
+            stats = [(one / "stat").read_text() for one in threads.iterdir()]
+        except FileNotFoundError:  # a thread has just ended
+            return False
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+    threads = Path(f"/proc/{process.pid}/task")
+    process.send_signal(signal.SIGSTOP)
+    eventually(stopped, period=0.001)
+
+
 def java(
     main_class: str,
     *arguments: str,

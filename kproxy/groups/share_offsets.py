@@ -4,7 +4,8 @@ Each change first raises the group's version: a share partition takes only what 
 own epoch, so what an earlier change, or a former coordinator, sends late is void.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from anyio import CancelScope
@@ -46,15 +47,22 @@ async def reset(coordinator: Coordinator, group_id: str, starts: Sequence[NewSta
     with CancelScope(shield=True):  # what is begun is done
         async with group.lock:
             try:
-                group.making = True
-                await _stamp(coordinator, group)
-                for some in slices(starts, SET_MAX):
-                    await _reset_some(coordinator, group, some)
-                group.making = False
-                await _stamp(coordinator, group)
+                async with _rows_behind(coordinator, group):
+                    for some in slices(starts, SET_MAX):
+                        await _reset_some(coordinator, group, some)
             finally:
                 if group.idle:
                     coordinator.forget(group)
+
+
+@asynccontextmanager
+async def _rows_behind(coordinator: Coordinator, group: ShareGroup) -> AsyncIterator[None]:
+    """Who ends midway leaves word that rows may not tell of all. Raises KafkaError."""
+    group.making = True
+    await _stamp(coordinator, group)
+    yield
+    group.making = False
+    await _stamp(coordinator, group)
 
 
 async def _stamp(coordinator: Coordinator, group: ShareGroup) -> None:
@@ -112,13 +120,9 @@ async def forget(
                 found = _to_forget(group, queues)
                 if found:
                     group.since = coordinator.shard.applied_through.next_offset
-                    group.making = True  # who ends midway leaves word of what no row tells of
-                    await _stamp(coordinator, group)
-                for some in slices(found, SET_MAX):
-                    await _forget_some(coordinator, group, some)
-                if found:
-                    group.making = False
-                    await _stamp(coordinator, group)
+                    async with _rows_behind(coordinator, group):
+                        for some in slices(found, SET_MAX):
+                            await _forget_some(coordinator, group, some)
             finally:
                 if group.idle:
                     coordinator.forget(group)

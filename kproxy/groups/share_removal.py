@@ -1,7 +1,8 @@
 """Drops share partitions: of a group that is deleted, of queues that it is to forget.
 
-They are dropped where they lie, and once that has landed the group's rows say no more of them. So
-who ends midway leaves rows that the next one finds.
+Of a group that is deleted they are dropped where they lie, and once that has landed its rows say no
+more of them: who ends midway leaves rows that the next one finds. Of queues that it is to forget
+its rows go first (`share_offsets.forget`): it lives on, and makes anew what no row tells of.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator

@@ -53,10 +53,6 @@ _LAGS = (
     "too much of this entrance is not passed on yet: try again, or raise its kproxy.route.lag.max"
 )
 _THROTTLE_MS_MAX = 1000
-_SENT_AGAIN = frozenset(
-    (Code.KAFKA_STORAGE_ERROR, Code.REQUEST_TIMED_OUT, Code.NOT_LEADER_OR_FOLLOWER)
-)
-"""What a log refuses batches with, so that their clients send them again."""
 _NAMED = 8
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
@@ -106,10 +102,8 @@ class ProduceCall:
         self._acks = request.acks
         self._by_id = version >= PRODUCE_TOPIC_IDS
         self._topics: list[tuple[str | bytes, list[Produced]]] = []
-        self._waiting: list[tuple[list[Produced], int, PartitionKey, BatchHeader]] = []
-        """Answers, and a slot of theirs, with what its batch is."""
+        self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
-        self._then: Callable[[], None]
         self._throttle_ms = 0
         self._transactional_id = request.transactional_id
         self._transactional: set[int] = set()  # which of those that wait are transactional
@@ -171,7 +165,7 @@ class ProduceCall:
                 if self._inspected is None and is_split_at_once(settings, records):
                     split = split_at_once(self._worker, settings, records, self._version)
                 else:
-                    found = self._looked_into(queue, index)
+                    found = self._looked_into(queue, index, records)
                     split = found if isinstance(found, Split) else None
                     records = found.batch if isinstance(found, Split) else found
             looked = settings.inspects  # and packed, perhaps as its client could not
@@ -192,7 +186,10 @@ class ProduceCall:
             return
         restamped = batch is not records
         key, state = (queue.queue_id, index), shard.state
-        if self._worker.refused_batches.refused and self._comes_too_early(shard, key, header):
+        refused = self._worker.refused_batches
+        if (shard.refused_some or refused.refused or refused.shards) and self._comes_too_early(
+            shard, key, header
+        ):
             answers.append(Produced(index, Code.NOT_LEADER_OR_FOLLOWER))
             return
         if settings.route_lag_max is not None and self._lags(shard, key, settings.route_lag_max):
@@ -226,7 +223,7 @@ class ProduceCall:
             envelope = Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
             if not restamped:
                 envelope.header = header
-        self._waiting.append((answers, len(answers), key, header))
+        self._waiting.append((answers, len(answers), index))
         answers.append(_NOT_ANSWERED)
         self._appends.add(shard, envelope)
         counters = self._worker.counters
@@ -241,8 +238,13 @@ class ProduceCall:
 
     def _comes_too_early(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> bool:
         """Whether one before it was refused, and the partition does not know that it lacks one."""
-        now = self._worker.clock.monotonic()
-        if not self._worker.refused_batches.holds_back(key, header, now):
+        now, refused = self._worker.clock.monotonic(), self._worker.refused_batches
+        if shard.refused_some:
+            shard.refused_some = False
+            refused.note_shard(shard.shard, now)
+        if not (
+            refused.holds_back(key, header, now) or refused.may_overtake(shard.shard, header, now)
+        ):
             return False
         row = shard.state.partition(key)
         return row is None or producers.find(shard.state, key, row, header.producer_id) is None
@@ -262,12 +264,14 @@ class ProduceCall:
             self._throttle_ms = max(self._throttle_ms, int(_THROTTLE_MS_MAX * share))
         return lag >= lag_max
 
-    def _looked_into(self, queue: Queue, index: int) -> Records | Split:
+    def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Records | Split:
         """Raises BadBatch; NotReady."""
         if self._inspected is None:
             raise NotReady
         key = (queue.queue_id, index)
         if key not in self._inspected:  # its settings have changed since: it is sent again
+            if records is not None and len(records) >= HEADER_BYTES:
+                self._note_refused(key, read_header(records))
             raise BadBatch(Code.NOT_LEADER_OR_FOLLOWER, "the queue's settings have just changed")
         found = self._inspected[key]
         if isinstance(found, BadBatch):
@@ -303,20 +307,17 @@ class ProduceCall:
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when all of it is durable or refused, and `body` can be had."""
         if self._waiting:
-            self._then = callback
-            self._appends.add_done_callback(self._settle, self._were_refused)
+            self._appends.add_done_callback(callback)
         else:
             callback()
-
-    def _were_refused(self, slots: list[int]) -> None:
-        for slot in slots:
-            self._note_refused(*self._waiting[slot][2:])
 
     def body(self) -> bytes | None:
         """The response body, or None where acks=0 asks for none.
 
         Raises KafkaError where acks=0 hides a failure: Kafka then closes the connection.
         """
+        if self._waiting:
+            self._settle(self._appends.results())
         if self._acks == 0:
             for _, answers in self._topics:
                 for answer in answers:
@@ -351,23 +352,17 @@ class ProduceCall:
             return answers[0].code
         return next((one.code for _, answers in topics for one in answers if one.code), 0)
 
-    def _settle(self) -> None:
-        outcomes = self._appends.results()
+    def _settle(self, outcomes: list[Outcome]) -> None:
         for number in self._transactional:
             if outcomes[number].code == Code.INVALID_TXN_STATE:
                 code = enlisting.code_of_produce(Code.TRANSACTION_ABORTABLE, self._version)
                 outcomes[number] = Outcome(code)
         unknown = Code.UNKNOWN_TOPIC_ID if self._by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-        for (answers, slot, key, header), outcome in zip(self._waiting, outcomes, strict=True):
+        for (answers, slot, index), outcome in zip(self._waiting, outcomes, strict=True):
             code = unknown if outcome.code == Code.UNKNOWN_TOPIC_ID else outcome.code
-            if code in _SENT_AGAIN:
-                self._note_refused(key, header)
             answers[slot] = Produced(
-                key[1], code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
+                index, code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )
-        then = self._then
-        del self._then  # it holds this call
-        then()
 
 
 def _refused(index: int, error: BadBatch) -> Produced:

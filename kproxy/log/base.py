@@ -128,8 +128,15 @@ def _merge_outcomes(ticket: Ticket, parts: list[Ticket]) -> None:
     ticket.set_outcomes(outcomes)
 
 
+def nobody_told() -> None:
+    """What `Log.on_refusal` is before somebody is."""
+
+
 class Log(Protocol):
     """One shard's log."""
+
+    on_refusal: Callable[[], None]
+    """Told where something was not appended, or it is not known: what comes later must wait."""
 
     next_offset: int
     """Of the next envelope to be applied; set at a start, once the local copy was folded."""

@@ -9,7 +9,7 @@ Recovery uses both to tell a torn tail from damage.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.counters import APPEND_S, Histogram
 from kproxy.errors import Code, KafkaError
-from kproxy.log.base import Deliver, Log, Ticket, cut
+from kproxy.log.base import Deliver, Log, Ticket, cut, nobody_told
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
@@ -30,6 +30,7 @@ from kproxy.virtual.outcome import LogLocation
 
 _log = structlog.get_logger()
 
+_NONE: frozenset[Kind] = frozenset()
 _COMMIT_ENVELOPES = 2000  # framed at a time: some milliseconds of the loop
 _THREAD_FROM_BYTES = 1 << 20  # below, an unsynced write is a copy into the page cache
 
@@ -72,6 +73,10 @@ class LocalLog(Log):
         self._unsynced = False
         self._soon = False
         self._failed: Exception | None = None
+        self.on_refusal: Callable[[], None] = nobody_told
+        self._behind = 0
+        """How many tickets in line stood behind one that was refused, and what they may hold."""
+        self._allowed_behind, self._refusal = _NONE, ""
         self.append_seconds = Histogram(APPEND_S)
 
     @property
@@ -208,6 +213,7 @@ class LocalLog(Log):
     async def _commit(self, tickets: list[Ticket]) -> None:
         tickets = self._with_room(tickets)
         if not tickets:
+            await checkpoint()  # there may be many to refuse
             return
         batch = [envelope for ticket in tickets for envelope in ticket.envelopes]
         try:
@@ -250,11 +256,12 @@ class LocalLog(Log):
     def _not_written(self, tickets: list[Ticket], error: OSError) -> None:
         count = sum(len(ticket.envelopes) for ticket in tickets)
         _log.error("commit_failed", error=str(error), envelopes=count)
-        self._refuse([*tickets, *self._waiting], f"the disk refused a write: {error}")
-        self._waiting.clear()
+        self._refuse(tickets, f"the disk refused a write: {error}", _NONE)
 
-    @staticmethod
-    def _refuse(tickets: list[Ticket], why: str) -> None:
+    def _refuse(self, tickets: list[Ticket], why: str, allowed: frozenset[Kind]) -> None:
+        """And what waits in line behind, but for these kinds: it must not overtake them."""
+        self._behind, self._allowed_behind, self._refusal = len(self._waiting), allowed, why
+        self.on_refusal()
         for ticket in tickets:
             ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, why))
 
@@ -308,16 +315,25 @@ class LocalLog(Log):
 
     def _with_room(self, tickets: list[Ticket]) -> list[Ticket]:
         """Refuse what the disk has no room for; see `DiskSpace`."""
+        if self._behind:
+            tickets = self._without_those_behind(tickets)
         wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
         allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is ALL:
             return tickets
         kept, refused = _divided(tickets, allowed)
-        if refused:  # what waits behind it must not overtake it
-            waiting, more = _divided(self._waiting, allowed)
-            self._waiting = deque(waiting)
-            self._refuse(refused + more, FULL)
+        if refused:
+            self._refuse(refused, FULL, allowed)
         return kept
+
+    def _without_those_behind(self, tickets: list[Ticket]) -> list[Ticket]:
+        """Refuse those that stood in line behind what was refused: a commit's worth at a time."""
+        count = min(self._behind, len(tickets))
+        kept, refused = _divided(tickets[:count], self._allowed_behind)
+        self._behind -= count
+        for ticket in refused:
+            ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, self._refusal))
+        return kept + tickets[count:]
 
 
 def _divided(

@@ -6,7 +6,7 @@ made again from the log.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
@@ -14,7 +14,7 @@ import structlog
 from anyio import to_thread
 
 from kproxy.errors import Code, KafkaError
-from kproxy.log.base import Deliver, Log, Ticket
+from kproxy.log.base import Deliver, Log, Ticket, nobody_told
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.log.weight import weight
@@ -109,6 +109,7 @@ class SharedLog(Log):
         self._broken: LogChanged | None = None
         self._failed: Exception | None = None
         self._closing = False
+        self.on_refusal: Callable[[], None] = nobody_told
 
     @property
     def next_offset(self) -> int:
@@ -135,6 +136,7 @@ class SharedLog(Log):
         ticket = PartialTicket(list(envelopes))
         refusal = self._refusal(ticket)
         if refusal is not None:
+            self.on_refusal()
             ticket.set_error(refusal)
             return ticket
         full: KafkaError | None = None
@@ -143,6 +145,7 @@ class SharedLog(Log):
             if refused is not None:
                 ticket.set_outcome(slot, Outcome(refused.code, message=refused.message))
                 if refused.code != Code.MESSAGE_TOO_LARGE:
+                    self.on_refusal()
                     full = refused  # what comes behind it must not overtake it
         return ticket
 
@@ -181,6 +184,7 @@ class SharedLog(Log):
             for counter, offset in reports:
                 if offset is None:
                     sequencer.unreported(counter)
+                    self.on_refusal()
                     self._resolve(counter, UNKNOWN_FATE)
                 else:
                     self._ready += sequencer.reported(counter, offset)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Protocol
 
 from kproxy.errors import KafkaError
@@ -43,28 +42,21 @@ class Appends:
                 self._tickets.append((shard.append(envelopes[some]), slots[some]))
         self._by_shard.clear()
 
-    def add_done_callback(
-        self, callback: Callable[[], None], refused: Callable[[list[int]], None]
-    ) -> None:
-        """Call back when all of it is durable and applied, or refused: now, if it is.
-
-        `refused` is told before of those that could not be appended, where others still wait.
-        """
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call back when all of it is durable and applied, or refused: now, if it is."""
         if len(self._tickets) == 1:
             self._tickets[0][0].add_done_callback(callback)
             return
         left = len(self._tickets)
 
-        def one_more(ticket: Ticket, slots: list[int]) -> None:
+        def one_more() -> None:
             nonlocal left
             left -= 1
-            if ticket.error is not None:
-                refused(slots)
             if not left:
                 callback()
 
-        for ticket, slots in self._tickets:
-            ticket.add_done_callback(partial(one_more, ticket, slots))
+        for ticket, _ in self._tickets:
+            ticket.add_done_callback(one_more)
 
     async def outcomes(self) -> list[Outcome]:
         """As `results`, once all is done."""

@@ -64,6 +64,9 @@ class Shard:
         self.watchers = Watchers()
         self.fold = Fold(self.state, shard, shards, shared=shared)
         self.log = log(self._deliver)
+        self.log.on_refusal = self._note_refusal
+        self.refused_some = False
+        """Whether the log has not taken something; who has heard of it says so here."""
         # Of the rows, and of those on disk.
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
@@ -95,6 +98,9 @@ class Shard:
         for key in self.state.shipped_to:
             self.note_uncompacted(key)
         self.state.shipped_to.clear()
+
+    def _note_refusal(self) -> None:
+        self.refused_some = True
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
         return self.log.append(envelopes)

@@ -10,7 +10,7 @@ from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual import delay_rows, producers, rows
 from kproxy.virtual.delay_commands import Due, Later, Span
-from kproxy.virtual.delay_rows import Waiting, hidden, shown, waiting_in
+from kproxy.virtual.delay_rows import Waiting, decode_waiting, hidden, shown, waiting_in
 from kproxy.virtual.envelope import Body, Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
@@ -178,8 +178,9 @@ class DelayFold:
             return
         for index in indexes:
             key = queue_id, index
-            if self._state.get(delay_rows.delay_key(key)) is not None:
-                self._state.counts.waiting -= waiting_in(self._state.get, key).records
+            data = self._state.get(delay_rows.delay_key(key))
+            if data is not None:
+                self._state.counts.waiting -= decode_waiting(data).records
                 self._state.put(delay_rows.delay_key(key), None)
                 self._state.drop_hidden(hidden(key))
 

@@ -1,17 +1,20 @@
 """Batches of idempotent producers that were refused, to be sent again: their shard was not served
-here yet, too much of an entrance was not passed on, or the disk had no room.
+here yet, too much of an entrance was not passed on, or their log did not take them.
 
 A client sends several batches before it hears what became of the first. Where a shard begins to be
-served in between, an entrance goes on, or there is room again, the first is refused and the second
-would be taken: a partition that does not know a producer takes any sequence from it (KIP-360). The
-first is out of order then, and librdkafka counts it as written, as a later one was. So a later one
-is refused, too, until the first has come again.
+served in between, an entrance goes on, or a disk has room again, the first is refused and the
+second would be taken: a partition that does not know a producer takes any sequence from it
+(KIP-360). The first is out of order then, and librdkafka counts it as written, as a later one was.
+So a later one is refused, too, until the first has come again.
+
+Of a log it is known that it refused something, not what: a producer that a partition does not know
+begins at sequence 0 there for a while.
 """
 
 from typing import NamedTuple
 
 from kproxy.protocol.batch import BatchHeader
-from kproxy.virtual.types import PartitionKey
+from kproxy.virtual.types import PartitionKey, ShardId
 
 _MAX = 10_000
 _KEPT_S = 30.0  # what a client sent before it was told of a refusal has come by then
@@ -29,6 +32,24 @@ class RefusedBatches:
 
     def __init__(self) -> None:
         self.refused: dict[tuple[PartitionKey, int], _Refused] = {}
+        self.shards: dict[ShardId, float] = {}
+        """Shards whose logs have refused something, and when it was heard of."""
+
+    def note_shard(self, shard: ShardId, now: float) -> None:
+        """A shard's log has refused something: there may be any number of batches in it."""
+        self.shards[shard] = now
+
+    def may_overtake(self, shard: ShardId, header: BatchHeader, now: float) -> bool:
+        """Whether an earlier batch of its producer may be among what its log refused lately."""
+        if header.producer_id < 0 or header.base_sequence <= 0:
+            return False
+        at = self.shards.get(shard)
+        if at is None:
+            return False
+        if now - at <= _KEPT_S:
+            return True
+        del self.shards[shard]
+        return False
 
     def note(self, key: PartitionKey, header: BatchHeader, now: float) -> None:
         """A batch is refused. `now`: seconds of a clock that is never set."""

@@ -177,6 +177,14 @@ class OneShard:
         pass
 
 
+def _largest_batch(config: Config) -> int:
+    """What fits into the log, in bytes, whatever a queue's settings say."""
+    if config.bootstrap_servers is None:
+        return config.frame_bytes_max
+    most = config.data_message_bytes_max
+    return most - min(SHIP_FRAME_BYTES, most // 2)
+
+
 class Worker:
     """What every handler gets."""
 
@@ -238,12 +246,7 @@ class Worker:
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
         self.refused_batches = RefusedBatches()
-        clustered = config.bootstrap_servers is not None
-        self._batch_bytes_max = (
-            config.data_message_bytes_max - SHIP_FRAME_BYTES
-            if clustered
-            else config.frame_bytes_max
-        )
+        self._batch_bytes_max = _largest_batch(config)
         self.stopping = False
         self.draining = False
         self.staging: Staging | None = None  # embedded: what a backup is made from

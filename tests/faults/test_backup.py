@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kproxy.store.backups import NAME, UNFINISHED
-from tests.harness import ROOT, eventually, need, served
+from tests.harness import ROOT, eventually, need, served, stand_still
 from tests.tools.test_backup import back_up, kproxy, restore
 from tests.wire import Wire, batch
 
@@ -35,7 +35,7 @@ def stopped_where(process: "subprocess.Popen[str]", reached: Path) -> None:
         return reached.exists()
 
     eventually(there, 60, 0.0005)
-    process.send_signal(signal.SIGSTOP)
+    stand_still(process)
     assert process.poll() is None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.errors import Code
 from kproxy.groups import consumer_group, counters, subscriptions
 from kproxy.groups.consumer_group import ConsumerGroup, by_queue
 from kproxy.handlers import consumer_groups
@@ -21,7 +21,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
-from tests.fakes import memory_worker
+from tests.fakes import memory_worker, refused_append
 
 PARTITIONS = 4000
 
@@ -346,9 +346,7 @@ async def test_what_one_command_cannot_hold_is_logged_in_parts(
             nonlocal count
             count += 1
             if count == broken_at:
-                ticket = Ticket(envelopes)
-                ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR))
-                return ticket
+                return refused_append(envelopes)
             found: Ticket = append(envelopes)
             return found
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from kproxy.errors import Code, KafkaError
+from kproxy.errors import Code
 from kproxy.groups import share_initialisation
 from kproxy.groups.share_group import ShareGroup
 from kproxy.handlers import share_groups
@@ -21,7 +21,7 @@ from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.share_commands import SET_MAX, SetShares
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
-from tests.fakes import memory_worker
+from tests.fakes import memory_worker, refused_append
 from tests.held import HELD_S, held_by, slowness
 
 MANY = 100_000
@@ -104,10 +104,9 @@ class Landing:
         self.landed: list[tuple[int, PartitionKey]] = []
 
     def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
-        ticket = Ticket(list(envelopes))
         if index in self.away:
-            ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
-            return ticket
+            return refused_append(envelopes, Code.REQUEST_TIMED_OUT)
+        ticket = Ticket(list(envelopes))
         for envelope in envelopes:
             self.landed += [(index, one.key) for one in SetShares.decode(envelope).changes]
         ticket.set_outcomes([worker_outcome() for _ in envelopes])

@@ -4,13 +4,13 @@ from typing import Any
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
+from kproxy.errors import Code
 from kproxy.groups.coordinator import Coordinator
 from kproxy.log.base import Ticket
 from kproxy.virtual.envelope import Kind
 from kproxy.virtual.offset_commands import ExpireOffsets
 from kproxy.worker.worker import Worker
-from tests.fakes import memory_worker
+from tests.fakes import memory_worker, refused_append
 from tests.groups.test_classic_groups import Member, running_worker
 from tests.handlers.test_long_requests import call, commit_values, make, shard_of
 
@@ -45,9 +45,7 @@ async def test_a_group_whose_deletion_was_broken_off_goes_as_a_whole() -> None:
         left -= 1
         if left >= 0:
             return append(envelopes)
-        ticket = Ticket(list(envelopes))
-        ticket.set_error(KafkaError(Code.NOT_COORDINATOR))
-        return ticket
+        return refused_append(envelopes, Code.NOT_COORDINATOR)
 
     shard.append = ending  # type: ignore[method-assign]
     answer = await call(worker, 42, 2, {"groups_names": ["g"]})

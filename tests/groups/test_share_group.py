@@ -24,6 +24,7 @@ from kproxy.virtual.rows import Queue
 from kproxy.virtual.share_commands import NoteShareQueues, SetShares, ShareAction, ShareChange
 from kproxy.virtual.types import QueueId
 from tests.commands import command
+from tests.fakes import refused_append
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 
 JOIN = ShareHeartbeatRequest(
@@ -258,9 +259,7 @@ def without(stage: Stage, kind: Kind) -> Any:
 
     def losing(envelopes: Sequence[Envelope]) -> Ticket:
         if any(envelope.kind == kind for envelope in envelopes):
-            ticket = Ticket(list(envelopes))
-            ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
-            return ticket
+            return refused_append(envelopes, Code.REQUEST_TIMED_OUT)
         return append(envelopes)
 
     stage.shard.append = losing
@@ -517,9 +516,7 @@ async def test_queues_that_are_forgotten_in_part(lost: Kind, again: bool) -> Non
         nonlocal seen
         seen += envelopes[0].kind == lost
         if envelopes[0].kind == lost and seen > (lost == Kind.SHARE_SET):  # half of the drops
-            ticket = Ticket(list(envelopes))
-            ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
-            return ticket
+            return refused_append(envelopes, Code.REQUEST_TIMED_OUT)
         return append(envelopes)
 
     stage.shard.append = losing

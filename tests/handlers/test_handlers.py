@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from kproxy.fetching import poll
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.metadata.levels import TRANSACTIONS_FROM
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
@@ -393,3 +395,15 @@ async def test_describe_configs_of_the_broker_by_name_and_synonyms() -> None:
     assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, other)).results[0].error_code == 42
     what = {"resources": [resource | {"resource_type": 64}], "include_synonyms": False}
     assert (await client.call(ApiKey.DESCRIBE_CONFIGS, 4, what)).results[0].error_code == 42
+
+
+@pytest.mark.parametrize(
+    ("log_bytes_max", "most"),
+    [(10 << 20, (10 << 20) - SHIP_FRAME_BYTES), (5000, 2500), (1000, 500)],
+)
+def test_a_batch_has_room_in_the_log_of_a_cluster(log_bytes_max: int, most: int) -> None:
+    """FAULT: where the log takes little no batch was small enough."""
+    wide = settings_of({"max.message.bytes": str(20 << 20)})
+    worker = memory_worker(bootstrap_servers="127.0.0.1:9", data_message_bytes_max=log_bytes_max)
+    assert worker.max_batch_bytes(wide) == most
+    assert memory_worker().max_batch_bytes(wide) == 20 << 20

@@ -36,7 +36,6 @@ def produce(worker: Worker, data: bytes) -> int:
         Peer(),
         NextRequestSignal(),
     )
-    accepted.add_done_callback(lambda: None)
     frame = accepted.response()
     assert frame is not None
     answer = decode_response(0, 9, frame[4:])[1]

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
-from kproxy.log.base import Ticket
+from kproxy.errors import Code
+from kproxy.handlers import produce
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.types import QueueId
 from kproxy.worker.refused_batches import RefusedBatches
+from tests.fakes import refused_append
 from tests.handlers.test_handlers import Client
 from tests.wire import batch, produce_values
 
@@ -63,18 +64,54 @@ async def test_none_is_taken_before_one_that_the_disk_refused() -> None:
     shard: Any = client.worker.any_shard()
     append = shard.append
 
-    def refusing(envelopes: Any) -> Ticket:
-        ticket = Ticket(list(envelopes))
-        ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR))
-        return ticket
-
-    shard.append = refusing
+    shard.append, shard.refused_some = refused_append, True
     assert await client.send(0) == (Code.KAFKA_STORAGE_ERROR, -1)
     shard.append = append
     for sequence in (2, 4):
         assert await client.send(sequence) == (NOT_LEADER, -1)
     for number, sequence in enumerate((0, 2, 4)):
         assert await client.send(sequence) == (Code.NONE, 1 + 2 * number)
+
+
+async def test_after_a_refusal_who_is_known_and_who_begins_are_taken() -> None:
+    client = await taking()
+    client.serve()
+    shard: Any = client.worker.any_shard()
+    assert await client.send(0) == (Code.NONE, 1)
+    shard.refused_some = True
+    assert await client.send(2) == (Code.NONE, 3)
+    assert await client.send(2, producer_id=8) == (NOT_LEADER, -1)
+    assert await client.send(0, producer_id=8) == (Code.NONE, 5)
+    assert await client.send(2, producer_id=8) == (Code.NONE, 7)
+    assert await client.send(6, producer_id=-1) == (Code.NONE, 9)
+    client.worker.refused_batches.shards[shard.shard] -= 31  # seconds
+    assert await client.send(4, producer_id=9) == (Code.NONE, 11)
+    assert not client.worker.refused_batches.shards
+
+
+async def test_none_is_taken_before_one_whose_settings_changed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: it was: the first had been refused without a word of it."""
+    client = await taking()
+    client.serve()
+    real, changed = produce.inspect, True
+
+    async def inspect(*of: Any) -> Any:
+        return {} if changed else await real(*of)
+
+    _, made = client.worker.catalogue.create("c", 1, {"compression.type": "gzip"})
+    await made.wait()
+    monkeypatch.setattr(produce, "inspect", inspect)
+
+    async def send(sequence: int) -> Code:
+        sent = batch(b"v", producer_id=7, epoch=0, sequence=sequence)
+        answer = await client.call(ApiKey.PRODUCE, 9, produce_values("c", sent))
+        return Code(answer.responses[0].partition_responses[0].error_code)
+
+    assert await send(0) == NOT_LEADER
+    changed = False
+    assert [await send(sequence) for sequence in (1, 0, 1)] == [NOT_LEADER, Code.NONE, Code.NONE]
 
 
 async def test_others_are_taken() -> None:

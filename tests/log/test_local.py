@@ -1,10 +1,12 @@
 """The embedded log under loads that are too much for one turn of the loop, and under failures."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kproxy.errors import Code, KafkaError
@@ -107,6 +109,33 @@ async def test_a_recovery_puts_rows_on_disk_when_they_are_many(tmp_path: Path) -
     again = open_local(tmp_path, config(rows_flush_bytes=1 << 20))
     assert again.durable_through.next_offset > 0
     again.close()
+
+
+async def test_a_long_line_behind_a_refused_write_is_refused_in_turns(tmp_path: Path) -> None:
+    """FAULT: all of it was in one: 30,000 held the loop for 700 ms."""
+    async with running(tmp_path, sync="never") as shard:
+        await create(shard, QUEUES[0])
+        turns, refused = 0, Counter[int]()
+
+        def write(fd: int, buffers: list[bytes], position: int) -> int:
+            raise OSError(28, "No space left on device")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "write_all", write)
+            body, tickets = batch(b"v"), []
+            for _ in range(9000):
+                one = Envelope(Kind.APPEND, QUEUES[0], 0, body=body)
+                tickets.append(shard.append([one]))
+                tickets[-1].add_done_callback(lambda: refused.update([turns]))
+            while not tickets[-1].done:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+                if refused:
+                    patch.undo()  # there is room again: what stood behind is refused all the same
+        assert refused.total() == 9000
+        assert max(refused.values()) <= 2000
+        assert shard.refused_some
+        assert (await shard.append([one]).wait())[0].code == Code.NONE
 
 
 async def test_what_waits_behind_a_refused_write_is_refused_too(tmp_path: Path) -> None:

@@ -233,7 +233,10 @@ async def test_nothing_overtakes_what_the_full_line_refused(tmp_path: Path) -> N
             link.sent.append(envelope)
 
         link.send = send  # type: ignore[method-assign]
+        told: list[str] = []
+        log.on_refusal = lambda: told.append("refused")
         ticket = log.append([envelope(), envelope(), envelope()])
+        assert told  # FAULT: it was heard of once the first had landed
         assert len(link.sent) == 1
         log.reported([(1, 0)])
         found = [outcome.code for outcome in await ticket.wait()]
@@ -250,6 +253,7 @@ async def test_one_that_is_too_large_holds_up_nobody(tmp_path: Path) -> None:
             real(partition, envelope)
 
         link.send = send  # type: ignore[method-assign]
+        log.on_refusal = lambda: pytest.fail("who sent it does not send it again")
         ticket = log.append([envelope(bytes(11)), envelope()])
         log.reported([(2, 0)])
         found = [outcome.code for outcome in await ticket.wait()]

@@ -12,7 +12,7 @@ from kproxy.errors import KafkaError
 from kproxy.metadata.levels import Level
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.upstream.link import DataLink
-from tests.harness import Served, eventually
+from tests.harness import Served, eventually, stand_still
 from tests.on_kafka.load import Load
 from tests.on_kafka.test_two_writers import CONFIG, upstream
 from tests.real_kafka import Kafka
@@ -123,7 +123,7 @@ async def test_a_broker_that_stands_still_says_nothing_of_where_logs_end(own_kaf
     link = DataLink(upstream(own_kafka, "still"), CONFIG, Level())
     try:
         await _known(link)
-        own_kafka.process.send_signal(signal.SIGSTOP)
+        stand_still(own_kafka.process)
         with pytest.raises(KafkaError):
             await link.end(0)
     finally:

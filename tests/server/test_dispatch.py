@@ -282,9 +282,7 @@ async def test_a_short_produce_takes_the_last_records_of_a_partition() -> None:
     parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(400)]
     topics = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
     values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-    accepted = taken(worker, 0, 9, values)
-    accepted.add_done_callback(lambda: None)
-    frame = accepted.response()
+    frame = taken(worker, 0, 9, values).response()
     assert frame is not None
     (topic,) = decode_response(0, 9, frame[4:])[1].responses
     found = [(part.index, part.base_offset) for part in topic.partition_responses]

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from kproxy.errors import Code, KafkaError
+from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol.batch import check, read_header
@@ -42,7 +42,7 @@ from kproxy.virtual.share_commands import (
 )
 from kproxy.virtual.share_rows import RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
-from tests.fakes import MemoryShard
+from tests.fakes import MemoryShard, refused_append
 from tests.held import HELD_S, held_by, slowness
 from tests.simulation import dead_letters as simulated
 from tests.simulation import virtual_time
@@ -577,9 +577,7 @@ def test_one_that_nobody_waits_for_any_more_is_overtaken(stage: Stage) -> None:
         if envelopes[0].kind == Kind.AIM_FORWARD and not late:
             late.extend(envelopes)
             stage.settings["g"] = Stage.setting("dlq.b")
-            ticket = Ticket(list(envelopes))
-            ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
-            return ticket
+            return refused_append(envelopes, Code.REQUEST_TIMED_OUT)
         found: Ticket = append(envelopes)
         return found
 

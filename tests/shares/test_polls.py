@@ -9,7 +9,6 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import Pins
-from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from kproxy.security.peer import Peer
@@ -21,6 +20,7 @@ from kproxy.virtual import share_rows
 from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import NextRequestSignal
+from tests.fakes import refused_append
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
 from tests.wire import batches
@@ -393,12 +393,7 @@ async def test_a_redelivery_that_the_log_refuses_is_given_later() -> None:
     shard: Any = client.worker.any_shard()
     append = shard.append
 
-    def refuse(envelopes: Any) -> Ticket:
-        ticket = Ticket(list(envelopes))
-        ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR))
-        return ticket
-
-    shard.append = refuse
+    shard.append = refused_append
     answer = await one.fetch()
     assert answer.responses[0].partitions[0].error_code == Code.KAFKA_STORAGE_ERROR
     shard.append = append
