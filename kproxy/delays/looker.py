@@ -39,8 +39,8 @@ _PAUSE_S = 0.02
 _LOOK_S = 0.5
 """The clock may be put forward: while anything waits it is looked at this often."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
-_UNREADABLE_PAUSE_S = 0.1
-"""Between turns while a partition cannot be read: it is due, and the others go on."""
+_SET_ASIDE_PAUSE_S = 0.1
+"""Between turns while a partition is set aside: it is due, and the others go on."""
 _FRAME_BYTES = 70_000
 _PASSED_MAX = 1000
 _AT_ONCE_BYTES = 32 << 10
@@ -79,8 +79,8 @@ class Looker(DueIndexScanner):
         self._claim_offset = shard.claim_offset
         self._means = means
         self._news = anyio.Event()
-        self._unreadable: dict[PartitionKey, float] = {}
-        """Partitions that cannot be read, and when they are tried again."""
+        self._set_aside: dict[PartitionKey, float] = {}
+        """Partitions that cannot be read, or taken, and when they are tried again."""
         self._passed: dict[PartitionKey, tuple[int, int]] = {}
         """A time, and the offset before which nothing is left of what was due just then: RocksDB
         would step over all that was."""
@@ -116,7 +116,7 @@ class Looker(DueIndexScanner):
             if more:
                 await checkpoint()
                 continue
-            await anyio.sleep(_UNREADABLE_PAUSE_S if self._unreadable else _PAUSE_S)
+            await anyio.sleep(_SET_ASIDE_PAUSE_S if self._set_aside else _PAUSE_S)
             await self._sleep()
 
     async def _sleep(self) -> None:
@@ -132,8 +132,8 @@ class Looker(DueIndexScanner):
     async def scan_once(self) -> bool:
         """One turn; whether there may be more. Raises KafkaError, OSError."""
         now_ms, now_s = self._means.clock.now_ms(), anyio.current_time()
-        for partition in [one for one, until_s in self._unreadable.items() if until_s <= now_s]:
-            del self._unreadable[partition]
+        for partition in [one for one, until_s in self._set_aside.items() if until_s <= now_s]:
+            del self._set_aside[partition]
         due, more = self._next_due(delay_rows.delay_due_key(now_ms + 1, _FIRST), _AFTER)
         stale: set[bytes] = set()
         found: list[tuple[bytes, int, Plan]] = []
@@ -145,7 +145,7 @@ class Looker(DueIndexScanner):
                 stale.add(key)
             elif self._shard.state.partition(delay_rows.hidden(partition)) is None:
                 stale |= {key, delay_rows.delay_entry_key(partition)}
-            elif partition in self._unreadable:
+            elif partition in self._set_aside:
                 self._leave(key)
             elif size < READ_BYTES:
                 passed = self._passed_by(partition, from_ms)
@@ -158,7 +158,7 @@ class Looker(DueIndexScanner):
         failed = await self._deliver([planned for _, _, planned in found if planned.batches])
         if not self._serves:
             return False
-        self._unreadable |= dict.fromkeys(failed, anyio.current_time() + _AGAIN_MAX_S)
+        self._set_aside |= dict.fromkeys(failed, anyio.current_time() + _AGAIN_MAX_S)
         for key in [key for key, _, planned in found if planned.key in failed]:
             self._leave(key)
         found = [one for one in found if one[2].key not in failed]
@@ -219,7 +219,7 @@ class Looker(DueIndexScanner):
         self._passed[planned.key] = first_ms, passed
 
     async def _deliver(self, plans: list[Plan]) -> set[PartitionKey]:
-        """Partitions of which what is due cannot be read. Raises KafkaError."""
+        """Partitions of which what is due cannot be read, or taken. Raises KafkaError."""
         if not plans:
             return set()
         made = await self._made(plans)
@@ -235,6 +235,11 @@ class Looker(DueIndexScanner):
             return failed
         outcomes = await self._shard.append([one for _, one in sent]).wait()
         for (planned, envelope), outcome in zip(sent, outcomes, strict=True):
+            if outcome.code == Code.MESSAGE_TOO_LARGE:  # what the log takes was made less
+                failed.add(planned.key)
+                reason = outcome.message or "too large for the log"
+                _log.error("delayed_not_taken", shard=self._shard.shard, reason=reason)
+                continue
             if outcome.code not in _SETTLED:
                 raise KafkaError(outcome.code)
             if outcome.code == Code.NONE and outcome.number >= 0:

@@ -1,6 +1,7 @@
 """Records that wait, over a served kproxy: what producers, readers and administrators see."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -11,12 +12,16 @@ from kproxy.config import Config
 from kproxy.delays import looker as looking
 from kproxy.delays.delivery import make
 from kproxy.delays.looker import Looker, Means
+from kproxy.errors import Code
+from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.virtual.commands import CreateQueue, DeleteQueue
 from kproxy.virtual.delay_rows import hidden
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import QueueId
 from kproxy.worker.embedded import embedded
@@ -284,11 +289,43 @@ async def test_what_cannot_be_read_holds_up_nothing_else(monkeypatch: pytest.Mon
         pass
     assert shard.state.partition((sound, 0)).next_offset == 2
     shard.segments.data[at] = kept
-    looker._unreadable[broken, 0] = 0.0
+    looker._set_aside[broken, 0] = 0.0
     while await looker.scan_once():
         pass
     assert shard.state.partition((broken, 0)).next_offset == 2
     assert looker.next_ms is None
+
+
+async def test_what_the_log_does_not_take_holds_up_nothing_else() -> None:
+    """FAULT: it did, for as long as it was too large: one of a cluster's settings was lowered."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    large, small = (QueueId(bytes([n]) * 16) for n in (1, 2))
+    for number, queue in enumerate((large, small)):
+        shard.apply(CreateQueue(queue, f"q{number}", 1, {}).envelope())
+        shard.apply(later((queue, 0), waiting(10)))
+    append = shard.append
+
+    def some(envelopes: Sequence[Envelope]) -> Ticket:
+        taken = iter(append([one for one in envelopes if one.queue_id != large]).outcomes())
+        ticket = Ticket(list(envelopes))
+        too_large = Outcome(Code.MESSAGE_TOO_LARGE)
+        ticket.set_outcomes(
+            [too_large if one.queue_id == large else next(taken) for one in envelopes]
+        )
+        return ticket
+
+    shard.append = some
+    looker = Looker(shard, Means(worker.catalogue, worker.config, worker.clock))
+    while await looker.scan_once():
+        pass
+    assert shard.state.partition((small, 0)).next_offset == 1
+    assert looker.next_ms is not None
+    shard.append = append
+    looker._set_aside[large, 0] = 0.0
+    while await looker.scan_once():
+        pass
+    assert shard.state.partition((large, 0)).next_offset == 1
 
 
 async def test_a_deleted_queue_leaves_nothing(tmp_path: Any) -> None:
