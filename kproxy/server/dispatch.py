@@ -10,6 +10,7 @@ from anyio import move_on_after
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import api_versions, produce
+from kproxy.handlers.produce_call import ProduceCall
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.api_keys import ApiKey
@@ -54,7 +55,7 @@ class Accepted:
         header: RequestHeader,
         size: int,
         *,
-        call: produce.ProduceCall | None = None,
+        call: ProduceCall | None = None,
         api: Api | None = None,
         frame: Frame = b"",
         peer: Peer = NOBODY,

@@ -14,6 +14,8 @@ begins at sequence 0 there for a while.
 from typing import NamedTuple
 
 from kproxy.protocol.batch import BatchHeader
+from kproxy.shard.shard import Shard
+from kproxy.virtual.producers import find
 from kproxy.virtual.types import PartitionKey, ShardId
 
 _MAX = 10_000
@@ -35,21 +37,32 @@ class RefusedBatches:
         self.shards: dict[ShardId, float] = {}
         """Shards whose logs have refused something, and when it was heard of."""
 
-    def note_shard(self, shard: ShardId, now: float) -> None:
-        """A shard's log has refused something: there may be any number of batches in it."""
-        self.shards[shard] = now
+    @property
+    def any(self) -> bool:
+        """Whether anything was refused lately."""
+        return bool(self.refused or self.shards)
 
-    def may_overtake(self, shard: ShardId, header: BatchHeader, now: float) -> bool:
-        """Whether an earlier batch of its producer may be among what its log refused lately."""
-        if header.producer_id < 0 or header.base_sequence <= 0:
+    def comes_too_early(
+        self, shard: Shard, key: PartitionKey, header: BatchHeader, now: float
+    ) -> bool:
+        """Whether one before it was refused, and the partition does not know that it lacks one."""
+        if shard.refused_some:
+            shard.refused_some = False
+            self.shards[shard.shard] = now
+        if not (self.holds_back(key, header, now) or self._may_overtake(shard, header, now)):
             return False
-        at = self.shards.get(shard)
+        row = shard.state.partition(key)
+        return row is None or find(shard.state, key, row, header.producer_id) is None
+
+    def _may_overtake(self, shard: Shard, header: BatchHeader, now: float) -> bool:
+        """Whether an earlier batch of its producer may be among what its log refused lately."""
+        at = self.shards.get(shard.shard)
         if at is None:
             return False
-        if now - at <= _KEPT_S:
-            return True
-        del self.shards[shard]
-        return False
+        if now - at > _KEPT_S:
+            del self.shards[shard.shard]
+            return False
+        return header.producer_id >= 0 and header.base_sequence > 0
 
     def note(self, key: PartitionKey, header: BatchHeader, now: float) -> None:
         """A batch is refused. `now`: seconds of a clock that is never set."""
