@@ -260,7 +260,8 @@ def _logs_in(site: Site) -> bool:
         return False
 
 
-def test_abandoned_handshakes_and_logins_leave_nothing(site: Site) -> None:
+@pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.long)])
+def test_abandoned_handshakes_and_logins_leave_nothing(site: Site, count: int) -> None:
     process = psutil.Process(site.server.process.pid)
 
     def abandon(number: int) -> None:
@@ -277,7 +278,7 @@ def test_abandoned_handshakes_and_logins_leave_nothing(site: Site) -> None:
         list(pool.map(abandon, range(200)))
         eventually(lambda: process.num_fds() < 150, 15)
         before = process.memory_info().rss
-        list(pool.map(abandon, range(600)))
+        list(pool.map(abandon, range(count)))
     eventually(lambda: process.num_fds() < 150, 15)
     assert process.memory_info().rss - before < 20 << 20
 
