@@ -13,6 +13,12 @@ from typing import Any
 import jwt
 import trustme
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from kproxy.protocol.codec import encode_request
 from kproxy.security import scram
@@ -22,6 +28,8 @@ from tests.wire import Wire
 ISSUER, AUDIENCE = "https://issuer.example", "kproxy"
 PASSWORD = 'p=,ä "x'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+LOGINS = (*MECHANISMS, "OAUTHBEARER", "certificate")
+"""All ways that a client has to say who it is."""
 
 
 class Authority:
@@ -39,7 +47,12 @@ class Authority:
         """A chain and its key in one file."""
         path = self.directory / f"{name}.pem"
         made = self.authority.issue_cert(*identities, **more)
-        made.private_key_and_cert_chain_pem.write_to_path(str(path))
+        key = load_pem_private_key(made.private_key_pem.bytes(), None)
+        # As Java wants it.
+        path.write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            + b"".join(one.bytes() for one in made.cert_chain_pems)
+        )
         return path
 
     def context(self, certificate: Path | None = None) -> ssl.SSLContext:
@@ -77,6 +90,7 @@ class Site:
     def __init__(self, directory: Path, workers: int = 1) -> None:
         self.directory = directory
         self.authority = Authority(directory / "certificates")
+        self.carls = self.authority.issue("carl", "carl", common_name="carl")
         self.issuer = Issuer(directory / "issuer")
         first = free_port(len(self.NAMES) * workers)
         self.port = {name: first + number * workers for number, name in enumerate(self.NAMES)}

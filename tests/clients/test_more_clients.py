@@ -69,13 +69,13 @@ def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the program and kafkajs."""
+    """A directory with the programs and kafkajs."""
     least = json.loads((NODE / "package.json").read_text())["engines"]["node"].removeprefix(">=")
     need_version("node", "--version", f"{least}.0")
     need_program("npm")
     directory = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "package-lock.json", "transactions.js"):
-        shutil.copy(NODE / name, directory)
+    for file in NODE.iterdir():
+        shutil.copy(file, directory)
     run("npm", "ci", "--no-audit", "--no-fund", directory=directory, seconds=BUILD_S)
     return directory
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient
 
+from tests.clients.secured import KINDS, running
 from tests.harness import eventually, java, need_program
-from tests.real_kafka import Kafka
-from tests.securing import MECHANISMS, PASSWORD, Site
+from tests.securing import LOGINS, MECHANISMS, PASSWORD, Site
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -24,37 +23,10 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 
-@pytest.fixture(scope="module", params=["embedded", "on Kafka"])
+@pytest.fixture(scope="module", params=KINDS)
 def secured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("site")
-    if request.param == "embedded":
-        site, flags = Site(directory), ()
-        with site.running("--connections-max-reauth-ms", "4000"):
-            site.add_user("alice")
-            yield site
-        return
-    kafka = Kafka(directory).wait_ready()
-    try:
-        site = Site(directory, workers=2)
-        flags = (
-            "--bootstrap-servers", kafka.address, "--workers", "2", "--shards", "8",
-            "--allow-single-replica", "--drain-ms-max", "0",
-        )  # fmt: skip
-        with site.running(*flags, "--connections-max-reauth-ms", "4000"):
-            admin = AdminClient(site.librdkafka("INSIDE"))
-            eventually(lambda: len(admin.describe_cluster().result().nodes) == 2, 30)
-            eventually(lambda: _added(site), 30)
-            yield site
-    finally:
-        kafka.stop()
-
-
-def _added(site: Site) -> bool:
-    try:
-        site.add_user("alice")
-    except AssertionError:  # shard 0 has no owner yet
-        return False
-    return True
+    with running(request.param, tmp_path_factory.mktemp("site")) as site:
+        yield site
 
 
 def roundtrip(settings: dict[str, Any], queue: str, count: int = 100) -> None:
@@ -81,10 +53,15 @@ def test_librdkafka(secured: Site, mechanism: str, name: str) -> None:
     roundtrip(secured.librdkafka(name, mechanism), f"rdkafka-{name}-{mechanism}".lower())
 
 
-def test_librdkafka_by_certificate(secured: Site) -> None:
-    certificate = str(secured.authority.issue("carl", "carl", common_name="carl"))
+def certified(site: Site) -> dict[str, Any]:
+    """Settings of librdkafka for who has a certificate."""
+    certificate = str(site.carls)
     files = {"ssl.certificate.location": certificate, "ssl.key.location": certificate}
-    roundtrip(secured.librdkafka("MUTUAL") | files, "rdkafka-mutual")
+    return site.librdkafka("MUTUAL") | files
+
+
+def test_librdkafka_by_certificate(secured: Site) -> None:
+    roundtrip(certified(secured), "rdkafka-mutual")
 
 
 def test_librdkafka_by_token(secured: Site) -> None:
@@ -136,55 +113,103 @@ def test_librdkafka_logs_in_again_under_load(secured: Site) -> None:
     assert any(e["event"] == "login" and e["again"] for e in secured.server.events)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, "certificate"])
 def test_kcat(secured: Site, mechanism: str) -> None:
     """The librdkafka 2.0 of Debian's kcat sends its nonce twice in SCRAM's last message.
 
     Kafka refuses that since CVE-2024-56128, and so does kproxy.
     """
-    settings = secured.librdkafka("OUTSIDE", mechanism)
-    address = settings.pop("bootstrap.servers")
-    flags = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
-
-    def kcat(*arguments: str, stdin: str | None = None) -> str:
-        return subprocess.run(
-            [need_program("kcat"), "-b", address, *flags, *arguments], input=stdin, text=True,
-            capture_output=True, timeout=40, check=True,
-        ).stdout  # fmt: skip
-
+    if mechanism == "certificate":
+        settings = certified(secured)
+    else:
+        settings = secured.librdkafka("OUTSIDE", mechanism)
     queue = f"kcat-{mechanism}".lower()
-    if "SCRAM" in mechanism and "librdkafka 2.0" in kcat("-V"):
-        with pytest.raises(subprocess.CalledProcessError):
-            kcat("-P", "-t", queue, stdin="one\n")
-        failed = [e["reason"] for e in secured.server.events if e["event"] == "login_failed"]
-        assert failed[-1] == "another nonce than at first"
+    if "SCRAM" in mechanism and "librdkafka 2.0" in kcat({}, "-V"):
+        assert kcat_is_refused(secured, settings, queue) == "another nonce than at first"
         return
-    kcat("-P", "-t", queue, stdin="one\ntwo\n")
-    assert kcat("-C", "-t", queue, "-e", "-q") == "one\ntwo\n"
+    kcat(settings, "-P", "-t", queue, stdin="one\ntwo\n")
+    assert kcat(settings, "-C", "-t", queue, "-e", "-q") == "one\ntwo\n"
+
+
+def test_kcat_by_a_token_that_it_does_not_sign(secured: Site) -> None:
+    """Debian's has no others: it is built without a way to fetch one."""
+    settings = secured.librdkafka("OUTSIDE") | {
+        "sasl.mechanism": "OAUTHBEARER", "enable.sasl.oauthbearer.unsecure.jwt": "true",
+        "sasl.oauthbearer.config": "principal=alice",
+    }  # fmt: skip
+    assert "algorithm" in kcat_is_refused(secured, settings, "kcat-unsigned")
+
+
+def kcat(settings: dict[str, Any], *arguments: str, stdin: str | None = None) -> str:
+    flags = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
+    return subprocess.run(
+        [need_program("kcat"), *flags, *arguments], input=stdin, text=True,
+        capture_output=True, timeout=40, check=True,
+    ).stdout  # fmt: skip
+
+
+def kcat_is_refused(site: Site, settings: dict[str, Any], queue: str) -> str:
+    """Why, as it is logged."""
+    with pytest.raises(subprocess.CalledProcessError):
+        kcat(settings, "-P", "-t", queue, stdin="one\n")
+    failed = [event for event in site.server.events if event["event"] == "login_failed"]
+    return str(failed[-1]["reason"])
+
+
+TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearer"
+SASL = "org.apache.kafka.common.security"
 
 
 def java_settings(site: Site, path: Path, mechanism: str) -> str:
-    module = "scram.ScramLoginModule" if "SCRAM" in mechanism else "plain.PlainLoginModule"
-    escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-    properties = path / "client.properties"
-    properties.write_text(
-        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
-        f"ssl.truststore.type=PEM\nssl.truststore.location={site.authority.ca}\n"
-        f"sasl.jaas.config=org.apache.kafka.common.security.{module} required"
-        f' username="alice" password="{escaped}";\n'.replace("\\", "\\\\").replace("ä", "\\u00e4")
-    )
-    return str(properties)
+    """A file of settings for a client that logs in so."""
+    properties = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(site.authority.ca)}
+    if mechanism == "certificate":
+        properties |= {
+            "security.protocol": "SSL", "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(site.carls),
+        }  # fmt: skip
+    else:
+        properties |= {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        token = path / "token"
+        token.write_text(site.issuer.token("carol"))
+        properties |= {
+            "sasl.login.callback.handler.class": f"{TOKENS}LoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
+            "sasl.jaas.config": f"{TOKENS}LoginModule required;",
+        }
+    elif mechanism in MECHANISMS:
+        module = "scram.Scram" if "SCRAM" in mechanism else "plain.Plain"
+        escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+        login = f'required username="alice" password="{escaped}";'
+        properties["sasl.jaas.config"] = f"{SASL}.{module}LoginModule {login}"
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    file = path / "client.properties"
+    file.write_text(text.replace("\\", "\\\\").replace("ä", "\\u00e4"))
+    return str(file)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_java(secured: Site, mechanism: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mechanism", LOGINS)
+def test_java(
+    secured: Site, mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = java_settings(secured, tmp_path, mechanism)
+    if mechanism == "OAUTHBEARER":
+        allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed."
+        token = tmp_path / "token"
+        monkeypatch.setenv(
+            "JDK_JAVA_OPTIONS", f"{allowed}urls={token.as_uri()} {allowed}files={token}"
+        )
     queue = f"java-{mechanism}".lower()
-    at = ("--bootstrap-server", secured.address("OUTSIDE"), "--command-config", file)
+    at = ("--bootstrap-server", secured.address(listener(mechanism)), "--command-config", file)
     java(PRODUCER, *at, "--topic", queue, stdin="one\ntwo\n")
     out = java(CONSUMER, *at, "--topic", queue, "--from-beginning", "--max-messages", "2",
                "--timeout-ms", "30000")  # fmt: skip
     assert out == "one\ntwo\n"
+
+
+def listener(mechanism: str) -> str:
+    return "MUTUAL" if mechanism == "certificate" else "OUTSIDE"
 
 
 def test_users_by_kafka_configs(secured: Site, tmp_path: Path) -> None:
@@ -202,15 +227,26 @@ def test_users_by_kafka_configs(secured: Site, tmp_path: Path) -> None:
     assert "SCRAM-SHA-256" not in java(CONFIGS, *at, *bob, "--describe")
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", LOGINS)
 def test_kafka_python(secured: Site, mechanism: str) -> None:
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka.net.sasl.oauth import AbstractTokenProvider
 
-    settings = {
-        "bootstrap_servers": secured.address("OUTSIDE"), "security_protocol": "SASL_SSL",
-        "ssl_cafile": str(secured.authority.ca), "sasl_mechanism": mechanism,
-        "sasl_plain_username": "alice", "sasl_plain_password": PASSWORD,
+    class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return secured.issuer.token("carol")
+
+    settings: dict[str, Any] = {
+        "bootstrap_servers": secured.address(listener(mechanism)),
+        "ssl_cafile": str(secured.authority.ca), "security_protocol": "SASL_SSL",
     }  # fmt: skip
+    if mechanism == "certificate":
+        files = {"ssl_certfile": str(secured.carls), "ssl_keyfile": str(secured.carls)}
+        settings |= {"security_protocol": "SSL", **files}
+    elif mechanism == "OAUTHBEARER":
+        settings |= {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": Tokens()}
+    else:
+        settings |= {"sasl_mechanism": mechanism, **PASSWORDS}
     queue = f"kafka-python-{mechanism}".lower()
     producer = KafkaProducer(**settings)
     for number in range(20):
@@ -224,18 +260,33 @@ def test_kafka_python(secured: Site, mechanism: str) -> None:
     consumer.close()
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+PASSWORDS = {"sasl_plain_username": "alice", "sasl_plain_password": PASSWORD}
+
+
+@pytest.mark.parametrize("mechanism", LOGINS)
 def test_aiokafka(secured: Site, mechanism: str) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+    from aiokafka.abc import AbstractTokenProvider
 
+    class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+        async def token(self) -> str:
+            return secured.issuer.token("carol")
+
+    own = secured.carls if mechanism == "certificate" else None
+    settings: dict[str, Any] = {
+        "bootstrap_servers": secured.address(listener(mechanism)),
+        "ssl_context": secured.authority.context(own),
+        "security_protocol": "SASL_SSL" if own is None else "SSL",
+    }
     queue = f"aiokafka-{mechanism}".lower()
 
     async def run() -> None:
-        settings = {
-            "bootstrap_servers": secured.address("OUTSIDE"), "security_protocol": "SASL_SSL",
-            "ssl_context": secured.authority.context(), "sasl_mechanism": mechanism,
-            "sasl_plain_username": "alice", "sasl_plain_password": PASSWORD,
-        }  # fmt: skip
+        if own is None:
+            settings["sasl_mechanism"] = mechanism
+        if mechanism == "OAUTHBEARER":
+            settings["sasl_oauth_token_provider"] = Tokens()
+        elif own is None:
+            settings.update(PASSWORDS)
         async with AIOKafkaProducer(**settings) as producer:
             for number in range(20):
                 await producer.send_and_wait(queue, b"%d" % number)
