@@ -1,28 +1,46 @@
-"""docker-compose.yml as a user starts it: Kafka, two workers, Spark."""
+"""docker-compose.yml as a user starts it: Kafka, two workers, Spark; and its secured variant."""
 
 import json
+import os
+import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.docker.engine import Engine
-from tests.harness import eventually, need, need_program
+from tests.harness import ROOT, eventually, need, need_program
+from tests.securing import Authority
 
 pytestmark = pytest.mark.long
 
 PROJECT = "kproxytest"
+SECURED = ROOT / "deploy" / "secured"
+USER = 10001  # of the image
 
 
 class Composed:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *files: str) -> None:
         self.engine = engine
+        self._files = [part for file in files for part in ("-f", file)]
 
     def __call__(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return self.engine.run("docker-compose", "-p", PROJECT, *arguments, **options)
+        command = ("docker-compose", "-p", PROJECT, *self._files, *arguments)
+        return self.engine.run(*command, **options)
 
     def inspect(self, service: str) -> Any:
         container = self("ps", "-q", service).stdout.strip()
@@ -31,25 +49,50 @@ class Composed:
     def healthy(self) -> bool:
         return bool(self.inspect("kproxy")["State"]["Health"]["Status"] == "healthy")
 
+    @contextmanager
+    def running(self, *services: str) -> Iterator["Composed"]:
+        self("up", "-d", "--build", *services)
+        try:
+            eventually(self.healthy, 120, 1)
+            yield self
+        finally:
+            print(self("logs", "--tail", "40", check=False).stdout)  # noqa: T201
+            self("down", "-v", "-t", "15", check=False)
+
 
 @pytest.fixture(scope="module")
-def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
-    import shutil
-
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     need(shutil.which("docker-compose"), "docker-compose")
     engine = Engine(tmp_path_factory.mktemp("docker"))
     try:
         engine.have_images()
-        composed = Composed(engine)
-        composed("up", "-d", "--build")
-        try:
-            eventually(composed.healthy, 120, 1)
-            yield composed
-        finally:
-            print(composed("logs", "--tail", "40", check=False).stdout)  # noqa: T201
-            composed("down", "-v", "-t", "15", check=False)
+        yield engine
     finally:
         engine.close()
+
+
+@pytest.fixture
+def compose(engine: Engine) -> Iterator[Composed]:
+    with Composed(engine).running() as composed:
+        yield composed
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Iterator[Authority]:
+    """The one that docs/security.md asks for."""
+    there = SECURED / "tls"
+    need(not there.exists(), f"no certificates of somebody in {there}")
+    authority = Authority(tmp_path)
+    there.mkdir()
+    try:
+        shutil.copy(authority.server, there / "server.pem")
+        shutil.copy(authority.server, there / "key.pem")
+        for file in there.iterdir():
+            os.chown(file, USER, USER)
+            file.chmod(0o400)
+        yield authority
+    finally:
+        shutil.rmtree(there)
 
 
 def kcat(*arguments: str, stdin: str | None = None) -> str:
@@ -90,3 +133,39 @@ def test_it_is_not_root_and_ends_at_once(compose: Composed) -> None:
     eventually(compose.healthy, 60, 1)
     read = ("-C", "-t", "kept", "-e", "-q")
     eventually(lambda: kcat(*read) == "before\n", 30, 1)
+
+
+def test_secured(engine: Engine, certificate: Authority) -> None:
+    """The first user is made in a container, and makes another, who may do what a rule says."""
+    composed = Composed(engine, "docker-compose.yml", "docker-compose.secured.yml")
+    with composed.running("kproxy"):
+        add = ("exec", "-T", "kproxy", "kproxy", "users", "add")
+        composed(*add, "admin", "--data-dir", "/data", stdin="of-admin\n")
+        composed(*add, "alice", "--data-dir", "/data", stdin="of-alice\n")
+
+        def settings(user: str) -> dict[str, Any]:
+            return {
+                "bootstrap.servers": "localhost:9092", "security.protocol": "SASL_SSL",
+                "ssl.ca.location": str(certificate.ca), "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": user, "sasl.password": f"of-{user}",
+            }  # fmt: skip
+
+        admin = AdminClient(settings("admin"))
+        nodes = eventually(lambda: len(admin.describe_cluster().result().nodes) == 2, 30)
+        assert nodes
+        wanted = AclBinding(
+            ResourceType.TOPIC, "of-alice", ResourcePatternType.LITERAL, "User:alice", "*",
+            AclOperation.ALL, AclPermissionType.ALLOW,
+        )  # fmt: skip
+        admin.create_acls([wanted])[wanted].result()
+        told: dict[str, Any] = {}
+        producer = Producer(settings("alice"))
+        for queue in ("of-alice", "of-bob"):
+            producer.produce(
+                queue, b"v", on_delivery=lambda error, sent: told.update({sent.topic(): error})
+            )
+        assert producer.flush(30) == 0
+        assert told["of-alice"] is None
+        assert told["of-bob"].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", 9644), 2)
