@@ -196,6 +196,8 @@ class Writer:
     def _one(self, kind: str, value: Any, flexible: bool) -> bytes:
         if isinstance(value, timedelta):
             value = value // timedelta(milliseconds=1)
+        if kind == "float64":
+            value = float(value)
         if kind in _FORMATS:
             return struct.pack(_FORMATS[kind], value)
         if kind == "uuid":

@@ -66,8 +66,10 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     for name, (queue, ticket) in waiting.items():
         try:
             outcome = (await ticket.wait())[0]
+            if outcome.code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+                raise KafkaError(_code_of(outcome), outcome.message or "")
             if outcome.code or (made := outcome.queue) is None or made.queue_id != queue.queue_id:
-                raise KafkaError(outcome.code, _exists(name))
+                raise KafkaError(Code.TOPIC_ALREADY_EXISTS, _exists(name))
             answers[name] = _created(
                 worker, request, name, made.queue_id, made.partitions, made.configs
             )
@@ -252,9 +254,15 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             ]
         )
         for (answer, _), outcome in zip(some, outcomes, strict=True):
-            answer["error_code"] = outcome.code_by_name
+            answer["error_code"] = _code_of(outcome)
             answer["error_message"] = outcome.message
     return {"responses": answers}
+
+
+def _code_of(outcome: Outcome) -> Code:
+    """Where the queue's shard moves meanwhile: Kafka's clients ask again as of its controller."""
+    code = outcome.code_by_name
+    return Code.NOT_CONTROLLER if code == Code.NOT_LEADER_OR_FOLLOWER else code
 
 
 def _may_delete(request: Request, name: str, there: bool) -> bool:
@@ -316,7 +324,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
             tickets.append(worker.routes.submit(queue.name, grow))
     request.throttle(mutations.wait_s)
     for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
-        result["error_code"] = outcome.code_by_name
+        result["error_code"] = _code_of(outcome)
         result["error_message"] = outcome.message
     return {"results": results}
 

@@ -4,12 +4,18 @@ from typing import Any
 
 from kproxy.cluster.row_catalogue import SECURITY
 from kproxy.security.cache import SecurityCache
+from kproxy.security.scram import Credentials
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.security_rows import SECURITY_SHARD, user_name
 from tests.cluster.fakes import Member, Topic
 
 NAME = user_name("u", "M")
+
+
+def row(value: int) -> dict[str, Any]:
+    """Of a user with so many iterations."""
+    return Credentials(b"salt", value, b"stored", b"server").value()
 
 
 class Worker:
@@ -22,7 +28,7 @@ class Worker:
 
     @property
     def knows(self) -> Any:
-        return (self.cache.credentials("u", "M") or {}).get("v")
+        return (self.cache.credentials("u", "M") or {}).get("iterations")
 
     async def serve(self, log: list[Envelope]) -> None:
         await self.member.hear()
@@ -35,7 +41,7 @@ class Worker:
 
     async def put(self, log: list[Envelope], value: Any) -> None:
         holder = self.member.holders[SECURITY_SHARD]
-        log.append(Secure({NAME: None if value is None else {"v": value}}).envelope())
+        log.append(Secure({NAME: None if value is None else row(value)}).envelope())
         log[-1].writer = self.member.link.writer
         self.member.fold(holder, holder.shard, log[-1])
         await self.member.tasks.run()
@@ -55,7 +61,7 @@ async def test_every_worker_follows() -> None:
     late = Worker(topic, 3)
     late.member.cache.apply(topic.compacted())
     assert late.knows == 3
-    assert SecurityCache(late.member.cache).credentials("u", "M") == {"v": 3}  # it starts again
+    assert SecurityCache(late.member.cache).credentials("u", "M") == row(3)  # it starts again
 
 
 async def test_a_new_owner_says_what_was_not_said() -> None:
@@ -92,7 +98,7 @@ async def test_a_change_is_answered_once_it_is_in_the_topic() -> None:
     topic, log = Topic(), list[Envelope]()
     owner, other = Worker(topic, 1), Worker(topic, 2)
     await owner.serve(log)
-    ticket = other.member.command_router.ask(SECURITY_SHARD, Secure({NAME: {"v": 1}}).envelope())
+    ticket = other.member.command_router.ask(SECURITY_SHARD, Secure({NAME: row(1)}).envelope())
     (_, envelope) = other.member.link.sent[-1]
     delivered: list[Any] = []
     publish = owner.member.link.publish_queue

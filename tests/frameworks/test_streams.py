@@ -45,7 +45,8 @@ class Application:
 
     def _read(self, pipe: Any, told: Any) -> None:
         for line in pipe:
-            told(line)
+            if line.endswith("\n"):  # else it was killed while it said it
+                told(line)
 
     def _told(self, line: str) -> None:
         self.said.append(json.loads(line))

@@ -1,5 +1,6 @@
 """Handlers over an in-memory shard: what needs many steps or a look inside."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kproxy.errors import Code
 from kproxy.fetching import poll
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.metadata.levels import TRANSACTIONS_FROM
@@ -19,7 +21,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
-from tests.fakes import chunks_of, memory_worker
+from tests.fakes import chunks_of, memory_worker, refused_append
 from tests.wire import batch, batches, fetch_values, produce_values
 
 
@@ -407,3 +409,31 @@ def test_a_batch_has_room_in_the_log_of_a_cluster(log_bytes_max: int, most: int)
     worker = memory_worker(bootstrap_servers="127.0.0.1:9", data_message_bytes_max=log_bytes_max)
     assert worker.max_batch_bytes(wide) == most
     assert memory_worker().max_batch_bytes(wide) == 20 << 20
+
+
+async def test_a_shard_that_moves_is_told_as_a_controller_that_does() -> None:
+    """FAULT: a topic "already exists", with a code that no client takes for a reason to try again."""
+    client = Client()
+    shard: Any = client.worker.any_shard()
+    await client.produce("q", b"x")
+    moved = partial(refused_append, code=Code.NOT_LEADER_OR_FOLLOWER)
+    append, shard.append = shard.append, moved
+    topic = {
+        "name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [],
+        "configs": [],
+    }  # fmt: skip
+    asked = {"topics": [topic], "timeout": 1000, "validate_only": False}
+    (made,) = (await client.call(ApiKey.CREATE_TOPICS, 6, asked)).topics
+    assert (made.error_code, made.error_message) == (Code.NOT_CONTROLLER, None)
+    asked = {"topics": [{"name": "q", "count": 2, "assignments": None}], "timeout": 1000,
+             "validate_only": False}  # fmt: skip
+    (grown,) = (await client.call(ApiKey.CREATE_PARTITIONS, 3, asked)).results
+    assert grown.error_code == Code.NOT_CONTROLLER
+    (gone,) = (
+        await client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": ["q"], "timeout": 1000})
+    ).responses
+    assert gone.error_code == Code.NOT_CONTROLLER
+    shard.append = append
+    asked = {"topics": [topic], "timeout": 1000, "validate_only": False}
+    (made,) = (await client.call(ApiKey.CREATE_TOPICS, 6, asked)).topics
+    assert made.error_code == 0

@@ -397,7 +397,7 @@ MISTAKES: dict[str, Mistake] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     MISTAKES[mistake](monkeypatch)
-    for seed in range(100):
+    for seed in range(SEEDS):  # the order of sets differs each time: of 100, 2 to 5 see the rarest
         try:
             await WithTransactions(seed).run()
         except (AssertionError, snapshot.RowsDisagree, struct.error):  # a count below 0 is none

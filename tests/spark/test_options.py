@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness import eventually, served
@@ -43,10 +43,21 @@ def address(
 
 
 def make(address: str, *names: str, partitions: int = 1) -> AdminClient:
-    admin = AdminClient({"bootstrap.servers": address})
-    futures = admin.create_topics([NewTopic(name, partitions, 1) for name in names])
-    for future in futures.values():
-        future.result(30)
+    admin, left = AdminClient({"bootstrap.servers": address}), set(names)
+
+    def made() -> bool:
+        futures = admin.create_topics([NewTopic(name, partitions, 1) for name in left])
+        for name, future in futures.items():
+            try:
+                future.result(30)
+            except KafkaException as error:  # Java's client tries that again by itself
+                if error.args[0].code() != KafkaError.NOT_CONTROLLER:
+                    raise
+            else:
+                left.discard(name)
+        return not left
+
+    eventually(made)
     return admin
 
 
