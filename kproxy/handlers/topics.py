@@ -67,7 +67,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         try:
             outcome = (await ticket.wait())[0]
             if outcome.code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
-                raise KafkaError(_code_of(outcome), outcome.message or "")
+                raise KafkaError(outcome.code, outcome.message or "")
             if outcome.code or (made := outcome.queue) is None or made.queue_id != queue.queue_id:
                 raise KafkaError(Code.TOPIC_ALREADY_EXISTS, _exists(name))
             answers[name] = _created(
@@ -202,7 +202,7 @@ def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
     return {
         "name": name,
         "topic_id": ZERO_UUID,
-        "error_code": error.code,
+        "error_code": _moved(error.code),
         "error_message": error.message,
         "topic_config_error_code": 0,
         "configs": (),
@@ -254,14 +254,13 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             ]
         )
         for (answer, _), outcome in zip(some, outcomes, strict=True):
-            answer["error_code"] = _code_of(outcome)
+            answer["error_code"] = _moved(outcome.code_by_name)
             answer["error_message"] = outcome.message
     return {"responses": answers}
 
 
-def _code_of(outcome: Outcome) -> Code:
+def _moved(code: Code) -> Code:
     """Where the queue's shard moves meanwhile: Kafka's clients ask again as of its controller."""
-    code = outcome.code_by_name
     return Code.NOT_CONTROLLER if code == Code.NOT_LEADER_OR_FOLLOWER else code
 
 
@@ -324,7 +323,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
             tickets.append(worker.routes.submit(queue.name, grow))
     request.throttle(mutations.wait_s)
     for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
-        result["error_code"] = _code_of(outcome)
+        result["error_code"] = _moved(outcome.code_by_name)
         result["error_message"] = outcome.message
     return {"results": results}
 

@@ -412,7 +412,7 @@ def test_a_batch_has_room_in_the_log_of_a_cluster(log_bytes_max: int, most: int)
 
 
 async def test_a_shard_that_moves_is_told_as_a_controller_that_does() -> None:
-    """FAULT: a topic "already exists", with a code that no client takes for a reason to try again."""
+    """FAULT: it was told by a code of which no client tries such a request again."""
     client = Client()
     shard: Any = client.worker.any_shard()
     await client.produce("q", b"x")
