@@ -149,7 +149,7 @@ class TlsAcceptor:
             made: list[Connection] = []
             task = loop.create_task(self._shake_hands(client, made))
             self._handshakes.add(task)
-            self._newcomers.come(task, partial(self._push_out, task, ip))
+            self._newcomers.come(task, ip, partial(self._push_out, task, ip))
             task.add_done_callback(partial(self._over, client, ip, made))
 
     def _push_out(self, task: asyncio.Task[None], ip: str) -> None:

@@ -8,7 +8,7 @@ many connections they come by. A good login has its place for as long as it take
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import IPv6Address
@@ -31,21 +31,14 @@ class Attempts:
         self._monotonic = monotonic
         self._failed: dict[str, tuple[float, float]] = {}  # by address: how many, as of when
         self._taken: Counter[str] = Counter()  # places, by address
-        self._line: dict[str, deque[asyncio.Future[None]]] = {}  # who waits for one
+        self._line: dict[str, OrderedDict[asyncio.Future[None], None]] = {}  # who waits for one
 
     @asynccontextmanager
     async def turn(self, ip: str) -> AsyncIterator[None]:
         """Wait for a place of an address, and have it."""
-        address = _network(ip)
+        address = network_of(ip)
         if self._taken[address] >= AT_ONCE or address in self._line:
-            waits = asyncio.get_running_loop().create_future()
-            self._line.setdefault(address, deque()).append(waits)
-            try:
-                await waits  # whoever leaves hands its place over
-            except asyncio.CancelledError:
-                if waits.done() and not waits.cancelled():
-                    self._leave(address)
-                raise
+            await self._wait(address)
         else:
             self._taken[address] += 1
         try:
@@ -53,11 +46,30 @@ class Attempts:
         finally:
             self._leave(address)
 
+    async def _wait(self, address: str) -> None:
+        """Whoever leaves hands its place over."""
+        waits = asyncio.get_running_loop().create_future()
+        self._line.setdefault(address, OrderedDict())[waits] = None
+        try:
+            await waits
+        except asyncio.CancelledError:
+            if waits.done() and not waits.cancelled():
+                self._leave(address)
+            self._forget(address, waits)
+            raise
+
+    def _forget(self, address: str, waits: asyncio.Future[None]) -> None:
+        line = self._line.get(address)
+        if line is not None and waits in line:
+            del line[waits]
+            if not line:
+                del self._line[address]
+
     def blame(self, ip: str) -> float:
         """A login has failed. Returns for how long its answer waits, and it has a place, in
         seconds.
         """
-        address, now = _network(ip), self._monotonic()
+        address, now = network_of(ip), self._monotonic()
         count, as_of = self._failed.pop(address, (0.0, now))
         count = min(count * 0.5 ** ((now - as_of) / _HALF_LIFE_S), _FAILURES_MAX)
         self._failed[address] = count + 1, now
@@ -71,7 +83,7 @@ class Attempts:
     def _leave(self, address: str) -> None:
         line = self._line.get(address)
         while line and self._taken[address] <= AT_ONCE:
-            waits = line.popleft()
+            waits, _ = line.popitem(last=False)
             if not line:
                 del self._line[address]
             if not waits.done():
@@ -82,7 +94,7 @@ class Attempts:
             del self._taken[address]
 
 
-def _network(ip: str) -> str:
+def network_of(ip: str) -> str:
     """All that one machine may call itself."""
     if ":" not in ip:
         return ip

@@ -81,13 +81,18 @@ class LoginConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._admitted:
-            self._listener.newcomers.come(self, self._push_out)
+        if self._admitted and self._muted is None:
+            self._listener.newcomers.come(self, self.ip, self._push_out)
 
     def _push_out(self) -> None:
         self._counters.connections_ended["login_pushed_out"] += 1
         _log.warning("login_pushed_out", peer=self._peer, listener=self.peer.listener)
         self.abort()
+
+    def eof_received(self) -> bool:
+        if not self._login.done:
+            return False  # nobody waits for the answer: it is not to stand in line for it
+        return super().eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -203,8 +208,8 @@ class LoginConnection(Connection):
 
     async def _checked(self, token: bytes) -> Step:
         """What is answered to a token. Where that is a refusal, it has waited. BadLogin."""
-        self._amid = True
         async with self._listener.attempts.turn(self.ip):
+            self._amid = True
             step = await self._login.authenticate(token)
         if step.refusal:
             await self._punish(step.refusal)

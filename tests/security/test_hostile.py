@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psutil
@@ -250,6 +250,22 @@ def test_who_says_nothing_keeps_nobody_out(site: Site, name: str) -> None:
         finally:
             for one in held:
                 one.close()
+
+
+@pytest.mark.parametrize("name", ["SASL", "OUTSIDE"])
+def test_an_address_pushes_out_its_own(site: Site, name: str) -> None:
+    """FAULT: the oldest of all had to leave, whoever came: here the one amid its login."""
+    with site.wire(name) as wire, ExitStack() as idle:
+        assert handshake(wire, "PLAIN").error_code == 0
+        for _ in range(300):
+            idle.enter_context(
+                socket.create_connection(
+                    ("127.0.0.1", site.port[name]), timeout=10, source_address=("127.0.0.2", 0)
+                )
+            )
+        with site.wire(name) as other:  # all of them have been accepted by then
+            assert log_in(other).error_code == 0
+        assert authenticate(wire, plain("alice", PASSWORD)).error_code == 0
 
 
 def _logs_in(site: Site) -> bool:

@@ -1,6 +1,7 @@
 """Failed logins by address, and connections of those who have not logged in."""
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
@@ -74,15 +75,61 @@ async def test_a_failed_login_keeps_its_place_though_nobody_waits_for_the_answer
     assert not logins._taken
 
 
+async def test_who_waits_and_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: all stayed in line while nobody got a place."""
+    monkeypatch.setattr(attempts, "AT_ONCE", 1)
+    logins = Attempts()
+
+    async def log_in() -> None:
+        async with logins.turn("10.0.0.1"):
+            pass
+
+    async with logins.turn("10.0.0.1"):
+        tasks = [asyncio.create_task(log_in()) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks[:19]:
+            task.cancel()
+        await asyncio.sleep(0)
+        assert len(logins._line["10.0.0.1"]) == 1
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not tasks[19].cancelled()
+    assert not logins._line
+    assert not logins._taken
+
+
+def come(newcomers: Newcomers, names: Iterable[str], ip: str, left: list[str]) -> None:
+    for name in names:
+        newcomers.come(name, ip, lambda name=name: left.append(name))
+
+
 def test_the_oldest_newcomer_leaves_for_the_newest() -> None:
-    left: list[int] = []
+    left: list[str] = []
     newcomers = Newcomers(1000)
     assert newcomers.most == 250
-    for number in range(252):
-        newcomers.come(number, lambda number=number: left.append(number))
-        if number == 0:
-            newcomers.gone(0)
-    assert left == [1]
+    come(newcomers, ["gone"], "10.0.0.1", left)
+    newcomers.gone("gone")
+    come(newcomers, map(str, range(251)), "10.0.0.1", left)
+    assert left == ["0"]
     assert len(newcomers) == 250
     assert Newcomers(10).most == 10
     assert Newcomers(200).most == 100
+
+
+def test_an_address_pushes_out_its_own() -> None:
+    """FAULT: it pushed out everybody, though they came from elsewhere."""
+    left: list[str] = []
+    newcomers = Newcomers(400)
+    come(newcomers, ["honest"], "10.0.0.1", left)
+    come(newcomers, [f"a{number}" for number in range(500)], "2001:db8::1", left)
+    come(newcomers, ["another"], "10.0.0.2", left)
+    come(newcomers, [f"b{number}" for number in range(3)], "2001:db8::2", left)
+    assert {"honest", "another"}.isdisjoint(left)
+    assert left == [f"a{number}" for number in range(len(left))]
+    assert len(newcomers) == newcomers.most == 100
+    for number in range(500):  # each from an address of its own
+        come(newcomers, [f"c{number}"], f"10.1.{number >> 8}.{number & 255}", left)
+    assert len(newcomers) == 100
+    assert len(newcomers._ends) == 100
+    for name in list(newcomers._addresses):
+        newcomers.gone(name)
+    assert not newcomers._ends
