@@ -94,6 +94,8 @@ class RowCatalogue:
         self._gone_at = gone_at
         self._wrong: dict[str, Shard] = {}
         self._heard: set[str] = set()
+        self._again: set[str] = set()  # while all comes again: perhaps rows that are gone since
+        self._latest: dict[int, int] = {}  # log offset of the last word heard, by shard
         self.say_again: Callable[[Shard, str], None] = lambda shard, name: None
         """Told of rows of shards served here of which the topic's last word is wrong."""
         self.changed: Callable[[str], None] = lambda name: None
@@ -133,6 +135,7 @@ class RowCatalogue:
     async def drop_unheard(self) -> None:
         """All of the topic came again: what it does not speak of is not there any more."""
         subject = self.subject
+        again, self._again = self._again, set()
         async for found in scanned(self.kv.scan, *subject.announced.range()):
             names = [name_of(key) for key, _ in found]
             unheard = [n for n in names if self.kv.get(subject.seen_key(n)) is None]
@@ -140,6 +143,8 @@ class RowCatalogue:
             self.kv.write({subject.key(name): None for name in gone})
             for name in gone:
                 self.changed(name)
+        for name in again:
+            self.changed(name)
 
     def hear(self, changes: _Changes, record: Record, *, reading_again: bool) -> None:
         """Take in a record of such a row."""
@@ -147,7 +152,11 @@ class RowCatalogue:
         if said is None:
             return
         name, word = said
-        self._heard.add(name)
+        if reading_again and self._may_be_gone(changes, name, word):
+            self._again.add(name)
+        else:
+            self._heard.add(name)
+            self._note_latest(name, word, first=not reading_again)
         if reading_again:
             changes[self.subject.seen_key(name)] = None if isinstance(word, int) else b""
         home = self.home(name)
@@ -161,6 +170,21 @@ class RowCatalogue:
             return
         self._doubt(changes, name, truth or (None if isinstance(word, int) else word))
         self._wrong[name] = home
+
+    def _may_be_gone(self, changes: _Changes, name: str, word: Word | int) -> bool:
+        """Whether a row that is not known may have been dropped behind this word, unlike one that
+        is later than all that was heard before.
+        """
+        shard, as_of = self.subject.home(name, self._shards), _as_of(word)
+        latest = self._latest.get(shard)
+        if latest is not None and as_of > latest:
+            return False
+        return not isinstance(word, int) and self._known(changes, name)[0] is None
+
+    def _note_latest(self, name: str, word: Word | int, *, first: bool) -> None:
+        shard = self.subject.home(name, self._shards)
+        if first or shard in self._latest:
+            self._latest[shard] = max(_as_of(word), self._latest.get(shard, -1))
 
     def _said(self, record: Record) -> tuple[str, Word | int] | None:
         """(name, its row or the offset as of which it has none); None where no worker wrote it."""

@@ -121,6 +121,7 @@ class Tokens:
             raise ValueError("it is for too long a time")
         if not isinstance(name, str) or not name or "\0" in name or len(name) > 1024:
             raise ValueError("its subject is no name")
+        name.encode()  # half of a surrogate pair is no text
         return Bearer(name, float(expires))
 
 

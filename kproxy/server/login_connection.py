@@ -153,7 +153,10 @@ class LoginConnection(Connection):
     def _handshake(self, request: Accepted) -> bytes:
         header = request.header
         mechanism = decode_body(readable(request), header, _ELEMENTS_MAX).mechanism
-        code = self._login.handshake(mechanism, header.api_version, self._monotonic())
+        if self._login.done and math.isinf(self._logged_in_until):
+            code = Code.ILLEGAL_SASL_STATE  # a login is for good, as with Kafka
+        else:
+            code = self._login.handshake(mechanism, header.api_version, self._monotonic())
         self._counters.answer(header.api_key, code)
         if code == Code.UNSUPPORTED_SASL_MECHANISM:
             self._failed("a mechanism that is not offered", mechanism[:100])

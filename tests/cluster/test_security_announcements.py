@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from kproxy.cluster.row_catalogue import SECURITY
 from kproxy.security.cache import SecurityCache
 from kproxy.security.scram import Credentials
@@ -91,6 +93,28 @@ async def test_a_tombstone_that_was_missed_is_no_row() -> None:
     assert other.knows == 1
     await other.member.cache.drop_unheard()
     assert other.knows is None
+
+
+@pytest.mark.parametrize("heard_before", [True, False])
+async def test_what_is_gone_does_not_come_back_while_all_is_read_again(heard_before: bool) -> None:
+    """FAULT: a user who had been deleted could log in until the tombstone came again."""
+    topic, log = Topic(), list[Envelope]()
+    owner, other = Worker(topic, 1), Worker(topic, 2)
+    await owner.serve(log)
+    for value in (1, None, 2, None):
+        await owner.put(log, value)
+    await other.member.hear()
+    if not heard_before:  # since it was started
+        other.member.cache.security._latest.clear()
+    other.member.cache.read_again()
+    for number, record in enumerate(topic.records):
+        other.member.cache.apply([record])
+        assert other.knows is None, number
+    await owner.put(log, 3)  # this is later than all that was
+    other.member.cache.apply(topic.records[-1:])
+    assert other.knows == (3 if heard_before else None)
+    await other.member.cache.drop_unheard()
+    assert other.knows == 3
 
 
 async def test_a_change_is_answered_once_it_is_in_the_topic() -> None:

@@ -114,6 +114,9 @@ BAD: dict[str, Callable[[Issuer], str]] = {
     "time that is true": lambda i: by_hand(i, json.dumps(CLAIMS | {"iat": True}).encode()),
     "no name": lambda i: i.token(""),
     "a name that is a number": lambda i: by_hand(i, json.dumps(CLAIMS | {"sub": 1}).encode()),
+    "half a character": lambda i: by_hand(
+        i, json.dumps(CLAIMS | {"sub": "\ud800"}).encode()
+    ),
     "a zero byte": lambda i: i.token("alice\0"),
     "a long name": lambda i: i.token("a" * 2000),
     "deep": lambda i: by_hand(i, b'{"a":' * 5000),
