@@ -52,6 +52,9 @@ _TRACE_MAX = 16_000
 _OF_ALL = 50.0, 10.0
 _OF_ONE = 30.0, 5.0
 """Of one client. How many at once, and how many a second."""
+_AUDIT = "administered"
+_OF_AUDIT = 1000.0, 20.0
+"""Of one client, which may have much to do. Nothing bounds all of them: none hides another's."""
 _KEYS_MAX = 10_000
 
 
@@ -59,7 +62,8 @@ class Floods:
     """Lets so many warnings and errors of a name through, and counts the rest.
 
     Somebody who connects ten thousand times a second must not fill the disk, nor hide what others
-    do: of one client fewer are let through. From any thread.
+    do: of one client fewer are let through. The audit is bounded of one client alone. From any
+    thread.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,14 +74,16 @@ class Floods:
 
     def __call__(self, _: Any, __: str, event: structlog.typing.EventDict) -> Any:
         """A structlog processor. Raises DropEvent."""
-        if event.get("level") not in ("warning", "error"):
+        name = str(event["event"])
+        audit = name == _AUDIT
+        if not audit and event.get("level") not in ("warning", "error"):
             return event
-        name, now = str(event["event"]), self._clock()
-        client = _client(event)
-        if client is not None and not _took(self._left_of, (name, client), now, _OF_ONE):
-            self._suppressed[name] += 1
-            raise structlog.DropEvent
-        if not _took(self._left, name, now, _OF_ALL):
+        now, client = self._clock(), _client(event)
+        most = _OF_AUDIT if audit else _OF_ONE
+        through = client is None or _took(self._left_of, (name, client), now, most)
+        if through and not audit:
+            through = _took(self._left, name, now, _OF_ALL)
+        if not through:
             self._suppressed[name] += 1
             raise structlog.DropEvent
         return event

@@ -135,6 +135,27 @@ def test_who_floods_the_log_hides_nobody() -> None:
     assert len(floods._left_of) <= 10_000
 
 
+def test_the_audit_is_bounded_of_one_client_and_hides_nobody() -> None:
+    """FAULT: nothing bounded what one client had logged of `administered`."""
+    now = 100.0
+    floods = Floods(lambda: now)
+
+    def passed(count: int, host: str) -> int:
+        through = 0
+        for _ in range(count):
+            line = {"event": "administered", "level": "info", "principal": "User:a", "host": host}
+            with suppress(structlog.DropEvent):
+                floods(None, "info", line)
+                through += 1
+        return through
+
+    assert passed(3000, "10.0.0.1") == 1000
+    assert sum(passed(1, f"10.0.1.{number}") for number in range(200)) == 200
+    now += 10
+    assert passed(3000, "10.0.0.1") == 200
+    assert floods.take() == {"administered": 4800}
+
+
 DYNAMIC = {
     "client_does_not_read", "client_stopped_inside_a_request", "connection_idle",
     "dead_letters_dropped", "dead_letters_refused", "dead_letters_wait", "route_held_back",

@@ -11,6 +11,7 @@ import orjson
 import re2  # type: ignore[import-untyped]
 
 from kproxy.errors import Code, KafkaError
+from kproxy.security.audience import ALL, Audience
 
 _QUIET = re2.Options()
 _QUIET.log_errors = False
@@ -41,25 +42,21 @@ def pattern_of(text: str) -> Pattern:
 class Readers(Protocol):
     """Who may know of which queue."""
 
-    enabled: bool
-    """Whether some may not know of all. An expression of nobody known sees what anybody may."""
-
     @property
     def generation(self) -> int:
         """Another one where that has changed."""
         ...
 
-    def sees(self, principal: str, host: str, name: str) -> bool: ...
+    def audience(self, principal: str, host: str) -> Audience: ...
 
 
 class Everybody:
     """Who may know of all."""
 
-    enabled = False
     generation = 0
 
-    def sees(self, principal: str, host: str, name: str) -> bool:
-        return True
+    def audience(self, principal: str, host: str) -> Audience:
+        return ALL
 
 
 def compiled(regex: str) -> Any:

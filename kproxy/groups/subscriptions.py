@@ -6,7 +6,7 @@ enters the group, and is logged, under the group's lock.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ _REFRESH_S = 1.0
 _SHARE = 20  # of the time, what looking again may take
 _SHARE_OF_NEW = 4  # likewise, where somebody waits for it
 _MATCHES_MAX = 2_000_000  # names that the regular expressions of a group match together
+_TEXTS = 100  # of patterns: each may be a regex to compile
 _NAMES = 1000  # of one scan: none is open while others are served
 
 _ASSIGNORS = ASSIGNORS | {SIMPLE: simple}
@@ -42,6 +43,14 @@ AssignedGroup = ConsumerGroup | ShareGroup
 Topology = int
 Resolved = dict[str, frozenset[str]]
 """Names by regular expression."""
+
+
+class _Matching(NamedTuple):
+    """A pattern that is looked for: by its regex, by who may know of a name; what was found."""
+
+    matches: Callable[[str], Any]
+    sees: Callable[[str], bool]
+    found: list[str]
 
 
 class ResolvedPattern(NamedTuple):
@@ -125,11 +134,10 @@ class SubscriptionResolver:
                 await self.log_changes(group)
 
     def _resolve_pattern(self, group: AssignedGroup) -> Steps[ResolvedPattern]:
-        changes, regexes = self._changes, set(group.subscription_counts.regexes)
+        changes, texts = self._changes, set(group.subscription_counts.regexes)
         known = group.resolved if changes == group.resolved_changes else {}
-        resolved = {regex: names for regex, names in known.items() if regex in regexes}
         subscriptions = group.subscription_counts.all()
-        resolved |= yield from self._resolved(regexes - resolved.keys())
+        resolved = yield from self._resolved(texts, known)
         queues = yield from self._queues(subscriptions, resolved)
         parts = []
         for number, name in enumerate((yield from in_order(queues)), 1):
@@ -139,14 +147,27 @@ class SubscriptionResolver:
                 yield
         return ResolvedPattern(changes, resolved, crc32c(b"".join(parts)))
 
-    def _resolved(self, regexes: set[str]) -> Steps[Resolved]:
-        """The queues whose names a regular expression matches as a whole."""
-        found: dict[str, list[str]] = {regex: [] for regex in regexes}
-        patterns = []
-        for text, names in found.items():
+    def _resolved(self, texts: set[str], known: Resolved) -> Steps[Resolved]:
+        """What each pattern matches: once for all that have a regex and an audience in common."""
+        names: dict[Hashable, frozenset[str]] = {}
+        patterns: dict[Hashable, _Matching] = {}
+        keys: dict[str, Hashable] = {}
+        for number, text in enumerate(sorted(texts, key=known.__contains__, reverse=True), 1):
             regex, principal, host = pattern_of(text)
-            patterns.append((compiled(regex).fullmatch, principal or ANONYMOUS, host, names))
-        sees, asked = self._readers.sees, self._readers.enabled
+            audience = self._readers.audience(principal or ANONYMOUS, host)
+            key = keys[text] = regex, audience.key
+            if text in known:
+                names[key] = known[text]
+            elif key not in names and key not in patterns:
+                patterns[key] = _Matching(compiled(regex).fullmatch, audience.sees, [])
+            if number % _TEXTS == 0:
+                yield
+        yield from self._match(list(patterns.values()))
+        names |= {key: frozenset(found) for key, (_, _, found) in patterns.items()}
+        return {text: names[key] for text, key in keys.items()}
+
+    def _match(self, patterns: list["_Matching"]) -> Steps[None]:
+        """Find the queues whose names patterns match as a whole."""
         first: str | None = "" if patterns else None
         matched, room = 0, _MATCHES_MAX
         while first is not None:
@@ -155,13 +176,9 @@ class SubscriptionResolver:
             for queue in queues:
                 if not queue.partitions:
                     continue
-                for matches, principal, host, names in patterns:
-                    if (
-                        room
-                        and matches(queue.name)
-                        and (not asked or sees(principal, host, queue.name))
-                    ):
-                        names.append(queue.name)
+                for matches, sees, found in patterns:
+                    if room and matches(queue.name) and sees(queue.name):
+                        found.append(queue.name)
                         room -= 1
                     matched += 1
                     if matched % EVERY == 0:
@@ -169,12 +186,11 @@ class SubscriptionResolver:
             yield
         if not room:
             _log.warning("regexes_match_too_many", matches_max=_MATCHES_MAX)
-        return {regex: frozenset(names) for regex, names in found.items()}
 
     def _queues(self, subscriptions: Subscriptions, resolved: Resolved) -> Steps[dict[str, Queue]]:
         """The queues there are of those subscribed to, by name."""
         found: dict[str, Queue] = {}
-        for names in _names(subscriptions, resolved):
+        for names in {id(names): names for names in _names(subscriptions, resolved)}.values():
             for number, name in enumerate(names, 1):
                 queue = None if name in found else self._lookup.find(name)
                 if queue is not None:
@@ -217,10 +233,10 @@ class SubscriptionResolver:
             sizes[queue.queue_id] = group.assignable(queue)
             if number % EVERY == 0:
                 yield
-        ids_of: dict[tuple[int, str], frozenset[QueueId]] = {}
+        ids_of: dict[tuple[int, int], frozenset[QueueId]] = {}
         wishes = {}
         for number, (member_id, instance, topics, regex, before) in enumerate(members, 1):
-            shared = (id(topics), regex)
+            shared = (id(topics), id(resolved.get(regex)))
             if shared not in ids_of:
                 ids_of[shared] = yield from _ids(_names([(topics, regex)], resolved), queues)
             wishes[member_id] = MemberSubscription(ids_of[shared], before, instance or member_id)

@@ -41,10 +41,12 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     for rule in await _matching(worker, request, wanted):
         found.setdefault((rule.kind, rule.name, rule.pattern), []).append(_entry(rule))
         await request.budget.step(_size(rule))
-    resources = [
-        {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": entries}
-        for (kind, name, pattern), entries in found.items()
-    ]
+    resources = []
+    for (kind, name, pattern), entries in found.items():
+        resources.append(
+            {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": entries}
+        )
+        await request.budget.step()
     return {"error_code": Code.NONE, "error_message": None, "resources": resources}
 
 
@@ -76,9 +78,9 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         if new:
             _log.info("access_rules_created", **_audited(request, new))
     except KafkaError as error:
-        for rule in new:
-            for result in wanted[rule]:
-                result |= {"error_code": error.code, "error_message": error.message}
+        await _refuse(request, (wanted[rule] for rule in new), error)
+    await _let_go(request, new)
+    await _let_go(request, wanted)
     return {"results": results}
 
 
@@ -97,6 +99,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             "error_code": Code.NONE, "error_message": None, "matching_acls": answers,
         }  # fmt: skip
         results.append(result)
+        await request.budget.step(_PART_BYTES)
         if part := wanted.unknown():
             message = f"Unknown {part}."
             result |= {"error_code": Code.INVALID_REQUEST, "error_message": message}
@@ -114,9 +117,8 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         if doomed:
             _log.info("access_rules_deleted", **_audited(request, doomed))
     except KafkaError as error:
-        for told in doomed.values():
-            for answer in told:
-                answer |= {"error_code": error.code, "error_message": error.message}
+        await _refuse(request, doomed.values(), error)
+    await _let_go(request, doomed)
     return {"filter_results": results}
 
 
@@ -127,6 +129,23 @@ async def _secure(
     for some in slices(rules, _AT_ONCE):
         await worker.secure({acl_name(rule): value for rule in some})
         await request.budget.rest()
+
+
+async def _refuse(
+    request: Request, answers: Iterable[list[dict[str, Any]]], error: KafkaError
+) -> None:
+    for some in answers:
+        for answer in some:
+            answer |= {"error_code": error.code, "error_message": error.message}
+            await request.budget.step()
+
+
+async def _let_go(request: Request, rules: dict[Binding, Any]) -> None:
+    """Free what was kept by rule, some at a time."""
+    while rules:
+        for _ in range(min(len(rules), _AT_ONCE)):
+            rules.popitem()
+        await request.budget.step()
 
 
 async def _each(
@@ -150,7 +169,7 @@ async def _matching(worker: Worker, request: Request, wanted: Filter) -> list[Bi
     found: list[Binding] = []
     for some in slices(list(worker.security.acls.rules), _AT_ONCE):
         found += filter(wanted.matches, some)
-        await request.budget.rest()
+        await request.budget.step()
     return found
 
 

@@ -57,11 +57,10 @@ async def handle(worker: Worker, request: Request) -> bytes:
         parts = []
         denied = not request.permits.topic(Op.DESCRIBE, topic.name)
         for part in topic.partitions:
+            times = asked.pop((topic.name, part.partition_index), 0)
             if denied:
                 parts.append(Listed(part.partition_index, Code.TOPIC_AUTHORIZATION_FAILED))
-                continue
-            times = asked.pop((topic.name, part.partition_index), 0)
-            if times > 1:  # as Kafka: none of them holds, and it is answered once
+            elif times > 1:  # as Kafka: none of them holds, and it is answered once
                 parts.append(Listed(part.partition_index, Code.INVALID_REQUEST))
             elif times:
                 found = _one(worker, request, topic.name, part)

@@ -77,17 +77,15 @@ async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[
 
 async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
     """Those that are named, each once."""
-    version, step, permits = request.version, request.budget.step, request.permits
+    version, step = request.version, request.budget.step
     asked = await request.budget.count(
         (topic.name, getattr(topic, "topic_id", None)) for topic in topics
     )
     names = [name for name, _ in asked if name is not None]
     denied = await forbidden(request, Op.DESCRIBE, names)
     if worker.config.auto_create and (version < 4 or request.body.allow_auto_topic_creation):
-        if not permits.all:
-            missing = [n for n in names if n not in denied and worker.catalogue.find(n) is None]
-            denied |= {name for name in missing if not permits.may_create(name)}
-            names = [name for name in names if name not in denied]
+        if not request.permits.all:
+            names = await _makeable(worker, request, names, denied)
         await _create_missing(worker, request, names)
     encoded = []
     for name, topic_id in asked:
@@ -96,7 +94,24 @@ async def _some(worker: Worker, request: Request, topics: Any, operations: int) 
     return encoded
 
 
+async def _makeable(
+    worker: Worker, request: Request, names: list[str], denied: set[str]
+) -> list[str]:
+    """Those that are there or may be made. What the client may not make is added to `denied`."""
+    find, may_create, kept = worker.catalogue.find, request.permits.may_create, []
+    for name in names:
+        if name not in denied:
+            if find(name) is not None or may_create(name):
+                kept.append(name)
+            else:
+                denied.add(name)
+        if request.budget.due:
+            await request.budget.rest()
+    return kept
+
+
 async def _create_missing(worker: Worker, request: Request, names: list[str]) -> None:
+    """Make those that are not there. What a quota refuses is missing, and nobody waits for it."""
     waiting: dict[str, Ticket] = {}
     mutations, partitions = worker.mutations(request), worker.config.partitions_default
     for number, name in enumerate(names, 1):
@@ -109,7 +124,6 @@ async def _create_missing(worker: Worker, request: Request, names: list[str]) ->
                 with suppress(KafkaError):  # it is not there: answered as missing
                     await ticket.wait()
             waiting.clear()
-    request.throttle(mutations.wait_s)
 
 
 def _one(

@@ -5,7 +5,7 @@ from anyio import Event
 from kproxy.errors import KafkaError
 from kproxy.handlers.inspection import inspect
 from kproxy.handlers.produce_call import BATCHES_AT_ONCE, NotReady, ProduceCall
-from kproxy.handlers.produce_guard import Guard
+from kproxy.handlers.produce_guard import guard_of, guard_of_long
 from kproxy.handlers.produce_transactions import take_part
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.protocol.varint import Malformed
@@ -34,7 +34,8 @@ def append(
 
     None: nothing was appended, as somebody is to look into it first (`handle`).
     """
-    call = ProduceCall(worker, version, request, permits=permits, mutations=mutations)
+    guard = guard_of(worker, permits, request)
+    call = ProduceCall(worker, version, request, guard=guard, mutations=mutations)
     try:
         for topic in request.topics:
             call.take(topic)
@@ -51,12 +52,11 @@ async def handle(worker: Worker, request: Request) -> bytes:
     each named very often, is short.
     """
     budget, body = request.budget, request.body
-    permits = request.permits
-    guard = None if permits.all else Guard(worker, permits, body)
+    guard = await guard_of_long(worker, request.permits, body, budget)
     inspected = await inspect(worker, request, body)
     mutations = worker.mutations(request)
     refusals = await take_part(worker, request, body, guard, mutations)
-    call = ProduceCall(worker, request.version, body, inspected, refusals, permits, mutations)
+    call = ProduceCall(worker, request.version, body, inspected, refusals, guard, mutations)
     taken = 0
     for topic in body.topics:
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):
@@ -69,7 +69,6 @@ async def handle(worker: Worker, request: Request) -> bytes:
                 await budget.rest()
             await budget.step(_PART_BYTES * (some + 1))
     call.send()
-    request.throttle(mutations.wait_s)
     done = Event()
     call.add_done_callback(done.set)
     await done.wait()

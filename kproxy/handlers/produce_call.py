@@ -29,7 +29,6 @@ from kproxy.protocol.batch import (
 )
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.responses import PRODUCE_TOPIC_IDS, Produced, produce_body
-from kproxy.security.permits import EVERYTHING, Permits
 from kproxy.security.quotas import NO_LIMIT, Mutations
 from kproxy.shard.appends import TICKET_MAX, Appends
 from kproxy.shard.shard import Shard
@@ -78,12 +77,13 @@ class ProduceCall:
         request: ProduceRequest,
         inspected: Inspected | None = None,
         refusals: Refusals | None = None,
-        permits: Permits = EVERYTHING,
+        guard: Guard | None = None,
         mutations: Mutations = NO_LIMIT,
     ) -> None:
         """`inspected`: what was found inside of batches, None where nobody has looked yet.
 
         `refusals`: partitions that cannot take part in a transaction, None where nobody has asked.
+        `guard`: None where the client may do anything.
         """
         self._inspected = inspected
         self._refusals = refusals
@@ -100,7 +100,7 @@ class ProduceCall:
         self._throttle_ms = 0
         self._transactional_id = request.transactional_id
         self._transactional: set[int] = set()  # which of those that wait are transactional
-        self._guard = None if permits.all else Guard(worker, permits, request)
+        self._guard = guard
 
     def send(self) -> None:
         """Put what was taken in line."""
@@ -327,11 +327,6 @@ class ProduceCall:
     def silent(self) -> bool:
         """Whether it has no answer."""
         return self._acks == 0
-
-    @property
-    def wait_s(self) -> float:
-        """For how long its client is to make no more queues."""
-        return self._mutations.wait_s
 
     def throttle(self, wait_ms: int) -> None:
         """Tell the client to wait."""

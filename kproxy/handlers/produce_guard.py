@@ -1,12 +1,17 @@
 """What a Produce asks of who sends it, where not everybody may do anything."""
 
+from collections.abc import Iterator
+
 from kproxy.errors import Code
-from kproxy.protocol.batch import HEADER_BYTES, read_header
+from kproxy.loop.pace import Pace, slices
+from kproxy.protocol.batch import HEADER_BYTES, Records, read_header
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.security.acls import Op
 from kproxy.security.permits import Permits
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Worker
+
+_BATCHES_AT_ONCE = 500  # that are looked at, in some hundreds of microseconds
 
 
 class Guard:
@@ -15,14 +20,13 @@ class Guard:
     Who may not use the transactional id may do nothing of the request, as in Kafka.
     """
 
-    def __init__(self, worker: Worker, permits: Permits, request: ProduceRequest) -> None:
+    def __init__(self, worker: Worker, permits: Permits, transactional_id: str | None) -> None:
+        """`transactional_id`: None where no batch is transactional."""
         self._worker = worker
         self._permits = permits
-        name = request.transactional_id
         self._fault = Code.NONE
-        if name is not None and _is_transactional(request):
-            if not permits.transaction(Op.WRITE, name):
-                self._fault = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if transactional_id is not None and not permits.transaction(Op.WRITE, transactional_id):
+            self._fault = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     def fault(self, topic: str | bytes) -> Code:
         """Why nothing may be written to a queue. An id that is nobody's is no secret."""
@@ -40,12 +44,45 @@ class Guard:
         return self._permits.may_create(name)
 
 
-def _is_transactional(request: ProduceRequest) -> bool:
+def guard_of(worker: Worker, permits: Permits, request: ProduceRequest) -> Guard | None:
+    """The guard of a short request; None where its client may do anything."""
+    if permits.all:
+        return None
+    name = request.transactional_id
+    if name is not None and not any(map(_is_transactional, _batches(request))):
+        name = None
+    return Guard(worker, permits, name)
+
+
+async def guard_of_long(
+    worker: Worker, permits: Permits, request: ProduceRequest, pace: Pace
+) -> Guard | None:
+    """The same of a request of many batches, which are looked at in slices."""
+    if permits.all:
+        return None
+    name = request.transactional_id
+    if name is not None and not await _any_transactional(request, pace):
+        name = None
+    return Guard(worker, permits, name)
+
+
+async def _any_transactional(request: ProduceRequest, pace: Pace) -> bool:
     """Whether any batch is: it walks them until one is."""
-    return any(
+    for some in slices(_batches(request), _BATCHES_AT_ONCE):
+        if any(map(_is_transactional, some)):
+            return True
+        if pace.due:
+            await pace.rest()
+    return False
+
+
+def _batches(request: ProduceRequest) -> Iterator[Records | None]:
+    return (records for _, partitions in request.topics for _, records in partitions)
+
+
+def _is_transactional(records: Records | None) -> bool:
+    return (
         records is not None
         and len(records) >= HEADER_BYTES
         and read_header(records).is_transactional
-        for _, partitions in request.topics
-        for _, records in partitions
     )

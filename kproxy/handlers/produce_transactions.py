@@ -35,6 +35,8 @@ async def take_part(
     enlists = request.version >= enlisting.ENLISTS_FROM
     wanted: dict[tuple[int, int], list[Participant]] = {}
     for topic, partitions in body.topics:
+        if request.budget.due:
+            await request.budget.rest()
         if guard is not None and guard.fault(topic):
             continue
         queue = _queue_of(worker, topic, guard, mutations)

@@ -23,7 +23,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
         if not permits.transaction(Op.WRITE, name):
             return refused | {"error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
         return await transactions.init(worker, request)
-    if not permits.all and not permits.any_topic(Op.WRITE):
+    if not permits.all and not await permits.any_topic(Op.WRITE, request.budget):
         if not permits.cluster(Op.IDEMPOTENT_WRITE):
             return refused | {"error_code": Code.CLUSTER_AUTHORIZATION_FAILED}
     try:

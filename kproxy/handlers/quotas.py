@@ -123,7 +123,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AlterClientQuotasResponse. What is sound of it is in force here when it is answered."""
     outcomes: dict[Entity, tuple[Code, str | None]] = {}
     changes: dict[str, dict[str, Any] | None] = {}
-    sound: list[Entity] = []
+    sound: dict[Entity, None] = {}
     for one in request.body.entries:
         await request.budget.step(_PART_BYTES)
         named = {part.entity_type: part.entity_name for part in one.entity}
@@ -131,11 +131,11 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
         ops = {op.key: None if op.remove else op.value for op in one.ops}
         try:
             if entity in outcomes or len(ops) < len(one.ops):
-                sound = [other for other in sound if other != entity]
+                sound.pop(entity, None)
                 raise _invalid(f"Ignoring duplicate entity {_shown(named)}")
             changes |= _checked(worker, named, ops)
             outcomes[entity] = Code.NONE, None
-            sound.append(entity)
+            sound[entity] = None
         except KafkaError as error:
             outcomes[entity] = error.code, error.message
     if changes and not request.body.validate_only:

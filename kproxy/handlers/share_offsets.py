@@ -29,6 +29,7 @@ _NOT_HOSTED = "This server does not host this topic-partition."
 _NOTHING_TO_DELETE = "There is no offset information to delete."
 _UNKNOWN_ERROR = "The server experienced an unexpected error when processing the request."
 _INVALID_GROUP = "The group id is invalid."
+_UNKNOWN_STAND = {"start_offset": -1, "leader_epoch": 0, "lag": -1}
 
 Slots = dict[PartitionKey, tuple[Queue, dict[str, Any]]]
 """Parts of an answer that wait for what a shard says of them."""
@@ -71,7 +72,7 @@ async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str
         queue = worker.catalogue.find(name)
         if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
             if asked.topics is not None:
-                topics.append(_undescribable(name, indices))
+                topics.append(await _forbidden(request, name, indices, _UNKNOWN_STAND))
             await request.budget.step(_PART_BYTES)
             continue
         parts: list[dict[str, Any]] = []
@@ -93,18 +94,15 @@ async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str
     return topics
 
 
-def _unalterable(name: str, indices: Iterable[int]) -> dict[str, Any]:
+async def _forbidden(
+    request: Request, name: str, indices: Iterable[int], more: Mapping[str, int]
+) -> dict[str, Any]:
+    """The part of an answer for a topic that the client may not do this to."""
     fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
-    parts = [{"partition_index": index, **fault} for index in indices]
-    return {"topic_name": name, "topic_id": ZERO_UUID, "partitions": parts}
-
-
-def _undescribable(name: str, indices: Iterable[int]) -> dict[str, Any]:
-    fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
-    parts = [
-        {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1, **fault}
-        for index in indices
-    ]
+    parts = []
+    for index in indices:
+        parts.append({"partition_index": index, **more, **fault})
+        await request.budget.step(_PART_BYTES)
     return {"topic_name": name, "topic_id": ZERO_UUID, "partitions": parts}
 
 
@@ -162,8 +160,8 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
         for topic in body.topics:
             queue = worker.catalogue.find(topic.topic_name)
             if not request.permits.topic(Op.READ, topic.topic_name):
-                indices = [asked.partition_index for asked in topic.partitions]
-                topics.append(_unalterable(topic.topic_name, indices))
+                indices = (asked.partition_index for asked in topic.partitions)
+                topics.append(await _forbidden(request, topic.topic_name, indices, {}))
                 await request.budget.step(_PART_BYTES)
                 continue
             parts = []

@@ -4,6 +4,7 @@ A client sends a password hashed already. kproxy keeps what it checks logins wit
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import structlog
@@ -12,16 +13,16 @@ from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace, slices
 from kproxy.security import scram
 from kproxy.security.peer import Peer
-from kproxy.virtual.security_rows import user_name
+from kproxy.virtual.security_rows import USER, user_name, user_of
 from kproxy.worker.worker import Request, Worker
 
 _log = structlog.get_logger()
 
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-_NUMBERS = {name: number for number, name in MECHANISMS.items()}
 _PART_BYTES = 600  # about what one takes until it is encoded
 _NAME_BYTES_MAX = 1024
 _SALT_BYTES_MAX = 1024
+_NAMES_AT_ONCE = 1000
 _AT_ONCE = 50
 """Users whose rows are put in one step: `Worker.secure` takes all that they may have as one."""
 _Rows = dict[str, dict[str, Any] | None]
@@ -47,22 +48,20 @@ class _Refused(Exception):
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DescribeUserScramCredentialsResponse: of those that are named, or of all."""
     asked = await request.budget.count(u.name for u in request.body.users or ())
-    infos: dict[str, list[dict[str, int]]] = {}
-    for user, mechanism, value in worker.security.users():
-        if not asked or user in asked:
-            info = {"mechanism": _NUMBERS.get(mechanism, 0), "iterations": value["iterations"]}
-            infos.setdefault(user, []).append(info)
     results = []
-    for user in asked or infos:
+    for user in asked or await _all(worker, request):
         code, message = Code.NONE, ""
+        found = _infos(worker, user)
+        if not asked and not found:
+            continue  # gone meanwhile
         if asked.get(user, 0) > 1:
             code = Code.DUPLICATE_RESOURCE
             what = "Cannot describe SCRAM credentials for the same user twice in a single request"
             message = f"{what}: {user}"
-        elif user not in infos:
+            found = []
+        elif not found:
             code = Code.RESOURCE_NOT_FOUND
             message = f"Attempt to describe a user credential that does not exist: {user}"
-        found = () if code else sorted(infos[user], key=lambda info: info["mechanism"])
         results.append(
             {
                 "user": user, "error_code": code, "error_message": message,
@@ -73,14 +72,34 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": Code.NONE, "error_message": "", "results": results}
 
 
+async def _all(worker: Worker, request: Request) -> dict[str, None]:
+    """All users, as they are now: the rows may change while others have their turn."""
+    found: dict[str, None] = {}
+    for some in slices(worker.security.names(), _NAMES_AT_ONCE):
+        found |= {user_of(name)[0]: None for name in some if name[0] == USER}
+        await request.budget.step()
+    return found
+
+
+def _infos(worker: Worker, user: str) -> list[dict[str, int]]:
+    """What is told of each of a user's credentials."""
+    found = []
+    for number, mechanism in MECHANISMS.items():
+        value = worker.security.credentials(user, mechanism)
+        if value is not None:
+            found.append({"mechanism": number, "iterations": value["iterations"]})
+    return found
+
+
 async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AlterUserScramCredentialsResponse: one result for each user."""
     body = request.body
-    changes = [Change(one.name, one.mechanism) for one in body.deletions]
-    changes += [
+    deletions = (Change(one.name, one.mechanism) for one in body.deletions)
+    upsertions = (
         Change(one.name, one.mechanism, one.iterations, one.salt, one.salted_password)
         for one in body.upsertions
-    ]
+    )
+    changes = chain(deletions, upsertions)
     results = []
     for user, (code, message) in (await altered(worker, request.peer, changes)).items():
         results.append({"user": user, "error_code": code, "error_message": message})
@@ -96,8 +115,7 @@ async def altered(
     Kafka takes one change of a user in a request. Here one of each mechanism is taken, as its
     documentation has it, and as `kproxy users add` sends it.
     """
-    changes = tuple(changes)
-    outcomes: dict[str, tuple[Code, str | None]] = {one.user: (Code.NONE, None) for one in changes}
+    outcomes: dict[str, tuple[Code, str | None]] = {}
     rows: dict[str, _Rows] = {}
     seen: set[tuple[str, int]] = set()
     pace = Pace()
@@ -105,7 +123,7 @@ async def altered(
     for one in changes:
         if pace.due:
             await pace.rest()
-        if outcomes[one.user][0]:
+        if outcomes.setdefault(one.user, (Code.NONE, None))[0]:
             continue
         try:
             if (one.user, one.mechanism) in seen:
@@ -115,13 +133,16 @@ async def altered(
             seen.add((one.user, one.mechanism))
         except _Refused as refused:
             outcomes[one.user] = refused.code, str(refused)
-    sound = [(user, rows[user]) for user, (code, _) in outcomes.items() if not code]
-    for some in slices(sound, _AT_ONCE):
+            rows.pop(one.user, None)
+    for some in slices(rows.items(), _AT_ONCE):
         try:
             await _put(worker, peer, dict(some))
         except KafkaError as error:
             outcomes |= {user: (error.code, error.message) for user, _ in some}
         await pace.rest()
+    held: list[Any] = [rows]
+    del rows
+    await pace.let_go(held)
     return outcomes
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from kproxy.loop.pace import Pace
 from kproxy.security.peer import plain_ip
 
 WILDCARD = "*"
@@ -225,18 +226,6 @@ class Grants:
                 del self._widths[len(name)]
                 self._lengths = tuple(sorted(self._widths))
 
-    def any_allows(self, masks: "list[Grants]", bits: int, denied: int) -> bool:
-        """Whether a rule here allows what no rule of `masks` denies for all that it names."""
-        for name, mask in self.literal.items():
-            if not mask & bits:
-                continue
-            if name == WILDCARD or not any(other.of(name) & denied for other in masks):
-                return True
-        return any(
-            mask & bits and not any(other.covers(name, denied) for other in masks)
-            for name, mask in self.prefixed.items()
-        )
-
     def covers(self, beginning: str, bits: int) -> bool:
         """Whether a rule says so of all names that begin so."""
         if self.literal.get(WILDCARD, 0) & bits:
@@ -254,6 +243,34 @@ class Grants:
             for masks in (self.literal, self.prefixed)
             for name, mask in masks.items()
         )
+
+
+async def any_allowed(grants: list[Grants], allows: int, denies: int, pace: Pace) -> bool:
+    """Whether one of the rules allows what none denies for all that it names.
+
+    The rules are taken as they are at the start.
+    """
+    literal = [one.literal for one in grants]
+    prefixed = [one.prefixed for one in grants]
+    denied = _saying(literal, denies)
+    if WILDCARD in denied:
+        return False
+    allowed = _saying(literal, allows)
+    if WILDCARD in allowed:
+        return True
+    beginnings = _saying(prefixed, denies)
+    left = (allowed - denied | _saying(prefixed, allows)) - beginnings
+    lengths = {len(beginning) for beginning in beginnings}
+    for name in left:
+        if not any(name[:length] in beginnings for length in lengths):
+            return True
+        if pace.due:
+            await pace.rest()
+    return False
+
+
+def _saying(masks: list[dict[str, int]], bits: int) -> set[str]:
+    return {name for some in masks for name, mask in some.items() if mask & bits}
 
 
 class Acls:

@@ -77,10 +77,14 @@ class SecurityCache:
 
     def check_room(self, names: Iterable[str]) -> None:
         """Raises KafkaError (POLICY_VIOLATION): there is no room for rows of these names."""
-        new = sum(name not in self._held for name in names)
-        if new and len(self._held) + new > ROWS_MAX:
-            message = f"there may be {ROWS_MAX} rules, users' credentials and quotas together"
-            raise KafkaError(Code.POLICY_VIOLATION, message)
+        room = ROWS_MAX - len(self._held)
+        for name in names:
+            if name in self._held:
+                continue
+            room -= 1
+            if room < 0:
+                message = f"there may be {ROWS_MAX} rules, users' credentials and quotas together"
+                raise KafkaError(Code.POLICY_VIOLATION, message)
 
     def beside_users(self) -> dict[str, Value]:
         """Rows that are put with the first user."""
@@ -88,11 +92,9 @@ class SecurityCache:
             return {}
         return {SALT_ROW: {"secret": b64encode(self._unkept).decode()}}
 
-    def users(self) -> Iterator[tuple[str, str, Value]]:
-        """(user, mechanism, credentials) of all users."""
-        for name, value in self._held.items():
-            if name[:1] == USER:
-                yield (*user_of(name), value)
+    def names(self) -> tuple[str, ...]:
+        """Of all rows, as they are now: a user's are `virtual.security_rows.user_of`."""
+        return tuple(self._held)
 
     # -- following
 

@@ -5,11 +5,14 @@ anything it is refused, but for `allow_everyone_if_no_acl_found` where no rule n
 """
 
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
 import structlog
+from anyio import Lock
 
+from kproxy.loop.pace import Pace
 from kproxy.security.acls import (
     ALLOWS,
     CLUSTER_NAME,
@@ -20,7 +23,9 @@ from kproxy.security.acls import (
     Grants,
     Op,
     Resource,
+    any_allowed,
 )
+from kproxy.security.audience import ALL, Audience
 from kproxy.security.peer import NOBODY, Peer
 
 _CACHED_MAX = 1000
@@ -43,7 +48,10 @@ class Rules(Protocol):
 class Permits:
     """What one client may do. `all`: whatever it likes."""
 
-    __slots__ = ("_about", "_generation", "_known", "_lenient", "_rules", "all", "log", "peer")
+    __slots__ = (
+        "_about", "_any_topic", "_generation", "_known", "_lenient", "_rules", "_walking",
+        "all", "log", "peer",
+    )  # fmt: skip
 
     def __init__(
         self, peer: Peer, rules: Rules, *, everything: bool = False, lenient: bool = False
@@ -57,6 +65,8 @@ class Permits:
         self._generation = -1
         self._about: dict[int, list[Grants]] = {}
         self._known: dict[tuple[int, int, str], bool] = {}
+        self._any_topic: dict[int, bool] = {}
+        self._walking = Lock()
 
     def may(self, op: Op, kind: Resource, name: str) -> bool:
         """Whether the client may do this to a resource; where it may not, that is logged."""
@@ -108,14 +118,26 @@ class Permits:
             return True
         return self.may(Op.CREATE, Resource.TOPIC, name)
 
-    def any_topic(self, op: Op) -> bool:
+    async def any_topic(self, op: Op, pace: Pace) -> bool:
         """Whether there is a name of which the client may do this to a topic."""
         if self.all or self.sees(op, Resource.TOPIC, "hardcode"):  # Kafka asks for that name first
             return True
-        grants = self._grants(Resource.TOPIC)
-        if any(g.literal.get(WILDCARD, 0) & DENIES[op] for g in grants):
-            return False
-        return any(g.any_allows(grants, ALLOWS[op], DENIES[op]) for g in grants)
+        self._follow()
+        found = self._any_topic.get(op)
+        return await self._walk(op, pace) if found is None else found
+
+    async def _walk(self, op: Op, pace: Pace) -> bool:
+        """Look at all rules of topics, for all requests that wait for it."""
+        async with self._walking:
+            grants = self._grants(Resource.TOPIC)
+            found = self._any_topic.get(op)
+            if found is None:
+                generation = self._generation
+                found = await any_allowed(grants, ALLOWS[op], DENIES[op], pace)
+                if generation == self._generation:
+                    self._any_topic[op] = found
+        pace.begin()
+        return found
 
     def topics(self, op: Op, beginning: str) -> bool:
         """Whether the client may do this to all topics whose names begin so."""
@@ -137,6 +159,7 @@ class Permits:
         if self._generation != self._rules.generation:
             self._about.clear()
             self._known.clear()
+            self._any_topic.clear()
             self._generation = self._rules.generation
 
     def _decide(self, op: Op, kind: Resource, name: str) -> bool:
@@ -211,10 +234,14 @@ class Authorizer:
     def generation(self) -> int:
         return self._rules.generation if self.enabled else 0
 
-    def sees(self, principal: str, host: str, name: str) -> bool:
-        """Whether somebody may know of a topic."""
+    def audience(self, principal: str, host: str) -> Audience:
+        """Who may know of which topics, as of the rules of now."""
         permits = self.permits(Peer(principal, host))
-        return permits.all or permits.sees(Op.DESCRIBE, Resource.TOPIC, name)
+        if permits.all:
+            return ALL
+        found = self._rules.acls.about(principal, host, Resource.TOPIC)
+        key = tuple(map(id, found))  # another client has the same where rules say the same of both
+        return Audience(key, partial(permits.sees, Op.DESCRIBE, Resource.TOPIC))
 
 
 class _NoRules:

@@ -8,10 +8,14 @@ Each worker counts for itself, as Kafka's brokers do.
 Where no rate is set, `active` is False and nothing is called. What is counted lies in meters, one
 for each user and client id that a rate is for. A meter that says nothing a new one would not is
 dropped after an hour, or as soon as there are too many. Where too many are in use, those who come
-later share one.
+later share one with all who come later as the same user or from the same address. Where too many
+users do so, the next share one. A meter in use is never dropped: a client with ever new client ids
+would begin anew with each, and have no limit.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
+from math import inf
 from typing import Any
 
 from kproxy.counters import Counters
@@ -27,8 +31,11 @@ CONNECTED = "connection_creation_rate"
 
 METERS_MAX = 50_000
 _FOUND_MAX = 20_000
+_SHARED_MAX = 10_000
+"""Meters that those share who come when there are too many."""
 _IDLE_S = 3600.0
-_TIDY_S = 60.0
+_LOOKED_AT, _LOOK_S = 1000, 0.02
+"""Meters that are looked at in one turn, and how often where room is sought: all in a second."""
 _AT_ONCE_WAIT_S_MAX = 1.0
 """Of time and of connections: a client waits no longer for them at once, as in Kafka."""
 _WAIT_MS_MAX = 0x7FFFFFFF
@@ -116,7 +123,7 @@ class Quotas:
         self._ips: dict[str | None, float] = {}
         self._meters: dict[Asked, Meter] = {}
         self._found: dict[Asked, Meter | None] = {}
-        self._tidied_at = self._counted_at = monotonic()
+        self._looked_at = -inf
         for entity, rates in security.quotas.items():
             for key, limit in rates.items():
                 self._changed(quota_name(entity, key), {"value": limit})
@@ -218,7 +225,7 @@ class Quotas:
         if whose not in meters and len(meters) >= METERS_MAX:
             self._make_room()
             if len(meters) >= METERS_MAX:
-                whose = (whose[0], _MORE, "")
+                whose = self._shared(asked)
         meter = meters.get(whose)
         if meter is None:
             now = self._monotonic()
@@ -227,6 +234,14 @@ class Quotas:
         meter.limit = limit
         self._remember(asked, meter)
         return meter
+
+    def _shared(self, asked: Asked) -> Asked:
+        """Whose meter those take who have none of their own."""
+        key, who, _ = asked
+        whose = (key, who, _MORE)
+        if whose in self._meters or len(self._meters) < METERS_MAX + _SHARED_MAX:
+            return whose
+        return (key, _MORE, "")
 
     def _remember(self, asked: Asked, meter: Meter | None) -> None:
         if len(self._found) >= _FOUND_MAX:
@@ -237,23 +252,27 @@ class Quotas:
 
     def tidy(self) -> None:
         """Drop meters that nobody used for an hour. Called every second."""
-        now = self._monotonic()
-        if self._meters and now - self._tidied_at >= _TIDY_S:
-            self._tidied_at = now
-            self._drop([who for who, one in self._meters.items() if now - one.used_at >= _IDLE_S])
+        since = self._monotonic() - _IDLE_S
+        self._drop(lambda meter: meter.used_at <= since)
 
     def _make_room(self) -> None:
-        """Drop meters that say nothing, once a second at most: they are many."""
+        """Drop meters that say nothing."""
         now = self._monotonic()
-        if now - self._counted_at >= 1:
-            self._counted_at = now
-            self._drop([who for who, one in self._meters.items() if one.empty(now)])
+        if now - self._looked_at >= _LOOK_S:
+            self._looked_at = now
+            self._drop(lambda meter: meter.empty(now))
 
-    def _drop(self, some: list[Asked]) -> None:
-        if some:
+    def _drop(self, useless: Callable[[Meter], bool]) -> None:
+        """Look at some meters: those that were not looked at for longest are first."""
+        meters, dropped = self._meters, False
+        for who in list(islice(meters, _LOOKED_AT)):
+            meter = meters.pop(who)
+            if useless(meter):
+                dropped = True
+            else:
+                meters[who] = meter
+        if dropped:
             self._found.clear()
-            for who in some:
-                del self._meters[who]
 
     # -- what is set
 

@@ -1,14 +1,17 @@
 """The log of what was administered, by whom and from where, while access rules are in force.
 
-Changes of rules and of users have events of their own.
+Changes of rules and of users have events of their own, and so has what was refused for want of
+rights (`not_authorized`). `Floods` bounds what one client may have logged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
 import structlog
 
+from kproxy.errors import Code
+from kproxy.loop.pace import Pace, slices
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.worker.worker import Request
 
@@ -23,10 +26,27 @@ AUDITED = frozenset({
 _LISTS = ("topics", "topic_names", "resources", "groups_names", "feature_updates", "markers")
 _LABELS = ("name", "resource_name", "topic_name", "feature", "producer_id", "topic_id")
 _NAMES_MAX = 20
+_REFUSALS = frozenset({
+    Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED,
+    Code.CLUSTER_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+})  # fmt: skip
+_CODES_AT_ONCE = 500
 
 
-def administered(request: Request, code: int) -> None:
-    """Log one request. `code`: the first error of its answer, 0 where it has none."""
+async def audit(request: Request, answer: Any, code: int) -> None:
+    """Log one request, unless all of it was refused.
+
+    `code`: the first error of its answer, 0 where it has none. Who leaves meanwhile is logged.
+    """
+    refused = False
+    try:
+        refused = await only_refused(answer, request.budget)
+    finally:
+        if not refused:
+            _log_one(request, code)
+
+
+def _log_one(request: Request, code: int) -> None:
     body, peer = request.body, request.peer
     if getattr(body, "validate_only", False):
         return
@@ -37,6 +57,40 @@ def administered(request: Request, code: int) -> None:
         count=sum(map(len, lists)), names=list(islice(_names(chain(*lists)), _NAMES_MAX)),
         error_code=code,
     )  # fmt: skip
+
+
+async def only_refused(answer: Any, pace: Pace) -> bool:
+    """Whether its client had no right to anything that a request asks for."""
+    refused = False
+    for some in slices(_codes(answer), _CODES_AT_ONCE):
+        codes = {code for code in some if code is not None}
+        if not codes <= _REFUSALS:
+            return False
+        refused = refused or bool(codes)
+        if pace.due:
+            await pace.rest()
+    return refused
+
+
+def _codes(answer: Any) -> Iterator[int | None]:
+    """The error codes of an answer: its own, or those of its parts where it has none.
+
+    None for each part that has parts itself: a great many may be empty.
+    """
+    if not isinstance(answer, Mapping):
+        return
+    if code := answer.get("error_code", 0):
+        yield code
+        return
+    for value in answer.values():
+        for part in value if isinstance(value, list | tuple) else ():
+            if not isinstance(part, Mapping):
+                break
+            if "error_code" in part:
+                yield part["error_code"]
+            else:
+                yield None
+                yield from _codes(part)
 
 
 def _names(items: Iterator[Any]) -> Iterator[str]:

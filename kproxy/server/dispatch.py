@@ -31,7 +31,7 @@ from kproxy.security.permits import EVERYTHING
 from kproxy.security.quotas import NO_LIMIT
 from kproxy.server import large_requests
 from kproxy.server.api_table import RANGES, TABLE, Api, Body
-from kproxy.server.audit import AUDITED, administered
+from kproxy.server.audit import AUDITED, audit
 from kproxy.server.rules import refusal
 from kproxy.worker.worker import NextRequestSignal, Request, Worker
 
@@ -236,7 +236,7 @@ async def _permitted(worker: Worker, api: Api, request: Request, *, at_once: boo
     if code is None or refused is None:
         answer = await api.handle(worker, request)
         if api.key in AUDITED and worker.authorizer.enabled:
-            administered(request, error_in(answer))
+            await audit(request, answer, error_in(answer))
         return answer
     if at_once:
         return refused(request, code)

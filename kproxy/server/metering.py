@@ -53,7 +53,7 @@ def appended(quotas: Quotas, peer: Peer, accepted: Accepted, seconds: float) -> 
     """A short Produce was taken in. Returns the seconds for which its client is to wait."""
     call, client_id = accepted.call, accepted.header.client_id
     assert call is not None
-    wait_s = max(call.wait_s, quotas.produced(peer, client_id, accepted.size))
+    wait_s = quotas.produced(peer, client_id, accepted.size)
     if not call.silent:
         wait_s = max(wait_s, quotas.worked(peer, client_id, seconds))
     if wait_s:

@@ -4,12 +4,17 @@ import base64
 import binascii
 from typing import Any
 
+from anyio.lowlevel import checkpoint
+
 from kproxy.admin_socket.server import Asked, Refused
 from kproxy.handlers.users import MECHANISMS, Change, altered
+from kproxy.loop.pace import slices
 from kproxy.security.peer import Peer
+from kproxy.virtual.security_rows import USER, user_of
 from kproxy.worker.worker import Worker
 
 _OPERATOR = Peer("User:ANONYMOUS", "admin.sock", "admin.sock")
+_AT_ONCE = 1000
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 
 
@@ -35,7 +40,11 @@ def _change(values: dict[str, Any]) -> Change:
 
 async def list_users(worker: Worker, asked: Asked) -> dict[str, Any]:
     """Report each of them."""
-    for user, mechanism, value in worker.security.users():
-        number = _NUMBERS[mechanism]
-        asked.report(user=user, mechanism=number, iterations=value["iterations"])
+    for some in slices(worker.security.names(), _AT_ONCE):
+        for user, mechanism in [user_of(name) for name in some if name[0] == USER]:
+            value = worker.security.credentials(user, mechanism)
+            if value is not None:  # they may be gone meanwhile
+                number = _NUMBERS[mechanism]
+                asked.report(user=user, mechanism=number, iterations=value["iterations"])
+        await checkpoint()
     return {}

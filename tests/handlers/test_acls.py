@@ -314,7 +314,6 @@ async def test_what_is_administered_is_logged() -> None:
         ("administered", ["q"], 0, ROOT.host),
         ("administered", ["q"], 36, ROOT.host),
         ("not_authorized", None, None, ALICE.host),
-        ("administered", ["g"], 30, ALICE.host),
         ("access_rules_created", None, None, ROOT.host),
         ("access_rules_deleted", None, None, ROOT.host),
     ]

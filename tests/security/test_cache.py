@@ -26,7 +26,7 @@ async def test_all_is_followed_and_told() -> None:
     assert cache.credentials("u", "M") == value
     assert cache.credentials("u", "N") is None
     assert cache.shapes["M"] == {OURS: 1}
-    assert list(cache.users()) == [("u", "M", value)]
+    assert set(cache.names()) == {user_name("u", "M"), acl, quota}
     assert list(cache.acls.rules) == [RULE]
     assert cache.quotas == {(("user", "u"),): {"producer_byte_rate": 2.0}}
     assert cache.generation == 1, "of rules alone"

@@ -3,8 +3,12 @@
 import random
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
+from kproxy.loop.pace import Pace
+from kproxy.security import permits
 from kproxy.security.acls import (
     ANYBODY,
     IMPLIED_BY,
@@ -169,10 +173,69 @@ ANY_TOPIC: list[tuple[list[Binding], bool]] = [
 
 
 @pytest.mark.parametrize(("rules", "wanted"), ANY_TOPIC)
-def test_any_topic(rules: list[Binding], wanted: bool) -> None:
+async def test_any_topic(rules: list[Binding], wanted: bool) -> None:
     held = Rules()
     held.add(*rules)
-    assert Permits(ALICE, held).any_topic(Op.WRITE) == wanted
+    assert await Permits(ALICE, held).any_topic(Op.WRITE, Pace()) == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_any_topic_of_random_rules(seed: int) -> None:
+    """As names tell that are tried one by one: some end in what no rule names."""
+    rng = random.Random(seed)
+    names = [stem + end for stem in ("", "a", "ab", "b", "abb", "*") for end in ("", "~", "a~")]
+    for _ in range(100):
+        held, known = Rules(), list[Binding]()
+        for _ in range(rng.randrange(8)):
+            known.append(rule(
+                rng.choice(("a", "ab", "abb", "b", "*")), rng.choice((Op.WRITE, Op.ALL, Op.READ)),
+                rng.choice((Effect.ALLOW, Effect.DENY)),
+                rng.choice((Pattern.LITERAL, Pattern.PREFIXED)),
+                rng.choice(("User:alice", ANYBODY, "User:bob")), rng.choice(("*", "10.0.0.1")),
+            ))  # fmt: skip
+        held.add(*known)
+        wanted = any(plainly(known, ALICE, Op.WRITE, name) for name in [*names, "new", "*~"])
+        assert await Permits(ALICE, held).any_topic(Op.WRITE, Pace()) == wanted, known
+
+
+async def test_all_rules_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: at each call. Those who ask meanwhile wait; other rules are walked again."""
+    held, walks = Rules(), list[int]()
+
+    async def walk(*_: Any) -> bool:
+        walks.append(held.generation)
+        await anyio.lowlevel.checkpoint()
+        return len(walks) == 1
+
+    monkeypatch.setattr(permits, "any_allowed", walk)
+    alice, told = Permits(ALICE, held), list[bool]()
+
+    async def ask() -> None:
+        told.append(await alice.any_topic(Op.WRITE, Pace()))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(ask)
+    assert (told, walks) == ([True] * 5, [0])
+    held.add(rule())
+    assert not await alice.any_topic(Op.WRITE, Pace())
+    assert walks == [0, 1]
+
+
+async def test_what_rules_said_that_changed_meanwhile_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = Rules()
+
+    async def walk(*_: Any) -> bool:
+        held.generation += 1
+        return True
+
+    monkeypatch.setattr(permits, "any_allowed", walk)
+    alice = Permits(ALICE, held)
+    assert await alice.any_topic(Op.WRITE, Pace())
+    alice._follow()
+    assert not alice._any_topic
 
 
 def test_who_is_above_the_rules() -> None:

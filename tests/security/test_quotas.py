@@ -247,7 +247,10 @@ def test_meters_that_nobody_uses_are_dropped() -> None:
 
 
 def test_client_ids_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who are there keep what was counted of them; who comes later shares one meter."""
+    """Those who are there keep what was counted of them; who comes later shares a user's meter.
+
+    FAULT: all who came later shared one, honest users with who has client ids without end.
+    """
     monkeypatch.setattr(quotas, "METERS_MAX", 50)
     monkeypatch.setattr(quotas, "_FOUND_MAX", 70)
     here = Limited()
@@ -258,10 +261,70 @@ def test_client_ids_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(here.quotas) <= 51
         assert len(here.quotas._found) <= 70
     assert here.quotas.produced(ALICE, "first", 100) > 0
-    assert here.quotas.produced(BOB, "another", 1) > 0  # the common one is full
+    assert here.quotas.produced(ALICE, "another", 1) > 0  # hers is full
+    assert here.quotas.produced(BOB, "another", 1000) == 0
+    assert here.quotas.produced(BOB, "a third", 1) > 0
     here.now += 12
     assert here.quotas.produced(BOB, "one more", 1) == 0
     assert len(here.quotas) < 5
+
+
+def test_users_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "METERS_MAX", 50)
+    monkeypatch.setattr(quotas, "_SHARED_MAX", 20)
+    here = Limited()
+    here.set(100, (U, None))
+    for number in range(1000):
+        here.quotas.produced(Peer(f"User:u{number}"), "c", 10)
+        assert len(here.quotas) <= 71
+    assert here.quotas.produced(BOB, "c", 1) > 0  # the common one is full
+    assert here.quotas.produced(Peer("User:u60"), "c", 900) == 0
+
+
+def test_room_is_sought_among_some_meters_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: among all 50,000 in one turn of the loop. Those looked at longest ago are first."""
+    monkeypatch.setattr(quotas, "METERS_MAX", 50)
+    monkeypatch.setattr(quotas, "_LOOKED_AT", 10)
+    here, looks = Limited(), list[float]()
+    here.set(100, (C, None))
+    for number in range(50):
+        here.quotas.produced(ALICE, f"c{number}", 10)
+    empty = Rate.empty
+
+    def looked(meter: Rate, now: float) -> bool:
+        looks.append(now)
+        return empty(meter, now)
+
+    monkeypatch.setattr(Rate, "empty", looked)
+    for number in range(100):
+        here.quotas.produced(ALICE, f"d{number}", 10)
+    assert len(looks) == 10
+    here.now += 5
+    here.quotas.produced(ALICE, "c45", 10)
+    here.quotas.produced(ALICE, "e", 10)
+    assert len(looks) == 20
+    here.now += 6  # all but two say nothing any more
+    for left in (41, 31, 22, 12, 3, 2):
+        here.quotas._make_room()
+        assert len(here.quotas) == left
+        here.now += 0.1
+
+
+def test_very_many_meters_that_nobody_used_are_dropped_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: all at once."""
+    monkeypatch.setattr(quotas, "_LOOKED_AT", 10)
+    here = Limited()
+    here.set(100, (C, None))
+    for number in range(25):
+        here.quotas.produced(ALICE, f"c{number}", 1)
+    here.now += 4000
+    here.quotas.produced(ALICE, "c0", 1)
+    for left in (16, 6, 1, 1):
+        here.quotas.tidy()
+        assert len(here.quotas) == left
+    assert here.quotas.produced(ALICE, "c0", 1000) > 0
 
 
 def test_long_client_ids_are_one() -> None:

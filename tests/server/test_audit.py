@@ -1,0 +1,97 @@
+"""What leaves a line of the audit: what was done or tried, and not what was refused."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import structlog
+
+from kproxy.loop.pace import Pace
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.codec import RequestHeader
+from kproxy.security.acls import Op, Resource
+from kproxy.security.peer import Peer
+from kproxy.server.audit import audit, only_refused
+from kproxy.worker.worker import Request
+from tests.handlers.secured import ALICE, ROOT, Secured, rule
+from tests.held import HELD_S, held_by, slowness
+
+
+def creation(*names: str) -> dict[str, Any]:
+    topics = [
+        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
+         "configs": ()}
+        for name in names
+    ]  # fmt: skip
+    return {"topics": topics, "timeout": 1000, "validate_only": False}
+
+
+def records(*names: str) -> dict[str, Any]:
+    parts = [{"partition_index": 0, "offset": 0}]
+    return {"topics": [{"name": name, "partitions": parts} for name in names], "timeout": 1000}
+
+
+def offsets(group: str) -> dict[str, Any]:
+    topics = [{"name": "q", "partitions": [{"partition_index": 0}]}]
+    return {"group_id": group, "topics": topics}
+
+
+def commit(group: str) -> dict[str, Any]:
+    part = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+    return {
+        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+        "topics": [{"name": "q", "partitions": [part]}],
+    }  # fmt: skip
+
+
+async def audited(here: Secured, key: int, version: int, values: Any, peer: Peer = ALICE) -> int:
+    """How many lines a request leaves."""
+    with structlog.testing.capture_logs() as logs:
+        await here.call(key, version, values, peer)
+    return [log["event"] for log in logs].count("administered")
+
+
+@pytest.mark.parametrize(("key", "version", "values"), [
+    (ApiKey.CREATE_TOPICS, 7, creation("a", "b")),
+    (ApiKey.DELETE_TOPICS, 5, {"topic_names": ["a", "b"], "timeout": 1000}),
+    (ApiKey.DELETE_RECORDS, 2, records("a", "b")),
+    (ApiKey.DELETE_GROUPS, 2, {"groups_names": ["g", "h"]}),
+    (ApiKey.OFFSET_DELETE, 0, offsets("g")),
+    (ApiKey.OFFSET_DELETE, 0, offsets("mine")),
+    (ApiKey.UPDATE_FEATURES, 1, {"timeout": 1000, "validate_only": False, "feature_updates": ()}),
+])  # fmt: skip
+async def test_who_may_do_nothing_leaves_no_line(key: int, version: int, values: Any) -> None:
+    """FAULT: each request that was wholly refused left a line, megabytes of them a second."""
+    here = Secured()
+    await here.add(rule(Op.DELETE, "mine", resource_type=Resource.GROUP))
+    here.worker.catalogue.create("q")
+    await here.call(ApiKey.OFFSET_COMMIT, 8, commit("mine"), ROOT)
+    assert await audited(here, key, version, values) == 0
+
+
+async def test_what_is_done_or_fails_leaves_a_line() -> None:
+    here = Secured()
+    await here.add(rule(Op.CREATE, "a"))
+    assert await audited(here, ApiKey.CREATE_TOPICS, 7, creation("b", "a")) == 1
+    assert await audited(here, ApiKey.CREATE_TOPICS, 7, creation("b", "a")) == 1  # it is there
+    assert await audited(here, ApiKey.DELETE_RECORDS, 2, records("gone"), ROOT) == 1
+    assert await audited(here, ApiKey.OFFSET_DELETE, 0, offsets("g"), ROOT) == 1
+
+
+@pytest.mark.parametrize(("parts", "refused"), [((), False), ([{"error_code": 29}], True)])
+async def test_a_long_answer_is_looked_at_in_slices(parts: Any, refused: bool) -> None:
+    answer = {"topics": [{"name": "q", "partitions": parts} for _ in range(400_000)]}
+    told, held = await held_by(only_refused(answer, Pace()))
+    assert told is refused
+    assert held < HELD_S * slowness()
+
+
+async def test_who_leaves_before_it_is_known_is_logged() -> None:
+    answer = {"topics": [{"error_code": 29}] * 500_000}
+    header = RequestHeader(ApiKey.CREATE_TOPICS, 7, 1, None, 0)
+    with structlog.testing.capture_logs() as logs:
+        work = asyncio.create_task(audit(Request(header=header, body=None), answer, 29))
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.wait([work])
+    assert [log["event"] for log in logs] == ["administered"]
