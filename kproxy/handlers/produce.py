@@ -34,7 +34,7 @@ def append(
 
     None: nothing was appended, as somebody is to look into it first (`handle`).
     """
-    guard = guard_of(worker, permits, request)
+    guard = None if permits.all else guard_of(worker, permits, request)
     call = ProduceCall(worker, version, request, guard=guard, mutations=mutations)
     try:
         for topic in request.topics:

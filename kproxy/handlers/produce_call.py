@@ -7,7 +7,7 @@ answer an error, as in Kafka.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 from kproxy.delays.splitting import Split
 from kproxy.errors import Code, KafkaError
@@ -57,14 +57,10 @@ class NotReady(Exception):
     """
 
 
-class _Sent(NamedTuple):
-    """A batch that may be appended."""
-
-    batch: Records
-    header: BatchHeader
-    as_sent: bool
-    split: Split | None
-    delayed: bool
+_Checked = tuple[Records, BatchHeader, bool, Split | None, bool]
+"""A batch that may be appended, its header, whether it is as it was sent, what else is in it for
+later, and whether all of it waits. A plain tuple: one is made for each batch.
+"""
 
 
 class ProduceCall:
@@ -153,11 +149,10 @@ class ProduceCall:
     ) -> None:
         settings, key = settings_of(queue.configs), (queue.queue_id, index)
         try:
-            sent = self._checked(queue, index, settings, records)
+            batch, header, as_sent, split, delayed = self._checked(queue, index, settings, records)
         except BadBatch as error:
             answers.append(_refused(index, error))
             return
-        header = sent.header
         try:
             shard = self._worker.shard(queue.name, index)
         except KafkaError as error:
@@ -168,14 +163,13 @@ class ProduceCall:
         if answer is not None:
             answers.append(answer)
             return
-        batch = sent.batch
         if isinstance(batch, memoryview) and 2 * len(batch) < len(cast(bytes, batch.obj)):
             batch = bytes(batch)  # it is not to hold all of the frame that it came in
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
-        if sent.delayed:
+        if delayed:
             try:
                 envelope = delaying.later(
-                    self._worker, shard, key, settings, batch, header, sent.split, self._now_ms,
+                    self._worker, shard, key, settings, batch, header, split, self._now_ms,
                     look_ms,
                 )  # fmt: skip
             except BadBatch as error:
@@ -183,7 +177,7 @@ class ProduceCall:
                 return
         else:
             envelope = Envelope(Kind.APPEND, queue.queue_id, index, number=look_ms, body=batch)
-            if sent.as_sent:
+            if as_sent:
                 envelope.header = header
         if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
             self._transactional.add(len(self._waiting))
@@ -198,7 +192,7 @@ class ProduceCall:
 
     def _checked(
         self, queue: Queue, index: int, settings: QueueSettings, records: Records | None
-    ) -> "_Sent":
+    ) -> _Checked:
         """A batch as its queue's settings have it. Raises BadBatch; NotReady."""
         split, delayed, version = None, False, self._version
         if settings.inspects:
@@ -214,17 +208,17 @@ class ProduceCall:
         batch = self._stamped(settings, header, records)
         if settings.delay is not None:
             delayed = delaying.waits(settings, header, split)
-        return _Sent(batch, header, batch is records, split, delayed)
+        return batch, header, batch is records, split, delayed
 
     def _answered_at_once(
         self, shard: Shard, key: PartitionKey, settings: QueueSettings, header: BatchHeader
     ) -> Produced | None:
         """The answer for a batch that is refused, or was appended before. Raises NotReady."""
         refused, index = self._worker.refused_batches, key[1]
-        if (shard.refused_some or refused.any) and refused.comes_too_early(
-            shard, key, header, self._worker.clock.monotonic()
-        ):
-            return Produced(index, Code.NOT_LEADER_OR_FOLLOWER)
+        if shard.refused_some or refused.refused or refused.shards:
+            now = self._worker.clock.monotonic()
+            if refused.comes_too_early(shard, key, header, now):
+                return Produced(index, Code.NOT_LEADER_OR_FOLLOWER)
         if settings.route_lag_max is not None and self._lags(shard, key, settings.route_lag_max):
             self._note_refused(key, header)
             return Produced(index, Code.NOT_ENOUGH_REPLICAS, message=_LAGS)

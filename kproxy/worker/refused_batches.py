@@ -37,11 +37,6 @@ class RefusedBatches:
         self.shards: dict[ShardId, float] = {}
         """Shards whose logs have refused something, and when it was heard of."""
 
-    @property
-    def any(self) -> bool:
-        """Whether anything was refused lately."""
-        return bool(self.refused or self.shards)
-
     def comes_too_early(
         self, shard: Shard, key: PartitionKey, header: BatchHeader, now: float
     ) -> bool:
