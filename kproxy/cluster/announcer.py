@@ -29,6 +29,19 @@ def serves(shard: Shard, claim: int) -> bool:
     return shard.serving and shard.claim_offset == claim
 
 
+Unsure = dict[str, tuple[Shard, int, float]]
+"""What was announced and is not known to be in the topic: its claim, and since when."""
+
+
+def take_lost(unsure: Unsure) -> list[tuple[str, Shard, int]]:
+    """Take out what has not reached the topic in time."""
+    late = asyncio.get_running_loop().time() - _LOST_S
+    lost = [(name, shard, claim) for name, (shard, claim, since) in unsure.items() if since < late]
+    for name, _, _ in lost:
+        del unsure[name]
+    return lost
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
     """How a worker speaks to the others, and what it has heard of them."""
@@ -52,7 +65,7 @@ class Announcer:
         self._cache = context.cache
         self._tasks = context.tasks
         self._to_note: list[str] = []
-        self._unsure: dict[str, tuple[Shard, int, float]] = {}  # claim, and since when
+        self._unsure: Unsure = {}
         self._to_compare: dict[int, tuple[Shard, int]] = {}
         self._comparing = False
 
@@ -94,14 +107,11 @@ class Announcer:
 
     def say_lost(self) -> None:
         """Say again what has not reached the topic in time."""
-        late = asyncio.get_running_loop().time() - _LOST_S
-        for name, (shard, claim, since) in list(self._unsure.items()):
-            if since < late:
-                del self._unsure[name]
-                if serves(shard, claim):
-                    self.say_again(shard, name)
-                else:
-                    self._cache.retract(name)
+        for name, shard, claim in take_lost(self._unsure):
+            if serves(shard, claim):
+                self.say_again(shard, name)
+            else:
+                self._cache.retract(name)
 
     def _note_soon(self, name: str) -> None:
         if not self._to_note:

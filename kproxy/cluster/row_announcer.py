@@ -7,14 +7,12 @@ nothing has to be noted of what an earlier owner did not get to say.
 import asyncio
 from collections.abc import Callable
 
-from kproxy.cluster.announcer import ClusterContext, serves
+from kproxy.cluster.announcer import ClusterContext, Unsure, serves, take_lost
 from kproxy.cluster.catalogue_cache import Tombstone
 from kproxy.cluster.row_catalogue import RowCatalogue
 from kproxy.loop.pace import scanned
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
-
-_LOST_S = 30.0
 
 
 class RowAnnouncer:
@@ -26,7 +24,7 @@ class RowAnnouncer:
         self._catalogue = catalogue
         self._subject = catalogue.subject
         self._tasks = context.tasks
-        self._unsure: dict[str, tuple[Shard, int, float]] = {}  # claim, and since when
+        self._unsure: Unsure = {}
         self._to_compare: dict[int, tuple[Shard, int]] = {}
         self._comparing = False
         catalogue.say_again = self.announce
@@ -52,12 +50,9 @@ class RowAnnouncer:
 
     def say_lost(self) -> None:
         """Say again what has not reached the topic in time."""
-        late = asyncio.get_running_loop().time() - _LOST_S
-        for name, (shard, claim, since) in list(self._unsure.items()):
-            if since < late:
-                del self._unsure[name]
-                if serves(shard, claim):
-                    self.announce(shard, name)
+        for name, shard, claim in take_lost(self._unsure):
+            if serves(shard, claim):
+                self.announce(shard, name)
 
     async def take_up(self, shard: Shard, claim: int) -> None:
         """Say what the topic has otherwise than a shard that is served from now on."""

@@ -13,7 +13,7 @@ from kproxy.delays.splitting import Split
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import delaying, enlisting
 from kproxy.handlers.inspection import Inspected, is_split_at_once, split_at_once
-from kproxy.handlers.produce_guard import Guard
+from kproxy.handlers.produce_guard import Guard, find_or_make
 from kproxy.handlers.produce_transactions import Refusals, takes_part
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
@@ -122,27 +122,13 @@ class ProduceCall:
             queue = self._worker.catalogue.find_id(QueueId(name))
             absent = Code.UNKNOWN_TOPIC_ID
         else:
-            queue, absent = self._by_name(name)
+            queue, absent = find_or_make(self._worker, name, self._guard, self._mutations)
         for index, records in some:
             if queue is None or not 0 <= index < queue.partitions:
                 missing = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
                 answers.append(Produced(index, missing))
             else:
                 self._take_batch(queue, index, records, answers)
-
-    def _by_name(self, name: str) -> tuple[Queue | None, Code]:
-        catalogue = self._worker.catalogue
-        queue = catalogue.find(name)
-        if queue is not None or not self._worker.config.auto_create:
-            return queue, Code.UNKNOWN_TOPIC_OR_PARTITION
-        if self._guard is not None and not self._guard.may_create(name):
-            return None, Code.UNKNOWN_TOPIC_OR_PARTITION
-        if not self._mutations.take(self._worker.config.partitions_default):
-            return None, Code.UNKNOWN_TOPIC_OR_PARTITION
-        try:
-            return catalogue.create(name)[0], Code.NONE
-        except KafkaError as error:
-            return None, error.code
 
     def _take_batch(
         self, queue: Queue, index: int, records: Records | None, answers: list[Produced]

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace, slices
 from kproxy.protocol.batch import HEADER_BYTES, Records, read_header
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.security.acls import Op
 from kproxy.security.permits import Permits
+from kproxy.security.quotas import Mutations
+from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Worker
 
@@ -44,10 +46,25 @@ class Guard:
         return self._permits.may_create(name)
 
 
-def guard_of(worker: Worker, permits: Permits, request: ProduceRequest) -> Guard | None:
-    """The guard of a short request; None where its client may do anything."""
-    if permits.all:
-        return None
+def find_or_make(
+    worker: Worker, name: str, guard: Guard | None, mutations: Mutations
+) -> tuple[Queue | None, Code]:
+    """A queue, made where there is none and that is allowed; and why there still is none."""
+    queue = worker.catalogue.find(name)
+    if queue is not None or not worker.config.auto_create:
+        return queue, Code.UNKNOWN_TOPIC_OR_PARTITION
+    if guard is not None and not guard.may_create(name):
+        return None, Code.UNKNOWN_TOPIC_OR_PARTITION
+    if not mutations.take(worker.config.partitions_default):
+        return None, Code.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        return worker.catalogue.create(name)[0], Code.NONE
+    except KafkaError as error:
+        return None, error.code
+
+
+def guard_of(worker: Worker, permits: Permits, request: ProduceRequest) -> Guard:
+    """The guard of a short request, of a client that may not do anything it likes."""
     name = request.transactional_id
     if name is not None and not any(map(_is_transactional, _batches(request))):
         name = None

@@ -4,11 +4,9 @@ A transactional batch whose partition does not take part waits for the coordinat
 (`handlers.enlisting`).
 """
 
-from contextlib import suppress
-
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import enlisting
-from kproxy.handlers.produce_guard import Guard
+from kproxy.handlers.produce_guard import Guard, find_or_make
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, Records, read_header
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.security.quotas import Mutations
@@ -59,15 +57,7 @@ def _queue_of(
 ) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
-    queue = worker.catalogue.find(topic)
-    if queue is None and worker.config.auto_create:
-        if guard is not None and not guard.may_create(topic):
-            return None
-        if not mutations.take(worker.config.partitions_default):
-            return None
-        with suppress(KafkaError):
-            return worker.catalogue.create(topic)[0]
-    return queue
+    return find_or_make(worker, topic, guard, mutations)[0]
 
 
 def _absent(

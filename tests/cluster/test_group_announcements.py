@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kproxy.cluster import row_announcer
+from kproxy.cluster import announcer
 from kproxy.cluster.row_catalogue import GROUPS
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.envelope import Envelope, Kind
@@ -177,7 +177,7 @@ async def test_a_late_word_that_nobody_put_right_is_put_right_by_the_next_owner(
 
 
 async def test_what_is_lost_on_its_way_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_announcer, "_LOST_S", 0.0)
+    monkeypatch.setattr(announcer, "_LOST_S", 0.0)
     story = Story()
     owner = story.worker()
     await story.served(owner)
