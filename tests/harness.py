@@ -23,6 +23,7 @@ from tests.wire import Wire
 ROOT = Path(__file__).resolve().parent.parent
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
 SPARK_JARS = ROOT / ".tools" / "spark-jars"
+CLIENT_JARS = ROOT / ".tools" / "client-jars"
 AS_INSTALLED = {"PYTHONPATH": str(ROOT / "tests" / "as_installed")}
 IN_CI = os.environ.get("CI") == "true"
 

@@ -30,5 +30,5 @@ async def handle(
         for text in (body.client_software_name, body.client_software_version):
             if not _SOFTWARE.fullmatch(text):
                 return values((), Code.INVALID_REQUEST)
-        return {**values(ranges), **features.described(worker)}
+        return {**values(ranges), **features.described(worker, request.version)}
     return values(ranges)

@@ -12,17 +12,23 @@ _OF_KAFKA = (
     ("share.version", 1, SHARES_FROM),  # KIP-932
 )
 """Kafka's features: name, the only version that is ever in force, the level that brings it."""
+_LOWEST_LEVEL_MAY_BE_0 = 4
+"""The ApiVersions version from which a feature with a lowest level of 0 may be announced.
+
+Java clients 3.3 to 3.7 refuse the whole answer over one (KIP-1022, KAFKA-17492).
+"""
 _UPGRADE = 1
 _RESULT_BYTES = 400  # made of a dict, about
 
 
-def described(worker: Worker) -> Mapping[str, Any]:
-    """The features part of an ApiVersionsResponse; the epoch rises with the level."""
+def described(worker: Worker, version_asked: int) -> Mapping[str, Any]:
+    """Return the features part of an ApiVersionsResponse; the epoch rises with the level."""
     level = worker.level.value
     supported = [{"name": FEATURE, "min_version": OLDEST, "max_version": NEWEST}]
     finalized = [{"name": FEATURE, "max_version_level": level, "min_version_level": level}]
     for name, version, since in _OF_KAFKA:
-        supported.append({"name": name, "min_version": 0, "max_version": version})
+        if version_asked >= _LOWEST_LEVEL_MAY_BE_0:
+            supported.append({"name": name, "min_version": 0, "max_version": version})
         if worker.level.reaches(since):
             finalized.append(
                 {"name": name, "max_version_level": version, "min_version_level": version}

@@ -38,6 +38,31 @@ def test_versions(kafka: Kafka, server: Served) -> None:
     assert {api_key_map[key].upper() for key in theirs.keys() - ours.keys()} == NOT_SERVED
 
 
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_announces_the_features_that_kafka_announces(
+    kafka: Kafka, server: Served, version: int
+) -> None:
+    theirs, ours = (announced(target, version) for target in (kafka, server))
+    assert ours == {name: found for name, found in theirs.items() if name in OUR_FEATURES}
+
+
+OUR_FEATURES = ("transaction.version", "share.version")
+
+
+def announced(target: Kafka | Served, version: int) -> dict[str, list[tuple[int, int]]]:
+    """Feature -> its supported range, where announced, then its finalized one."""
+    named = {"client_software_name": "test", "client_software_version": "1"}
+    with Wire(target.host, target.port) as wire:
+        answer = wire.call(ApiKey.API_VERSIONS, version, named if version >= 3 else {})
+    found: dict[str, list[tuple[int, int]]] = {}
+    if version >= 3:
+        for one in answer.supported_features:
+            found.setdefault(one.name, []).append((one.min_version, one.max_version))
+        for one in answer.finalized_features:
+            found.setdefault(one.name, []).append((one.min_version_level, one.max_version_level))
+    return {name: ranges for name, ranges in found.items() if name != "kproxy.level"}
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_kafka_python(kafka: Kafka, server: Served) -> None:
     versions = []
