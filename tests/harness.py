@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
 SPARK_JARS = ROOT / ".tools" / "spark-jars"
 CLIENT_JARS = ROOT / ".tools" / "client-jars"
+OLD_KAFKA_PYTHON = ROOT / ".tools" / "kafka-python-2.0.2"
 AS_INSTALLED = {"PYTHONPATH": str(ROOT / "tests" / "as_installed")}
 IN_CI = os.environ.get("CI") == "true"
 
