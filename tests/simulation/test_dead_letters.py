@@ -21,10 +21,9 @@ from kproxy.virtual.share_commands import DEAD_LETTERS
 from kproxy.virtual.share_fold import ShareFold
 from tests.simulation import virtual_time
 from tests.simulation.dead_letters import SHARDS, DeadWorld
+from tests.simulation.seeds import named, seeds
 
 pytestmark = pytest.mark.usefixtures("small_batches")
-
-SEEDS = 100
 
 
 class Inline:
@@ -54,11 +53,12 @@ def run(seed: int) -> DeadWorld:
     return world
 
 
-@pytest.mark.parametrize("tens", range(SEEDS // 10))
-def test_each_is_sent_once_and_in_order(tens: int) -> None:
+@seeds(40, long=500)
+def test_each_is_sent_once_and_in_order(seeds: range) -> None:
     seen = 0
-    for seed in range(tens * 10, tens * 10 + 10):
-        world = run(seed)
+    for seed in seeds:
+        with named(seed):
+            world = run(seed)
         seen += sum(map(len, world.owed.values()))
     assert seen > 200
 

@@ -12,11 +12,9 @@ from kproxy.routes import cutting, passage, reading
 from tests.simulation import virtual_time
 from tests.simulation.routes import RouteWorld
 from tests.simulation.routes_mistakes import MISTAKES
+from tests.simulation.seeds import named, seeds
 
 pytestmark = pytest.mark.usefixtures("small_cuts")
-
-SEEDS, SEEDS_LONG = 20, 500
-LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
 
 
 class Inline:
@@ -44,9 +42,11 @@ def run(seed: int) -> RouteWorld:
     return world
 
 
-@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
-def test_each_is_passed_on_once_and_in_order(seed: int) -> None:
-    assert run(seed).seen["passed on"] > 50
+@seeds(20, long=500)
+def test_each_is_passed_on_once_and_in_order(seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            assert run(seed).seen["passed on"] > 50
 
 
 def test_enough_happens() -> None:

@@ -32,11 +32,9 @@ from tests.simulation.cluster import World
 from tests.simulation.disks import SimKv, Threads
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.offset_topic import SimRowsWriter
+from tests.simulation.seeds import named, seeds
 from tests.simulation.simulation import Simulation
 from tests.simulation.txn_mistakes import TRANSACTION_MISTAKES
-
-SEEDS, SEEDS_LONG = 20, 1000
-TRANSACTIONS_SEEDS = 8
 
 
 class _Ears:
@@ -123,23 +121,21 @@ def _checkpoint(simulation: Simulation) -> Any:
     return slowly if simulation.conditions.rows_slow else checkpoint
 
 
-LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
-TRANSACTIONS_LONG = [
-    pytest.param(seed, marks=pytest.mark.long) for seed in range(TRANSACTIONS_SEEDS, SEEDS_LONG)
-]
+@seeds(20, long=1000)
+def test_workers_agree_with_the_logs(simulated: Any, tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            simulation = simulated(seed, tmp_path / str(seed))
+            assert sum(simulation.clients.done.values()) > 10
 
 
-@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
-def test_workers_agree_with_the_logs(simulated: Any, tmp_path: Path, seed: int) -> None:
-    simulation = simulated(seed, tmp_path)
-    assert sum(simulation.clients.done.values()) > 10
-
-
-@pytest.mark.parametrize("seed", [*range(TRANSACTIONS_SEEDS), *TRANSACTIONS_LONG])
-def test_transactions_are_whole(simulated: Any, tmp_path: Path, seed: int) -> None:
-    simulation = simulated(seed, tmp_path, transactions=True)
-    told = simulation.transactions.truth.transactions
-    assert sum(one.asked for one in told) > 3
+@seeds(8, long=1000, each=8)
+def test_transactions_are_whole(simulated: Any, tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            simulation = simulated(seed, tmp_path / str(seed), transactions=True)
+            told = simulation.transactions.truth.transactions
+            assert sum(one.asked for one in told) > 3
 
 
 @pytest.mark.parametrize("transactions", [False, True])
