@@ -7,7 +7,7 @@ GOAL := copy-dependencies
 JOBS ?= 3
 FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
 
-.PHONY: run test test-long check format clean kafka-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run test test-long prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -17,6 +17,10 @@ run: $(VENV)/.run
 test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
 	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
+
+# All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
+prove: $(VENV)/.dev kafka-libs spark-jars old-clients
+	$(BIN)/python -m tests.prove
 
 test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long
