@@ -42,6 +42,7 @@ class Kv(Protocol):
 _EMPTY = Partition().encode()
 _COUNTED_MAX = 200  # rows of batches, for what they take together
 _SHIPPED_TO_MAX = 10_000
+_OFFSET_END = (1 << 64) - 1  # behind every batch of a partition
 
 
 class State:
@@ -355,10 +356,19 @@ class State:
     def stored_spans(
         self, key: PartitionKey, offset: int, end: int
     ) -> Iterator[tuple[StoredBatch, int]]:
-        """(batch, its last offset) from the one that holds `offset` on, for who reads them."""
+        """(batch, its last offset) from the one that holds `offset` on, that begin before `end`.
+
+        So nothing lies between them, or behind the last of them and before `end`.
+        """
         stored, last_offset = rows.stored_batch, rows.batch_key_offset
-        for row in self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, end)):
-            yield stored(*row), last_offset(row[0])
+        found = self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, _OFFSET_END))
+        for row in found:
+            batch, last = stored(*row), last_offset(row[0])
+            if batch[0] >= end:
+                return
+            yield batch, last
+            if last >= end - 1:  # there may be no row near
+                return
 
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]
