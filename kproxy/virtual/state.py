@@ -65,7 +65,7 @@ class State:
         self.routed: set[PartitionKey] = set()
         """Partitions with routes that have changed since who passes on took them from here."""
         self.shipped_to: set[PartitionKey] = set()
-        """Partitions of compacted queues that a route has brought something: no row says so."""
+        """Partitions of compacted queues that routes or dead letters came to: no row says so."""
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
         self.filed: dict[int, tuple[bytes, bytes]] = {}
         """Of each index the lowest and the highest key filed since its looker took it from here."""
@@ -187,7 +187,7 @@ class State:
         self.count_live(place)
 
     def note_shipped(self, key: PartitionKey, queue: Queue) -> None:
-        """A route has brought a queue something, which its producers have not."""
+        """Note that a queue has got something that no producer has sent to it."""
         if rows.compacts(queue.configs):
             if len(self.shipped_to) < _SHIPPED_TO_MAX:
                 self.shipped_to.add(key)
