@@ -270,8 +270,8 @@ class ProduceCall:
                 code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 raise BadBatch(code, "the request names no transactional id")
             raise BadBatch(Code.INVALID_REQUEST, "the transactional id is empty")
-        now_ms, ahead_ms = self._now_ms, settings.timestamp_after_max_ms
-        if settings.log_append_time:
+        now_ms, ahead_ms = self._now_ms, settings.demands.after_max_ms
+        if settings.demands.log_append_time:
             return stamped(records, now_ms)
         if header.max_timestamp - now_ms > ahead_ms:
             raise BadBatch(

@@ -250,7 +250,7 @@ class SharePoll:
         if readable is None:
             share.waiters[followed] = None
             return
-        _within(readable, seen.bytes_left if seen.found else max(1, seen.bytes_left))
+        readable.cut(seen.bytes_left)
         if self._acquire(followed, share, readable, seen) and share.has_more:
             dirty[followed] = None  # had its turn: the others come first now
             share.wake_next()
@@ -334,21 +334,13 @@ class SharePoll:
         return kept
 
 
-def _within(readable: Readable, most: int) -> None:
-    """Leave out batches that are more than fits; the first one goes whatever its size."""
-    size = 0
-    for number, batch in enumerate(readable.batches):
-        size += batch[3]
-        if size > most and number:
-            readable.cut(number)
-            return
-
-
 def overlapping(readable: Readable, ranges: list[Range]) -> list[StoredBatch]:
     """The batches that have any of the records of ascending ranges."""
     found = []
     at = 0
-    for batch, (first, last) in zip(readable.batches, readable.spans, strict=True):
+    for first, last, batch in readable.stretches:
+        if batch is None:
+            continue
         while at < len(ranges) and ranges[at].last < first:
             at += 1
         if at == len(ranges):

@@ -12,7 +12,7 @@ from typing import Protocol
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
-from kproxy.shares.taking import Limits
+from kproxy.shares.taking import Limits, Stretch
 from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual import share_rows
@@ -41,24 +41,40 @@ class Waiter(Protocol):
 
 
 class Readable:
-    """Batches with something for a member, and where what was looked at ends.
+    """A look at a share partition: batches with something for a member, and holes between them.
 
-    `cut_short`: there may be more behind that.
+    A hole is a stretch that the look saw to have nothing to be given: nothing lies there any more,
+    or all of it was aborted. `cut_short`: there may be more behind what was looked at.
     """
 
-    __slots__ = ("batches", "cut_short", "end", "spans")
+    __slots__ = ("cut_short", "stretches")
 
-    def __init__(
-        self, batches: list[StoredBatch], spans: list[tuple[int, int]], end: int, *, cut_short: bool
-    ) -> None:
-        """`spans`: first and last offset of each."""
-        self.batches, self.spans, self.end = batches, spans, end
-        self.cut_short = cut_short
+    def __init__(self) -> None:
+        self.stretches: list[Stretch] = []
+        self.cut_short = False
 
-    def cut(self, count: int) -> None:
-        """Leave only the first ones."""
-        self.end = self.spans[count][0]
-        del self.batches[count:], self.spans[count:]
+    @property
+    def batches(self) -> list[StoredBatch]:
+        return [batch for _, _, batch in self.stretches if batch is not None]
+
+    def add(self, first: int, last: int, batch: StoredBatch | None) -> None:
+        """Add what comes next; holes that touch are one."""
+        if batch is None and self.stretches:
+            before = self.stretches[-1]
+            if before[2] is None and before[1] + 1 == first:
+                self.stretches[-1] = before[0], last, None
+                return
+        self.stretches.append((first, last, batch))
+
+    def cut(self, size_max: int) -> None:
+        """Leave out batches that are more bytes than fit; the first one stays whatever its size."""
+        size = 0
+        for number, (_, _, batch) in enumerate(self.stretches):
+            length = 0 if batch is None else batch[3]
+            if size and size + length > size_max:
+                del self.stretches[number:]
+                return
+            size += length
 
 
 class AbortedStretch:
@@ -142,43 +158,48 @@ class SharePartition:
             return None
         window = self.window
         window.trim(row.log_start)
-        end = row.last_stable if read_committed else row.next_offset
+        behind = end = row.last_stable if read_committed else row.next_offset
         at = window.next_available()
         if at >= end or (at >= window.end and not window.has_room(window_max)):
             return None
         aborted: AbortedStretch | None = None
-        behind = end
         if read_committed and row.any_aborted:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
-        batches: list[StoredBatch] = []
-        spans: list[tuple[int, int]] = []
+        found = Readable()
         records = 0
-        for looked_at, (batch, last) in enumerate(self._batches(at, end), 1):
-            if aborted is None or not self._is_aborted(batch, aborted):
-                batches.append(batch)
-                first = max(batch[0], window.start)
-                spans.append((first, last))
-                records += last - max(first, at) + 1
+        for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
+            if batch is not None:
+                if aborted is not None and self._is_aborted(batch, aborted):
+                    batch = None
+                else:
+                    records += last - max(first, at) + 1
+            found.add(first, last, batch)
             at = last + 1
             if records >= records_max or looked_at == _LOOKED_AT_MAX:
-                end = at
                 break
-        return Readable(batches, spans, end, cut_short=end < behind)
+        found.cut_short = at < behind
+        return found
 
-    def _batches(self, at: int, end: int) -> Iterator[tuple[StoredBatch, int]]:
-        """Batches with available records, and their last offsets."""
+    def _stretches(self, at: int, end: int) -> Iterator[Stretch]:
+        """Batches that begin before `end` and have available records, and the holes between them.
+
+        `end` may lie within a batch, which is looked at then: a hole is only what was seen as one.
+        """
         state, key, window = self.shard.state, self.key, self.window
-        found = True
-        while at < end and found:
-            found = False
+        while at < end:
             for batch, last in state.stored_spans(key, at, end):
+                if batch[0] > at:
+                    yield at, batch[0] - 1, None
                 at = window.next_available(max(batch[0], at))
                 if at > last:  # nothing of it: go on where there is something
-                    found = True
                     break
-                yield batch, last
+                yield max(batch[0], window.start), last, batch
                 at = last + 1
+            else:
+                if at < end:
+                    yield at, end - 1, None
+                return
 
     def _aborted_from(self, start: int, end: int) -> AbortedStretch:
         """What was aborted of a stretch from `start` on. Raises Searching.
@@ -212,7 +233,7 @@ class SharePartition:
     def acquire(
         self, member: str, readable: Readable, limits: Limits, deadline: float, number: int
     ) -> Acquired:
-        return self.window.acquire(member, readable.spans, readable.end, limits, deadline, number)
+        return self.window.acquire(member, readable.stretches, limits, deadline, number)
 
     @property
     def has_more(self) -> bool:

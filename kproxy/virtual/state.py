@@ -42,6 +42,7 @@ class Kv(Protocol):
 _EMPTY = Partition().encode()
 _COUNTED_MAX = 200  # rows of batches, for what they take together
 _SHIPPED_TO_MAX = 10_000
+_OFFSET_END = (1 << 64) - 1  # behind every batch of a partition
 
 
 class State:
@@ -64,7 +65,7 @@ class State:
         self.routed: set[PartitionKey] = set()
         """Partitions with routes that have changed since who passes on took them from here."""
         self.shipped_to: set[PartitionKey] = set()
-        """Partitions of compacted queues that a route has brought something: no row says so."""
+        """Partitions of compacted queues that routes or dead letters came to: no row says so."""
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
         self.filed: dict[int, tuple[bytes, bytes]] = {}
         """Of each index the lowest and the highest key filed since its looker took it from here."""
@@ -186,7 +187,7 @@ class State:
         self.count_live(place)
 
     def note_shipped(self, key: PartitionKey, queue: Queue) -> None:
-        """A route has brought a queue something, which its producers have not."""
+        """Note that a queue has got something that no producer has sent to it."""
         if rows.compacts(queue.configs):
             if len(self.shipped_to) < _SHIPPED_TO_MAX:
                 self.shipped_to.add(key)
@@ -355,10 +356,19 @@ class State:
     def stored_spans(
         self, key: PartitionKey, offset: int, end: int
     ) -> Iterator[tuple[StoredBatch, int]]:
-        """(batch, its last offset) from the one that holds `offset` on, for who reads them."""
+        """(batch, its last offset) from the one that holds `offset` on, that begin before `end`.
+
+        So nothing lies between them, or behind the last of them and before `end`.
+        """
         stored, last_offset = rows.stored_batch, rows.batch_key_offset
-        for row in self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, end)):
-            yield stored(*row), last_offset(row[0])
+        found = self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, _OFFSET_END))
+        for row in found:
+            batch, last = stored(*row), last_offset(row[0])
+            if batch[0] >= end:
+                return
+            yield batch, last
+            if last >= end - 1:  # there may be no row near
+                return
 
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]

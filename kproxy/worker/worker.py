@@ -355,7 +355,7 @@ class Worker:
 
     def max_batch_bytes(self, settings: QueueSettings) -> int:
         """The largest batch, in bytes, that a queue with these settings takes."""
-        size = settings.max_message_bytes
+        size = settings.demands.bytes_max
         if size is None:
             size = self.config.batch_bytes_max
         return size if size <= self._batch_bytes_max else self._batch_bytes_max

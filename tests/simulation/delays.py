@@ -275,7 +275,7 @@ class World:
         queue = self.rng.choice(sorted(living))
         key: PartitionKey = (queue, 0)
         settings = settings_of(self.queues[queue])
-        sent = self.batch_for(key, settings.codec or 0)
+        sent = self.batch_for(key, settings.demands.codec or 0)
         head, now_ms = read_header(sent), self.worker.now_ms()
         found: Split | None = None
         assert settings.delay is not None
