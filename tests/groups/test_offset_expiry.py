@@ -8,6 +8,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.groups.offset_expiry import _OFFSETS_MAX, OffsetExpiry
 from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.levels import NEWEST
 from kproxy.shard.retention import _ROWS_AT_ONCE, Retention
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
@@ -370,7 +371,7 @@ async def test_a_group_whose_offsets_all_wait_is_looked_at_later() -> None:
     shard.apply(Enlist(name, made.number, 0, 2, taking, stage.now).envelope())
     offset = OffsetCommit(stage.ids["q"], 0, 5, -1, "", False)
     commit = TransactionCommit("g", "", -1, made.number, 0, [offset], stage.now)
-    assert not shard.apply(commit.envelope()).code
+    assert not shard.apply(commit.envelope(NEWEST)).code
     stage.now += WEEK + 1
     logged = len(shard.log)
     with anyio.fail_after(5):
