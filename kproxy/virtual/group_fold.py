@@ -275,6 +275,7 @@ class GroupFold:
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Offsets that were old when looked at, if they still are what was looked at.
 
+        One stays while an open transaction has staged another of its partition.
         Whether any are left is not looked at here: earlier kproxies swept those of dead queues
         without the log.
         A group that was found without any is `empty_at_last_scan`. It goes if the next scan finds
@@ -284,10 +285,15 @@ class GroupFold:
         head = self.head(group)
         if head is None or head.version != after:
             return Outcome(Code.NOT_COORDINATOR)
+        staged = self._state.any_pending(group)
+        waiting = self._state.keys_of(RowKind.PENDING_BY_PARTITION) if staged else None
         for queue_id, index, time_ms in offsets:
             key = (queue_id, index)
             known = self._state.committed(group, key)
-            if known is not None and known.time_ms == time_ms:
+            if known is None or known.time_ms != time_ms:
+                continue
+            start, end = transaction_rows.pending_by_partition_range(group, key)
+            if waiting is None or next(waiting.between(start, end), None) is None:
                 self._drop_offset(group, key)
         nothing_left = nothing_left and not head.members and not self._state.any_pending(group)
         if nothing_left and head.empty_at_last_scan:
