@@ -273,8 +273,10 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             await request.budget.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
     for some in slices(forgotten, _OFFSETS_AT_ONCE):
-        deletion = DeleteOffsets(body.group_id, some)
-        outcome = await append(shard, deletion.envelope(worker.level.value))
+        deletion = DeleteOffsets(body.group_id, some).envelope(worker.level.value)
+        outcome = await append(shard, deletion)
+        while not outcome.code and outcome.number:  # more of them wait for transactions
+            outcome = await append(shard, deletion)
         if outcome.code:
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}
     return {"error_code": Code.NONE, "topics": topics}

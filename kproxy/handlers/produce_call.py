@@ -35,6 +35,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import producers
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.partitioner import INTERNAL_TOPICS
 from kproxy.virtual.route_rows import route_in
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -123,6 +124,9 @@ class ProduceCall:
             absent = Code.UNKNOWN_TOPIC_ID
         else:
             queue, absent = find_or_make(self._worker, name, self._guard, self._mutations)
+        if (name if queue is None else queue.name) in INTERNAL_TOPICS:
+            answers += [Produced(index, Code.INVALID_TOPIC_EXCEPTION) for index, _ in some]
+            return
         for index, records in some:
             if queue is None or not 0 <= index < queue.partitions:
                 missing = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION

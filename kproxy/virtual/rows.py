@@ -38,6 +38,7 @@ _FIRST_OPEN = struct.Struct(">q")
 _BATCH = struct.Struct(">QIIiQQqqB")
 _COMPACTION = struct.Struct(">QQQQqQQ")
 _OFFSET = struct.Struct(">qiq")
+_ORDERED_OFFSET = struct.Struct(">qiqQ")
 _DUE = struct.Struct(">cQ16sI")
 _ASSIGNMENT = struct.Struct(">qi")
 
@@ -508,23 +509,38 @@ def decode_batch(data: bytes) -> Batch:
 
 
 _COMMITTED_FORM_AT = 12  # of the time
+_ORDERED = 1  # the form of a row that has a log offset
+_ORDERED_TIME = _ORDERED << 56
 
 
 class Committed(NamedTuple):
-    """A group's committed offset of one queue partition."""
+    """A group's committed offset of one queue partition.
+
+    `log_offset`: of the commit that gave it; -1 where no earlier commit can still be waiting.
+    """
 
     offset: int
     leader_epoch: int
     time_ms: int
     metadata: str
+    log_offset: int = -1
 
     def encode(self) -> bytes:
-        return _OFFSET.pack(self.offset, self.leader_epoch, self.time_ms) + self.metadata.encode()
+        offset, leader_epoch, time_ms, metadata, log_offset = self
+        if log_offset < 0:
+            return _OFFSET.pack(offset, leader_epoch, time_ms) + metadata.encode()
+        numbers = offset, leader_epoch, time_ms | _ORDERED_TIME, log_offset
+        return _ORDERED_OFFSET.pack(*numbers) + metadata.encode()
 
 
 def decode_committed(data: bytes) -> Committed:
     """Raises ValueError for a form of a later kproxy."""
-    if data[_COMMITTED_FORM_AT]:
-        raise later_form("a row of kind o", data[_COMMITTED_FORM_AT])
+    form = data[_COMMITTED_FORM_AT]
+    if form == _ORDERED:
+        offset, leader_epoch, time_ms, log_offset = _ORDERED_OFFSET.unpack_from(data)
+        metadata = data[_ORDERED_OFFSET.size :].decode()
+        return Committed(offset, leader_epoch, time_ms & ~_ORDERED_TIME, metadata, log_offset)
+    if form:
+        raise later_form("a row of kind o", form)
     offset, leader_epoch, time_ms = _OFFSET.unpack_from(data)
     return Committed(offset, leader_epoch, time_ms, data[_OFFSET.size :].decode())

@@ -3,6 +3,7 @@
 Everything in it has been applied, and was durable before that. Readers may answer from it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
@@ -125,10 +126,8 @@ class State:
                 break
         return found
 
-    def changed_keys(self, kind: RowKind) -> list[bytes]:
-        """Keys of a kind that are put or deleted and not written yet, in their order."""
-        byte = kind.byte
-        return sorted(key for key in self._changes if key[0] == byte)
+    def keys_of(self, kind: RowKind) -> "Keys":
+        return Keys(self, self.kv, sorted(key for key in self._changes if key[0] == kind.byte))
 
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)
@@ -460,3 +459,24 @@ class State:
             for old in list(islice(cache, max(1, self._rows_cached_max // 8))):
                 del cache[old]
         cache[key] = value
+
+
+class Keys:
+    """The keys of one kind of row, with changes not written yet, for many looks of one command.
+
+    Changes are gathered once, for there may be thousands. A row that is put later is not seen.
+    """
+
+    def __init__(self, state: State, kv: Kv, changed: list[bytes]) -> None:
+        """`changed`: those put or deleted and not written yet, in their order."""
+        self._state, self._kv, self._changed = state, kv, changed
+
+    def between(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Keys with start <= key < end. No other rows are walked before it is done."""
+        low, high = bisect_left(self._changed, start), bisect_left(self._changed, end)
+        stored = (key for key, _ in self._kv.walk(start, end))
+        last = b""
+        for key in merge(stored, self._changed[low:high]):
+            if key != last and self._state.get(key) is not None:
+                yield key
+            last = key

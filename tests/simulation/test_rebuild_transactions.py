@@ -15,6 +15,7 @@ import pytest
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import pieces
 from kproxy.config import Config
+from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
 from kproxy.shard.copier import Live
 from kproxy.virtual import group_fold, rows, snapshot, transaction_fold, transaction_rows
@@ -216,7 +217,7 @@ class WithTransactions(Simulation):
             there = self.some() or [(QueueId(b"x" * 16), 0)]
             offsets = [OffsetCommit(*key, self.rng.randrange(9), -1, "", False) for key in there]
             commit = TransactionCommit(group, "", -1, producer_id, epoch, offsets, self.now)
-            return commit.envelope()
+            return commit.envelope(NEWEST)
         opened = [k for k in self.here() if state.get(transaction_rows.open_key(k, producer_id))]
         if not opened:
             return None

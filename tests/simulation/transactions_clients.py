@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kproxy.errors import Code
+from kproxy.metadata.levels import NEWEST
 from kproxy.virtual import group_fold, transaction_fold
 from kproxy.virtual.commands import CommitOffsets, DeleteGroup, DeleteOffsets, DeleteQueue, Trim
 from kproxy.virtual.envelope import Envelope, Kind
@@ -201,7 +202,7 @@ class Producer:
         named = [OffsetCommit(*key, offset, -1, "", False) for key in keys]
         command = TransactionCommit(group, "", -1, self._pid, self._epoch, named, world.now_ms)
         noted = [world.model.commits_offset(group, key, offset, told) for key in keys]
-        envelope = command.envelope()
+        envelope = command.envelope(NEWEST)
         outcome = yield from self._ask(lambda: self._written(shard, envelope), 4)
         if outcome.code:
             self._unsure = True
@@ -272,7 +273,7 @@ class Others:
         group, offset = self._rng.choice(GROUPS), self.world.model.tick()
         named = [OffsetCommit(*key, offset, -1, "", False)]
         command = CommitOffsets(group, "", -1, named, self.world.now_ms)
-        yield from self._changed(group, [key], offset, command.envelope(2))
+        yield from self._changed(group, [key], offset, command.envelope(NEWEST))
 
     def _drop_offset(self) -> Acting:
         _, key, _ = self._queue()
