@@ -74,6 +74,7 @@ Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
 SegmentBytes = Annotated[Bytes, Field(le=2048 * MIB)]
 MessageBytes = Annotated[Bytes, Field(ge=1000, le=1_000_000_000)]
 """As librdkafka takes it."""
+Partitions = Annotated[int, Field(gt=0, lt=1 << 30)]  # as `virtual.rows.HIDDEN`
 CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
 
 
@@ -151,7 +152,7 @@ class Config(SecurityConfig, GroupsConfig):
     )
     auto_create: bool = Field(True, description="create a queue at its first record or look-up")
     partitions_default: PositiveInt = Field(1, description="partitions of a queue created so")
-    partitions_max: PositiveInt = Field(10_000, description="most partitions one queue may have")
+    partitions_max: Partitions = Field(10_000, description="most partitions one queue may have")
     batch_bytes_max: Bytes = Field(
         ByteSize(1_048_588), description="max.message.bytes of queues that do not set it"
     )

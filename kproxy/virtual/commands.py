@@ -150,7 +150,8 @@ def _weight_of_assignment(envelope: Envelope) -> int:
 class Append:
     """A client's record batch, as it came. The hot path makes the envelope itself.
 
-    `number`: when to look at the partition's retention (ms).
+    `number`: when to look at the partition's retention (ms). `time_ms`: when it came, from
+    `levels.PRODUCERS_FROM` on; its producer is remembered by that.
     """
 
 

@@ -66,12 +66,14 @@ class DelayFold:
             return Outcome(Code.UNKNOWN_TOPIC_ID)
         if header.producer_id >= 0:
             known = producers.find(state, key, row, header.producer_id)
-            verdict: Code | BatchMetadata | None = producers.judge(known, header)
+            verdict: Code | BatchMetadata | None = producers.judge(
+                known, header, row, asked.known_ms
+            )
             if verdict != Code.INVALID_PRODUCER_EPOCH:
                 verdict = self._participants.fault(key, row, known, header) or verdict
             if verdict is not None:
                 return self._not_taken(log_offset, row, verdict)
-            producers.remember(state, key, row, known, header, -1)
+            producers.remember(state, key, row, known, header, -1, asked.known_ms)
             self._put_quietly(key, row)
         if asked.now is not None:
             head, place = read_header(envelope.body, asked.now[0]), _part(location, asked.now)

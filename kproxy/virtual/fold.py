@@ -186,7 +186,7 @@ class Fold:
         known = None
         if header.producer_id >= 0:
             known = producers.find(self.state, key, row, header.producer_id)
-            verdict = producers.judge(known, header)
+            verdict = producers.judge(known, header, row, envelope.time_ms)
             if row.first_open >= 0 or header.attributes & TRANSACTIONAL:
                 verdict = self._judged_in_transaction(key, row, known, header, verdict)
             if verdict is not None:
@@ -199,7 +199,7 @@ class Fold:
         if base_offset == row.log_start:
             self.state.file(rows.retention_due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:
-            producers.remember(self.state, key, row, known, header, base_offset)
+            producers.remember(self.state, key, row, known, header, base_offset, envelope.time_ms)
             if header.attributes & TRANSACTIONAL:
                 self._participants.note_records(key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta

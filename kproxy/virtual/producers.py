@@ -48,13 +48,18 @@ def find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> b
     return state.get(rows.producer_key(*key, producer_id)) if row.spilled else None
 
 
-def judge(known: bytes | None, header: BatchHeader) -> Code | BatchMetadata | None:
+def judge(
+    known: bytes | None, header: BatchHeader, row: Partition, time_ms: int
+) -> Code | BatchMetadata | None:
     """An error code, the batch that this one repeats, or None where it is next in sequence.
 
-    `known`: what is remembered of its producer.
+    `known`: what is remembered of its producer. `time_ms`: as in `remember`. POLICY_VIOLATION: the
+    partition's row cannot count one more.
     """
     if known is None:
-        return None
+        most = rows.SPILLED_MAX_BY_TIME if row.by_time or time_ms else rows.SPILLED_MAX
+        full = row.spilled + len(row.producers) >= most
+        return Code.POLICY_VIOLATION if full else None
     epoch, newest = producer_newest(known)
     if header.producer_epoch < epoch:
         return Code.INVALID_PRODUCER_EPOCH
@@ -90,9 +95,12 @@ def _batch_of(known: bytes, header: BatchHeader) -> BatchMetadata | None:
 
 def remember(
     state: State, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader,
-    base_offset: int,
+    base_offset: int, time_ms: int,
 ) -> None:  # fmt: skip
-    """Note an accepted batch; the producer becomes the one used last. `row` is still to be put."""
+    """Note an accepted batch; the producer becomes the one used last. `row` is still to be put.
+
+    `time_ms`: when it came; 0 in what is written below the level that counts further.
+    """
     producer_id = header.producer_id
     others = row.producers
     if others and others[-1] is known:
@@ -109,6 +117,7 @@ def remember(
     sent = last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
     newest = producer_with(known, producer_id, header.producer_epoch, sent)
     row.producers = (*others, newest)
+    row.by_time = row.spilled > 0 and (row.by_time or time_ms > 0)
     most = PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE
     over = row.spilled - most
     if known is None and over >= 0 and not over % _FORGOTTEN_AT_ONCE:

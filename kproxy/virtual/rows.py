@@ -29,11 +29,15 @@ _PARTITION = struct.Struct(">QQQqQH")
 _ENDS = struct.Struct(">QQ")  # its beginning
 NEXT_OFFSET = slice(8, 16)  # in a `p` row
 _SPILLED = struct.Struct(">H")
+_SPILLED_BY_TIME = struct.Struct(">I")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
 _ANY_OPEN = 0x4000  # transactions with records: the first offset of the earliest follows
 _ANY_ABORTED = 0x2000
 _ANY_ROUTES = 0x1000
-_PRODUCERS = 0x0FFF
+_BY_TIME = 0x0800  # how many are not in the row takes 32 bits
+_PRODUCERS = 0x07FF
+SPILLED_MAX, SPILLED_MAX_BY_TIME = 0xFFFF, 0xFFFF_FFFF
+"""Producers of a partition that have rows of their own, without and with `Partition.by_time`."""
 _FIRST_OPEN = struct.Struct(">q")
 _BATCH = struct.Struct(">QIIiQQqqB")
 _COMPACTION = struct.Struct(">QQQQqQQ")
@@ -317,13 +321,14 @@ class Partition:
     """A queue partition's row. Changed in place by the fold alone.
 
     `producers`: rows of those used last, oldest use first. `spilled`: how many others have rows.
+    `by_time`: those are remembered for a time (`virtual.producers`); never where there are none.
     `first_open`: the first offset of the earliest open transaction, -1 where none has records.
     `any_aborted`: whether it may have ABORTED rows. `any_routes`: whether it has ROUTE rows.
     """
 
     __slots__ = (
-        "any_aborted", "any_routes", "first_open", "log_start", "max_time_ms", "max_time_offset",
-        "next_offset", "producers", "size", "spilled",
+        "any_aborted", "any_routes", "by_time", "first_open", "log_start", "max_time_ms",
+        "max_time_offset", "next_offset", "producers", "size", "spilled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -334,6 +339,7 @@ class Partition:
         self.max_time_offset = 0  # last offset of the first batch with that time
         self.producers: tuple[bytes, ...] = ()
         self.spilled = 0
+        self.by_time = False
         self.first_open = -1
         self.any_aborted = False
         self.any_routes = False
@@ -348,8 +354,14 @@ class Partition:
     def encode(self) -> bytes:
         producers = self.producers
         count = len(producers)
+        tail = b""
         if self.spilled:
             count |= _ANY_SPILLED
+            if self.by_time:
+                count |= _BY_TIME
+                tail = _SPILLED_BY_TIME.pack(self.spilled)
+            else:
+                tail = _SPILLED.pack(self.spilled)
         if self.any_aborted:
             count |= _ANY_ABORTED
         if self.any_routes:
@@ -366,9 +378,8 @@ class Partition:
             self.max_time_offset,
             count,
         )
-        if not producers:
+        if not producers and not tail:
             return head + opened if opened else head
-        tail = _SPILLED.pack(self.spilled) if self.spilled else b""
         return b"".join((head, opened, *producers, tail))
 
 
@@ -398,7 +409,9 @@ def decode_partition(data: bytes) -> Partition:
         position = end
     row.producers = tuple(producers)
     if count & _ANY_SPILLED:
-        (row.spilled,) = _SPILLED.unpack_from(data, position)
+        row.by_time = bool(count & _BY_TIME)
+        width = _SPILLED_BY_TIME if row.by_time else _SPILLED
+        (row.spilled,) = width.unpack_from(data, position)
     return row
 
 
