@@ -38,7 +38,6 @@ from kproxy.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
-from kproxy.loop.garbage import left_behind
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
@@ -155,7 +154,6 @@ class ShardOwner:
             shard.kv.shut()
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(shard.close)
-            left_behind()
 
     # -- the local copy
 

@@ -5,7 +5,7 @@ answers the exclusive requests, one after the other. Overlapping requests need n
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
 import anyio
@@ -29,8 +29,6 @@ _log = structlog.get_logger()
 
 _SEND_BYTES = 1 << 20
 
-Answering = Callable[[Worker, Accepted], Coroutine[Any, Any, bytes | bytearray | StreamedResponse]]
-
 
 class ConnectionLimiter(Protocol):
     """Who counts connections."""
@@ -53,7 +51,6 @@ class Connection(asyncio.BufferedProtocol):
         self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener = ANY_LISTENER
     ) -> None:
         self._worker = worker
-        self._answer: Answering = answer  # what `run` asks
         self._listener = listener
         self.counted = listener.tls is not None  # by who accepted it, before its handshake
         self.made = False
@@ -282,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         request, self._exclusive = self._exclusive, None
         assert request is not None
         began, self._waited[0] = self._monotonic(), 0.0
-        answering = self._answer(self._worker, request)
+        answering = self._respond(self._worker, request)
         if self._quotas.active:
             metered = metering.answered(self._quotas, self.peer, request, answering)
             response, wait_s = await metered
@@ -300,6 +297,11 @@ class Connection(asyncio.BufferedProtocol):
         self._check_here()
         self._timeouts.active(self._monotonic())
         self._pipeline.answered()
+
+    def _respond(
+        self, worker: Worker, request: Accepted
+    ) -> Coroutine[Any, Any, bytes | bytearray | StreamedResponse]:
+        return answer(worker, request)
 
     async def _send_streamed(self, response: StreamedResponse) -> None:
         with response.pinned():
