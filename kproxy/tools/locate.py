@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kproxy.config import HTTP_DEFAULT, Config
-from kproxy.errors import CannotStart
+from kproxy.errors import CannotStart, KafkaError
 from kproxy.metadata.cluster_map import NOBODY, ClusterMap
 from kproxy.tools.client import Client
 from kproxy.tools.client_settings import ClientSettings
@@ -78,10 +78,10 @@ def locate(config: Config, queue: str, partition: int) -> str:
         records = list(
             chain.from_iterable(read_to_end(upstream, upstream.partitions, timeout_s=_MAP_S))
         )
-    except KafkaException as error:
+    except KafkaError as error:
         raise CannotStart(
             f"cannot read topic {upstream.partitions} at {upstream.servers}:"
-            f" {error.args[0].str()}; is the cluster up, and --topic-prefix right?"
+            f" {error.message}; is the cluster up, and --topic-prefix right?"
         ) from None
     shards = ClusterMap.shards_of(records)
     if shards is None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import anyio
 from anyio import to_thread
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kproxy.config import Config
@@ -22,6 +22,7 @@ from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE, PartialTicket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.metadata.levels import CALLS_FROM, Level
+from kproxy.upstream.boundary import admin_client, translated
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.producer import Appender, Report
@@ -99,7 +100,7 @@ class DataLink:
             delivery_ms_max=config.delivery_ms_max,
         )
         self._reader = LogReader(upstream, self._was_read, self._lost, clock)
-        self._admin = AdminClient(upstream.settings())
+        self._admin = admin_client(upstream)
         self.writer = self._appender.writer
         self.append_seconds = self._appender.append_seconds
         self.next_counter: Callable[[], int] = self._appender.next_counter
@@ -294,13 +295,12 @@ class DataLink:
         """
         admin = self._admin
         try:
-            yield admin
-        except KafkaException as error:
+            with translated():
+                yield admin
+        except KafkaError:
             if self._admin is admin:
-                self._admin = AdminClient(self._upstream.settings())
-            raise KafkaError(
-                Code.NOT_LEADER_OR_FOLLOWER, f"the cluster does not answer: {error.args[0].str()}"
-            ) from error
+                self._admin = admin_client(self._upstream)
+            raise
 
     async def rows_settled(self, partition: int) -> bool:
         """Whether all published rows of a shard are to be seen by who reads what is committed.

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from kproxy.upstream.boundary import noted, reason_of
 from kproxy.upstream.read_topic import Row
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.snapshot import AS_OF_KEY, encode_as_of
@@ -24,20 +25,25 @@ class NotPublished(Exception):
 
 
 class RowsWriter:
-    """Publishes one shard's rows. All calls block; made at the first publication, not before."""
+    """Publishes one shard's rows. All calls block; made at the first publication, not before.
+
+    All but `close` raise NotPublished.
+    """
 
     def __init__(self, upstream: Upstream, shard: int, row_bytes_max: int) -> None:
         self._topic = upstream.offset
         self._shard = shard
-        self._producer = Producer(
-            upstream.settings(
-                transactional_id=f"{upstream.prefix}-rows-{shard}",
-                transaction_timeout_ms=60_000,
-                linger_ms=5,
-                compression_type="lz4",
-                message_max_bytes=row_bytes_max,
-            )
+        settings = upstream.settings(
+            transactional_id=f"{upstream.prefix}-rows-{shard}",
+            transaction_timeout_ms=60_000,
+            linger_ms=5,
+            compression_type="lz4",
+            message_max_bytes=row_bytes_max,
         )
+        try:
+            self._producer = Producer(settings)
+        except KafkaException as error:
+            raise _not_published(error) from error
 
     def fence(self) -> None:
         """End whatever another writer has under way; it can publish nothing more."""
@@ -76,10 +82,11 @@ class RowsWriter:
 
     def close(self) -> None:
         """Drop what is under way: the next writer's fence ends it. Of no use afterwards."""
-        self._producer.purge()
+        with noted("closing the rows' producer"):
+            self._producer.purge()
         del self._producer  # which waits for its threads: not on the loop
 
 
 def _not_published(error: KafkaException) -> NotPublished:
     cause: Any = error.args[0]
-    return NotPublished(cause.str(), bool(cause.fatal()))
+    return NotPublished(reason_of(error), bool(cause.fatal()))

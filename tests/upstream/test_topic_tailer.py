@@ -8,6 +8,7 @@ from anyio import to_thread
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, TopicPartition
 
+from kproxy.errors import KafkaError
 from kproxy.upstream import topic_tailer
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
@@ -81,7 +82,7 @@ async def test_a_topic_that_cannot_be_read_again_is_followed_on(
     follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
     await to_thread.run_sync(follower.start)
     with anyio.fail_after(10):
-        with pytest.raises(KafkaException):
+        with pytest.raises(KafkaError):
             await follower.again("t", never)
         await follower.caught_up.wait()
     await to_thread.run_sync(follower.close)
