@@ -31,17 +31,14 @@ from kproxy.config_of_listeners import (
     together,
 )
 from kproxy.config_of_security import SecurityConfig
-from kproxy.log.local import Sync
+from kproxy.errors import BadConfig
+from kproxy.log.sync import Sync
 
 ENV_PREFIX = "KPROXY_"
 MIB = 1 << 20
 HTTP_DEFAULT = "127.0.0.1:9644"
 _SECRET = re.compile("passw|secret|token|credential|key")  # in a name: the value is never shown
 _SHOWN_MAX = 200
-
-
-class BadConfig(Exception):
-    """A setting is unknown or wrong; the message is one line for a person."""
 
 
 def _http_address(text: str) -> str:
