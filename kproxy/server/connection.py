@@ -18,6 +18,7 @@ from kproxy.protocol.varint import Malformed
 from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.peer import Peer
 from kproxy.server import metering
+from kproxy.server.admission import Place
 from kproxy.server.descriptors import unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.server.request_pipeline import PipelinedRequest, RequestPipeline
@@ -33,10 +34,10 @@ Answering = Callable[[Worker, Accepted], Coroutine[Any, Any, bytes | bytearray |
 
 
 class ConnectionLimiter(Protocol):
-    """Who counts connections."""
+    """Who has all connections."""
 
-    def register(self, connection: "Connection") -> bool:
-        """Whether there is room for one more; if so, `run` will be run."""
+    def register(self, connection: "Connection") -> None:
+        """One more: its `run` will be run."""
         ...
 
     def unregister(self, connection: "Connection") -> None: ...
@@ -55,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._worker = worker
         self._answer: Answering = answer  # what `run` asks
         self._listener = listener
-        self.counted = listener.tls is not None  # by who accepted it, before its handshake
+        self.place: Place | None = None  # TLS: who accepted it has taken one before its handshake
         self.made = False
         self._counters = worker.counters
         self._quotas = worker.quotas
@@ -88,14 +89,28 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = Peer(host=self.ip, listener=self._listener.name)
         self._peer = f"{self.ip}:{address[1]}"
         self._counters.connections += 1
-        self._admitted = self._limiter.register(self)
-        if not self._admitted:
+        before = self.place is not None
+        if not before:
+            self.place = self._listener.room.come(self.ip, new=self._listener.sasl)
+        if self.place is None:
             self._counters.connections_ended["connection_refused"] += 1
             self.abort()
-        elif self._listener.rules is not None:
+            return
+        self._limiter.register(self)
+        self._admitted = True
+        self.place.end = self._pushed_out
+        if self._listener.rules is not None:
             self._name_by_certificate(self._listener.rules)
-        elif self._quotas.limits_connections and not self.counted:
+        elif self._quotas.limits_connections and not before:
             self._leave_waiting(self._quotas.connected(self.ip))
+        if not self._listener.sasl:
+            self.place.known(self.peer.principal)
+
+    def _pushed_out(self, event: str) -> None:
+        """It has lost its place."""
+        self._counters.connections_ended[event] += 1
+        _log.warning(event, peer=self._peer, listener=self.peer.listener)
+        self.abort()
 
     def _name_by_certificate(self, rules: PrincipalRules) -> None:
         ssl_object = self._transport.get_extra_info("ssl_object")
@@ -159,6 +174,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pipeline.lost()
         self._next_request.gone = True
         self._worker.share_sessions.disconnected(self._next_request.connection)
+        if self.place is not None:
+            self.place.leave()
         if self._admitted:
             self._limiter.unregister(self)
 
