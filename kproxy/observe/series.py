@@ -33,7 +33,8 @@ _ENDED = {
     "connection_refused": "limit", "connection_idle": "idle", "client_does_not_read": "stalled",
     "client_stopped_inside_a_request": "stalled", "request_refused": "malformed",
     "request_failed": "failed", "certificate_refused": "login", "login_timed_out": "login",
-    "login_pushed_out": "login",
+    "login_pushed_out": "login", "connection_pushed_out": "limit",
+    "client_left": "stalled",
 }  # fmt: skip
 """Outcomes of connections by the event that is logged."""
 _PLAIN = {

@@ -49,6 +49,8 @@ from kproxy.worker.refused_batches import RefusedBatches
 from kproxy.worker.standing import Standing
 
 _READ_BYTES = 256 << 10
+LONG_POLL_S_MAX = 300.0
+"""A client may ask for 24 days."""
 _SECURED_AT_ONCE = 200  # rows: announcing one costs up to 50 µs
 
 Args = TypeVarTuple("Args")
@@ -91,7 +93,7 @@ class NextRequestSignal:
         self.arrived = False
 
     def wake(self, event: anyio.Event) -> None:
-        """Have an event set when more arrives."""
+        """Have an event set when more arrives, or nothing more will."""
         self._wake = event
 
 
@@ -114,6 +116,11 @@ class Request:
     def host(self) -> str:
         """Of the client, as Kafka shows it: with a slash before it."""
         return f"/{self.peer.host}"
+
+    @property
+    def max_wait_s(self) -> float:
+        """How long its answer may wait for what is not there yet."""
+        return min(float(self.body.max_wait.total_seconds()), LONG_POLL_S_MAX)
 
     def throttle(self, seconds: float) -> None:
         """Have the client wait so long before its next request, and say so."""
