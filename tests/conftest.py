@@ -9,11 +9,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
+from tests.cpu import pytest_addoption, pytest_configure
 from tests.harness import Served, served
 from tests.real_kafka import Kafka
 from tests.wire import Wire
 from tests.workers import Workers
 
+__all__ = ["pytest_addoption", "pytest_configure"]
 _LONGEST_FIRST = (
     "spark", "test_readme.py", "on_kafka", "clients", "faults", "kafka", "examples", "scale",
     "releases",
