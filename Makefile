@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
-JOBS ?= 3
+JOBS ?= 2
+# Tests are compiled once, not in each process, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
 FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
 
 .PHONY: run test test-long prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
