@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from math import inf
 from typing import Protocol
 
+from anyio import CapacityLimiter, to_thread
+
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
 from kproxy.shares.taking import Limits, Stretch
 from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.store.rocks import Checkpoint
+from kproxy.store.segments import Segments
 from kproxy.virtual import share_rows
-from kproxy.virtual.rows import StoredBatch
+from kproxy.virtual.rows import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -25,7 +28,7 @@ _COMMITTED_MAX = 4000  # offsets in one, of which it is found what was aborted
 
 
 class Searching(Exception):
-    """It takes another look to say what is available."""
+    """It takes another look to say what is available, once `SharePartition.prepare` is done."""
 
 
 class Waiter(Protocol):
@@ -78,12 +81,16 @@ class Readable:
 
 
 class AbortedStretch:
-    """What was aborted of a stretch of a partition: of each producer (first offset, marker's)."""
+    """What was aborted of a stretch of a partition: of each producer (first offset, marker's).
 
-    __slots__ = ("_by_producer", "end", "least", "most", "start")
+    `read`: by its base offset, the transaction of each batch that was read as its row did not say.
+    """
+
+    __slots__ = ("_by_producer", "end", "least", "most", "read", "start")
 
     def __init__(self, start: int, search: AbortedSearch) -> None:
         self.start, self.end = start, search.end
+        self.read: dict[int, int] = {}
         self._by_producer: dict[int, list[tuple[int, int]]] = {}
         for (producer_id, first), marker in zip(search.found, search.markers, strict=True):
             self._by_producer.setdefault(producer_id, []).append((first, marker))
@@ -97,6 +104,15 @@ class AbortedStretch:
         return at >= 0 and offset < mine[at][1]
 
 
+def _transactions(segments: Segments, batches: list[StoredBatch]) -> dict[int, int]:
+    """Return the transaction of each batch by its base offset."""
+    found, head = {}, bytearray(HEADER_BYTES)
+    for base, segment, position, _ in batches:
+        segments.read_into(memoryview(head), segment, position, wait=True)
+        found[base] = transaction_of(read_header(bytes(head)))
+    return found
+
+
 def _first_offset(one: tuple[int, int]) -> int:
     return one[0]
 
@@ -108,8 +124,8 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_as_of", "_claim", "_search", "due", "epoch", "followers", "group", "key",
-        "shard", "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_search", "_unread", "due", "epoch", "followers", "group",
+        "key", "shard", "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
@@ -118,6 +134,7 @@ class SharePartition:
         self._as_of: Checkpoint | None = None  # what was applied when it was found current
         self._search: AbortedSearch | None = None  # that the next look goes on with
         self._aborted: AbortedStretch | None = None
+        self._unread: list[StoredBatch] = []  # what is to be read before it can be judged
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
         self.window = Window(row.start, states)
@@ -166,11 +183,12 @@ class SharePartition:
         if read_committed and row.any_aborted:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
+        self._unread.clear()
         found = Readable()
         records = 0
         for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
             if batch is not None:
-                if aborted is not None and self._is_aborted(batch, aborted):
+                if aborted is not None and self._is_aborted(batch, last, aborted):
                     batch = None
                 else:
                     records += last - max(first, at) + 1
@@ -178,6 +196,8 @@ class SharePartition:
             at = last + 1
             if records >= records_max or looked_at == _LOOKED_AT_MAX:
                 break
+        if self._unread:
+            raise Searching
         found.cut_short = at < behind
         return found
 
@@ -219,16 +239,36 @@ class SharePartition:
         found = self._aborted = AbortedStretch(start, search)
         return found
 
-    def _is_aborted(self, batch: StoredBatch, aborted: AbortedStretch) -> bool:
-        base, segment, position, _ = batch
+    def _is_aborted(self, batch: StoredBatch, last: int, aborted: AbortedStretch) -> bool:
+        """Whether a batch was aborted; one whose row does not say is to be read first."""
+        base = batch[0]
         if not aborted.least <= base < aborted.most:
             return False
-        head = bytearray(HEADER_BYTES)
-        self.shard.segments.read_into(memoryview(head), segment, position, wait=True)
-        header = read_header(bytes(head))
-        if not header.is_transactional or header.is_control:
-            return False
-        return aborted.has(header.producer_id, base)
+        transaction = aborted.read.get(base)
+        if transaction is None:
+            row = self.shard.state.batch_at(self.key, last)
+            transaction = NO_TRANSACTION if row is None else row.transaction
+            if transaction == NOT_SAID:
+                self._unread.append(batch)
+                return False
+        return transaction != NO_TRANSACTION and aborted.has(transaction, base)
+
+    @property
+    def unprepared(self) -> bool:
+        """Whether `prepare` has something to do."""
+        return bool(self._unread)
+
+    async def prepare(self, readers: CapacityLimiter) -> None:
+        """Read, on a thread, the headers of batches whose rows do not say what they are part of.
+
+        Raises OSError, EOFError.
+        """
+        unread, self._unread = self._unread, []
+        segments = self.shard.segments
+        with segments.pinned({segment for _, segment, _, _ in unread}):
+            found = await to_thread.run_sync(_transactions, segments, unread, limiter=readers)
+        if self._aborted is not None:
+            self._aborted.read |= found
 
     def acquire(
         self, member: str, readable: Readable, limits: Limits, deadline: float, number: int

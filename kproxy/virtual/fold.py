@@ -208,18 +208,13 @@ class Fold:
         if header.max_timestamp > row.max_time_ms:
             row.max_time_ms = header.max_timestamp
             row.max_time_offset = last_offset
-        self.state.put(
-            rows.batch_key(*key, last_offset),
-            rows.encode_batch(
-                *location,
-                header.last_offset_delta,
-                log_offset,
-                row.size,
-                header.max_timestamp,
-                row.max_time_ms,
-                False,
-            ),
-        )
+        batch = rows.encode_batch(
+            *location, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
+            row.max_time_ms, False,
+        )  # fmt: skip
+        if row.first_open >= 0:
+            batch = rows.with_transaction(batch, header)
+        self.state.put(rows.batch_key(*key, last_offset), batch)
         self.state.put_partition(key, row)
         self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1

@@ -180,7 +180,10 @@ class State:
             *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
             row.max_time_ms, False,
         )  # fmt: skip
-        batch = batch + rows.ROUTED if routed else rows.with_number(batch, number)
+        if row.first_open >= 0:
+            batch = rows.with_transaction(batch, header, routed=routed, number=number)
+        else:
+            batch = batch + rows.ROUTED if routed else rows.with_number(batch, number)
         self.put(rows.batch_key(*key, last_offset), batch)
         self.put_partition(key, row)
         self.count_live(place)
