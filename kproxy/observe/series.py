@@ -50,6 +50,8 @@ _PLAIN = {
     "unroutable": "records that have no queue to go to",
     "compaction_passes": "passes of compaction",
     "not_compacted": "partitions with a batch that cannot be read",
+    "producers_forgotten": "idempotent producers that a queue forgot, as nobody had used them",
+    "producers_forgotten_early": "the same of those that were too many: below level 8 alone",
 }  # fmt: skip
 
 
