@@ -216,7 +216,7 @@ class Config(SecurityConfig, GroupsConfig):
         3_600_000, description="time between looks for such ids"
     )
     producer_id_expiration_ms: PositiveInt = Field(
-        86_400_000, description="how long a transactional producer is remembered by its queues"
+        86_400_000, description="how long a queue remembers an idempotent producer"
     )
     producer_id_expiration_check_interval_ms: PositiveInt = Field(
         600_000, description="time between looks for such producers"

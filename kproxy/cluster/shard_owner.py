@@ -40,6 +40,7 @@ from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
+from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsFailed
@@ -283,7 +284,8 @@ class ShardOwner:
         compactor = Compactor(
             shard, config, services.lookup, clock.now_ms, services.compacting, services.counters
         )
-        for background in (housekeeper, publisher, retention, compactor):
+        expiry = ProducerExpiry(shard, config, clock.now_ms, services.counters)
+        for background in (housekeeper, publisher, retention, compactor, expiry):
             tasks.start_soon(background.run)
 
     async def _claim_and_serve(self, shard: Shard) -> None:

@@ -53,6 +53,8 @@ _PLAIN = {
     "garbage_found": "objects that they found and freed",
     "compaction_passes": "passes of compaction",
     "not_compacted": "partitions with a batch that cannot be read",
+    "producers_forgotten": "idempotent producers that a queue forgot, as nobody had used them",
+    "producers_forgotten_early": "the same of those that were too many: below level 8 alone",
 }  # fmt: skip
 
 

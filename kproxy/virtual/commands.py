@@ -23,6 +23,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
+from kproxy.virtual.producer_commands import ForgetProducers
 from kproxy.virtual.restore_commands import Restored
 from kproxy.virtual.route_commands import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.row_kinds import RowKind
@@ -80,6 +81,7 @@ __all__ = [
     "ExpireTransaction",
     "Foreign",
     "ForgetLanded",
+    "ForgetProducers",
     "Forward",
     "GrowQueue",
     "InitProducer",

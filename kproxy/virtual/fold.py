@@ -46,6 +46,7 @@ from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.producer_commands import ForgetProducers
 from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.route_commands import DefineRoute
 from kproxy.virtual.route_fold import (
@@ -123,6 +124,7 @@ class Fold:
             Kind.GROW: self._grow,
             Kind.DELETE: self._delete,
             Kind.TRIM: self._trim,
+            Kind.FORGET_PRODUCERS: self._forget_producers,
             Kind.COMMIT: groups.commit,
             Kind.DELETE_OFFSETS: groups.delete_offsets,
             Kind.GROUP: groups.change,
@@ -219,6 +221,15 @@ class Fold:
         self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
+
+    def _forget_producers(
+        self, log_offset: int, envelope: Envelope, location: LogLocation
+    ) -> Outcome:
+        key, named = ForgetProducers.decode(envelope)
+        row = self.state.partition(key)
+        if row is None:
+            return _NO_QUEUE
+        return Outcome(Code.NONE, producers.forget(self.state, key, row, named))
 
     def _judged_in_transaction(
         self,

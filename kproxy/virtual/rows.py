@@ -68,6 +68,7 @@ _OFFSET_KIND = RowKind.OFFSET.letter
 _LIVE_BYTES_KIND = RowKind.LIVE_BYTES.letter
 _RETENTION_DUE_KIND = RowKind.RETENTION_DUE.letter
 _RETENTION_ENTRY_KIND = RowKind.RETENTION_ENTRY.letter
+_PRODUCERS_DUE_KIND = RowKind.PRODUCERS_DUE.letter
 _UNPUBLISHED_KIND = RowKind.UNPUBLISHED.letter
 
 
@@ -101,6 +102,21 @@ def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
     """The keys of all producers of a partition that have rows of their own: start and end."""
     start = _PARTITION_KEY.pack(_PRODUCER_KIND, queue_id, index)
     return start, start + b"\xff" * 8
+
+
+def producers_due_key(used_ms: int, key: PartitionKey) -> bytes:
+    """Without a value: none of a partition's producers was used before, as far as is known."""
+    return _DUE.pack(_PRODUCERS_DUE_KIND, used_ms, *key)
+
+
+def producers_due_end(time_ms: int) -> bytes:
+    """Where the keys end that were filed at this time or before."""
+    return _PRODUCERS_DUE_KIND + max(0, time_ms + 1).to_bytes(8, "big")
+
+
+def producers_due_of(key: bytes) -> tuple[int, PartitionKey]:
+    """(time in ms, partition) of a key of kind PRODUCERS_DUE."""
+    return retention_due_of(key)
 
 
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
@@ -414,6 +430,12 @@ def decode_partition(data: bytes) -> Partition:
         width = _SPILLED_BY_TIME if row.by_time else _SPILLED
         (row.spilled,) = width.unpack_from(data, position)
     return row
+
+
+def remembers_by_time(data: bytes) -> bool:
+    """Whether an encoded partition has producers with rows of their own that are."""
+    *_, count = _PARTITION.unpack_from(data)
+    return bool(count & _BY_TIME)
 
 
 def partition_ends(data: bytes) -> tuple[int, int]:

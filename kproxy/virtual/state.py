@@ -61,6 +61,7 @@ class State:
         self._last_segment = (-1, 0)  # live bytes of the one that changed last
         self._pending_offsets = -1  # not looked at yet
         self.counts = Counts()
+        self.forgotten_early = 0  # producers, by their number, since who tells of them took it
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
         self.routed: set[PartitionKey] = set()
@@ -145,6 +146,13 @@ class State:
             self.routed.add(key)
         if self._partitions.get(key) is not row:
             self._cache(self._partitions, key, row)
+
+    def put_quietly(self, key: PartitionKey, row: Partition) -> None:
+        """As `put_partition`: what has changed is nothing to the partition's readers."""
+        told = key in self.touched
+        self.put_partition(key, row)
+        if not told:
+            self.touched.discard(key)
 
     def add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
         """Empty ones, maybe thousands: they are not cached before anybody asks for them."""

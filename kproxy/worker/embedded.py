@@ -14,6 +14,7 @@ from kproxy.metadata.cluster_view import DirectoryUpgrades, SingleNode, open_ide
 from kproxy.protocol.responses import Broker
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
+from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import open_local
 from kproxy.shard.staging import Staging, sweep
@@ -73,7 +74,8 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                 compactor = Compactor(
                     shard, config, lookup, worker.now_ms, counters=worker.counters
                 )
-                for background in (retention, compactor):
+                expiry = ProducerExpiry(shard, config, worker.now_ms, worker.counters)
+                for background in (retention, compactor, expiry):
                     housekeeping.start_soon(background.run)
                 yield worker
                 housekeeping.cancel_scope.cancel()

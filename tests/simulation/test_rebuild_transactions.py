@@ -230,7 +230,7 @@ class WithTransactions(Simulation):
             *[b"v"] * count, producer_id=producer_id, epoch=epoch, sequence=sequence,
             times=(self.now,) * count, attributes=TRANSACTIONAL,
         )  # fmt: skip
-        return Envelope(Kind.APPEND, *key, body=body)
+        return Envelope(Kind.APPEND, *key, time_ms=self.now, body=body)
 
     def marker(
         self, producer_id: int, epoch: int, marker_epoch: int, number: int, commit: bool

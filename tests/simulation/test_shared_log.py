@@ -136,7 +136,7 @@ class Simulation:
         sequence = max(0, self.sequences[queue] - self.rng.choice((0, 0, 0, 1)))
         self.sequences[queue] = sequence + 1
         body = batch(b"v", producer_id=self.rng.randrange(-1, 3), epoch=0, sequence=sequence)
-        return Envelope(Kind.APPEND, queue, 0, body=body)
+        return Envelope(Kind.APPEND, queue, 0, time_ms=self.rng.randrange(3), body=body)
 
     def check(self) -> None:
         truth = MemoryShard()

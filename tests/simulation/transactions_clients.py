@@ -176,7 +176,7 @@ class Producer:
         )
         for value in values:
             world.model.sends(value, told)
-        envelope = Envelope(Kind.APPEND, *key, body=body)
+        envelope = Envelope(Kind.APPEND, *key, time_ms=world.now_ms, body=body)
         outcome = yield from self._ask(lambda: self._written(shard, envelope), 4)
         if outcome.code:
             self._unsure = True
