@@ -137,6 +137,7 @@ def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[st
         )
     kept = queue_settings.check(queue_settings.given(topic.configs))
     queue_settings.check_together(kept, worker.level)
+    worker.check_kept(kept, kept)
     check_routes(worker, request.permits, topic.name, partitions, kept)
     return partitions, kept
 
