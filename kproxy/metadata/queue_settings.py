@@ -23,6 +23,7 @@ from kproxy.protocol.batch import CODECS
 from kproxy.virtual.route_fold import CONFIGS, TO
 from kproxy.virtual.rows import compacts
 
+SIZE = "max.message.bytes"
 _PARSED_MAX = 1000
 _CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed": 0}
 
@@ -166,7 +167,7 @@ class QueueSettings:
 @lru_cache(_PARSED_MAX)
 def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     values = dict(configs)
-    size = values.get("max.message.bytes")
+    size = values.get(SIZE)
     policies = parts(effective("cleanup.policy", values))
     deleted = "delete" in policies
     packed = effective("compression.type", values)
