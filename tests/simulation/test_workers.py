@@ -90,6 +90,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         world, threads = simulation.world, Threads(simulation.rng)
         for module in (shard_owner, rebuild, publisher, shared, keeper_module, copier):
             monkeypatch.setattr(module, "to_thread", threads)
+        for module in (shard_owner, rebuild, publisher):
+            monkeypatch.setattr(module, "stoppable", threads.stoppable)
         monkeypatch.setattr(shard_owner, "RocksKv", lambda path, size: SimKv(world, path))
         monkeypatch.setattr(shard_owner, "_log", _Ears(world))
         monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
