@@ -35,6 +35,7 @@ from kproxy.virtual.traits import TRAITS
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv
+from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
@@ -130,6 +131,7 @@ class Simulation:
             else:
                 self.owner.apply(self.envelope())
         self.rebuild()
+        fold_twice(self.owner.log, SHARD, SHARDS, place=place_of)
 
     # -- what an owner does beside its work
 
