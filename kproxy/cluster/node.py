@@ -29,6 +29,7 @@ from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
+from kproxy.loop.threads import left_behind
 from kproxy.metadata.cluster_map import (
     BadMap,
     ClusterMap,
@@ -137,7 +138,7 @@ class ClusterNode:
         # A producer takes up to a second over the first record of a topic: not a client's second.
         self.link.publish_queue(outcome_key(0, self.link.writer), None)
         began_ms = self.clock.now_ms()
-        await _answered(self.upstream, self._follower.start)
+        self._follower.start()
         await self._until(self._follower.caught_up.is_set)
         self.cache.is_current(began_ms)
         await self._until(lambda: self.map.cluster_id is not None, self._name_cluster)
@@ -289,15 +290,9 @@ async def _prepared(config: Config, upstream: Upstream) -> Topics:
         create=config.create,
         single_replica=config.allow_single_replica,
     )
-    await _answered(upstream, topics.prepare)
-    return topics
-
-
-async def _answered(upstream: Upstream, call: Callable[[], None]) -> None:
-    """Make a call that blocks until the cluster answers it."""
     while True:
         try:
-            await to_thread.run_sync(call, abandon_on_cancel=True)
+            await left_behind(topics.prepare)
         except KafkaError as error:
             _log.warning(
                 "kafka_unreachable", servers=upstream.servers, reason=error.message,
@@ -306,7 +301,7 @@ async def _answered(upstream: Upstream, call: Callable[[], None]) -> None:
             await anyio.sleep(_AGAIN_S)
         else:
             upstream.connectivity.report_success()
-            return
+            return topics
 
 
 @contextmanager

@@ -78,6 +78,7 @@ class Server:
         self._endpoint = Endpoint(config)
         self._garbage = GarbageNet()
         self._endpoint.watch.on_turn = manager.turned
+        self._starting = anyio.CancelScope()
         self._stop = anyio.Event()
         self._ending = anyio.Event()
         self._left = anyio.Event()  # shards were handed over, all that could be
@@ -110,13 +111,17 @@ class Server:
     def stop(self) -> None:
         """End as soon as what is in flight is answered."""
         self._stop.set()
-        self._ending.set()
+        self._end()
 
     def drain(self) -> None:
         """Hand over what other workers can serve, then `stop`. Asked again: stop at once."""
         if self._ending.is_set():
             self._stop.set()
+        self._end()
+
+    def _end(self) -> None:
         self._ending.set()
+        self._starting.cancel()  # for which it may be too late
 
     def reload(self) -> None:
         """Read certificates again."""
@@ -142,11 +147,13 @@ class Server:
             host, port = config.advertised_address
             self.port = sockets[0][0].getsockname()[1]
             site = joined if config.bootstrap_servers else embedded
-            async with site(config, (host, port or self.port)) as worker:
-                async with anyio.create_task_group() as limiter:
-                    limiter.start_soon(self._expire_connections)
-                    await self._serve_clients(sockets, worker, task_status)
-                    limiter.cancel_scope.cancel()
+            with self._starting:
+                async with site(config, (host, port or self.port)) as worker:
+                    self._starting = anyio.CancelScope()
+                    async with anyio.create_task_group() as limiter:
+                        limiter.start_soon(self._expire_connections)
+                        await self._serve_clients(sockets, worker, task_status)
+                        limiter.cancel_scope.cancel()
 
     async def _serve_clients(
         self, sockets: list[list[socket.socket]], worker: Worker, task_status: TaskStatus[int]

@@ -20,6 +20,9 @@ from kproxy.upstream.settings import Upstream
 _log = structlog.get_logger()
 
 _REST_S = 0.1
+CLOSE_S = 2.0
+"""How long a close waits for a thread that may be in a call to a silent cluster. It is left then:
+the thread closes its client when the call ends, or the process ends it."""
 NO_ANSWER = "the cluster does not answer"
 
 

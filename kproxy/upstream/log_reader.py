@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
-from kproxy.upstream.boundary import consumed, reason_of, translated
+from kproxy.upstream.boundary import CLOSE_S, consumed, reason_of, translated
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, Kind, from_record
 
@@ -84,7 +84,7 @@ class LogReader:
     def close(self) -> None:
         self._closing = True
         self._asked.put(None)
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     # -- on the thread
 

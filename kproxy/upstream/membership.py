@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from anyio import to_thread
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
 from kproxy.errors import Code
-from kproxy.upstream.boundary import admin_client, noted, reason_of, translated
+from kproxy.loop.threads import left_behind
+from kproxy.upstream.boundary import CLOSE_S, admin_client, noted, reason_of, translated
 from kproxy.upstream.settings import Upstream
 
 _log = structlog.get_logger()
@@ -71,7 +71,7 @@ class Membership:
     def close(self) -> None:
         """Leave the thread; as a static member the worker may come back within the session."""
         self._closing = True
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     def leave(self) -> None:
         """Leave the group, for its other members to get the shards at once: `changed` says so."""
@@ -154,4 +154,4 @@ async def live_members(upstream: Upstream) -> list[str]:
             described = admin.describe_consumer_groups([upstream.group], request_timeout=_ASK_S)
             return [member.client_id for member in described[upstream.group].result().members]
 
-    return await to_thread.run_sync(ask)
+    return await left_behind(ask)

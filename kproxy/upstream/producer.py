@@ -221,7 +221,7 @@ class Appender:
         task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """Send what is in line, for a few seconds at most."""
+        """Send what is in line, for a few seconds at most where the cluster is there."""
         for task in list(self._ending):
             await task
-        await self._sending.close(_FLUSH_S)
+        await self._sending.close(0.0 if self._upstream.connectivity.lost else _FLUSH_S)

@@ -18,17 +18,23 @@ Row = tuple[bytes, bytes | None]
 """Key and value of a record."""
 
 
+def _nothing() -> None:
+    pass
+
+
 def read_to_end(
     upstream: Upstream,
     topic: str,
     partition: int = 0,
     timeout_s: float = _TIMEOUT_S,
     now: Callable[[], float] = monotonic,
+    check: Callable[[], None] = _nothing,
 ) -> Iterator[list[Row]]:
     """All keys and values, in chunks; later values of a key replace earlier ones.
 
     Ends where nothing more is committed. Blocks; an error of the cluster's is waited out for
-    `timeout_s` seconds. Raises KafkaError where no record came for so long.
+    `timeout_s` seconds. Raises KafkaError where no record came for so long, and what `check` does,
+    which is called twice a second at least.
     """
     with translated():
         consumer = Consumer(
@@ -43,14 +49,17 @@ def read_to_end(
         )
         try:
             consumer.assign([TopicPartition(topic, partition, 0)])
-            yield from _chunks(consumer, timeout_s, now)
+            yield from _chunks(consumer, timeout_s, now, check)
         finally:
             consumer.close()
 
 
-def _chunks(consumer: Consumer, timeout_s: float, now: Callable[[], float]) -> Iterator[list[Row]]:
+def _chunks(
+    consumer: Consumer, timeout_s: float, now: Callable[[], float], check: Callable[[], None]
+) -> Iterator[list[Row]]:
     came_at, reason = now(), "no record came"
     while True:
+        check()
         rows: list[Row] = []
         ended = False
         for message in consumed(consumer, _MESSAGES_AT_ONCE, _WAIT_S):

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError as UpstreamError
 from kproxy.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store.rocks import RowsFailed
-from kproxy.upstream.boundary import consumed, noted, reason_of, translated
+from kproxy.upstream.boundary import CLOSE_S, consumed, noted, reason_of, translated
 from kproxy.upstream.settings import Upstream
 
 _log = structlog.get_logger()
@@ -79,10 +79,17 @@ class TopicTailer:
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Begin. Raises KafkaError where the cluster does not answer."""
-        with translated():
-            self._assign()
+        """Begin, for as long as it takes the cluster to answer."""
         self._thread.start()
+
+    def _assigned(self) -> bool:
+        try:
+            self._assign()
+        except KafkaException as error:
+            _log.warning("follow_failed", reason=reason_of(error))
+            time.sleep(_RETRY_S)
+            return False
+        return True
 
     def _assign(self) -> None:
         assigned = []
@@ -90,7 +97,7 @@ class TopicTailer:
             low, high = self._watermarks(topic)
             if not low <= start <= high and start != 0:
                 self._began_again(topic)
-                start = 0
+                self._starts[topic] = start = 0
             assigned.append(TopicPartition(topic, 0, max(start, low)))
             self._behind[topic] = high
         self._consumer.assign(assigned)
@@ -98,7 +105,7 @@ class TopicTailer:
     def _watermarks(self, topic: str) -> tuple[int, int]:
         """Where a topic begins and ends; one just made may not be known to every broker yet."""
         end = self._monotonic() + _METADATA_TIMEOUT_S
-        while True:
+        while not self._closing:
             try:
                 low, high = self._consumer.get_watermark_offsets(
                     TopicPartition(topic, 0), timeout=_METADATA_TIMEOUT_S
@@ -109,6 +116,7 @@ class TopicTailer:
                 time.sleep(_RETRY_S)
             else:
                 return int(low), int(high)
+        raise KafkaException(UpstreamError(UpstreamError._DESTROY))
 
     async def again(self, topic: str, began: Callable[[], None]) -> None:
         """Read a topic from its start on: what is delivered once `began` was called is that.
@@ -122,13 +130,18 @@ class TopicTailer:
     def close(self) -> None:
         self._closing = True
         if self._thread.ident is not None:
-            self._thread.join()
-        with noted("closing a topic's reader"):
-            self._consumer.close()
+            self._thread.join(CLOSE_S)
 
     # -- on the thread
 
     def _run(self) -> None:
+        while not self._closing and not self._assigned():
+            pass
+        self._follow()
+        with noted("closing a topic's reader"):
+            self._consumer.close()
+
+    def _follow(self) -> None:
         while not self._closing:
             try:
                 if self._again:

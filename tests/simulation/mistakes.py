@@ -139,8 +139,8 @@ def a_log_trimmed_before_its_rows_are_seen(patch: pytest.MonkeyPatch) -> None:
 def rows_that_stand_for_more_than_they_are(patch: pytest.MonkeyPatch) -> None:
     write = SimRowsWriter.write
 
-    def ahead(self: SimRowsWriter, changes: Any, as_of: int) -> None:
-        write(self, changes, as_of + 1)
+    def ahead(self: SimRowsWriter, changes: Any, as_of: int, stop: Any) -> None:
+        write(self, changes, as_of + 1, stop)
 
     patch.setattr(SimRowsWriter, "write", ahead)
 

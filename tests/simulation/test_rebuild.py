@@ -36,6 +36,7 @@ from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv
 from tests.simulation.seeds import named, seeds
+from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
@@ -144,6 +145,7 @@ class Simulation:
             else:
                 self.owner.apply(self.envelope())
         self.rebuild()
+        fold_twice(self.owner.log, SHARD, SHARDS, place=place_of)
 
     # -- what an owner does beside its work
 

@@ -18,6 +18,7 @@ from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import MemoryShard
 from tests.simulation.seeds import named, seeds
+from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline")
@@ -139,6 +140,7 @@ class Simulation:
         return Envelope(Kind.APPEND, queue, 0, time_ms=self.rng.randrange(3), body=body)
 
     def check(self) -> None:
+        fold_twice(self.log)
         truth = MemoryShard()
         outcomes = [truth.apply(envelope) for envelope in self.log]
         for worker in self.workers:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from kproxy.config import Config
 from kproxy.errors import CannotStart, Code, KafkaError
+from kproxy.loop.threads import Stop
 from kproxy.metadata.levels import NEWEST, Level
 from kproxy.upstream import (
     boundary,
@@ -236,7 +237,7 @@ async def follows_a_topic() -> None:
 
     tailer = TopicTailer(UPSTREAM, {"t": 0}, deliver, lambda topic: None, pytest.fail)
     try:
-        await to_thread.run_sync(tailer.start)
+        tailer.start()
         await eventually(tailer.caught_up.is_set)
         assert taken == list(range(FakeConsumer.records))
         await tailer.again("t", taken.clear)
@@ -280,9 +281,9 @@ async def is_a_member() -> None:
 
 async def publishes_rows() -> None:
     writer = RowsWriter(UPSTREAM, 0, BYTES)
-    writer.fence()
+    writer.fence(Stop())
     try:
-        writer.write(iter([(b"k", b"v")]), 7)
+        writer.write(iter([(b"k", b"v")]), 7, Stop())
     finally:
         writer.close()
 

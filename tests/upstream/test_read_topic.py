@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import KafkaError as UpstreamError
 
 from kproxy.errors import KafkaError
+from kproxy.loop.threads import Stop, Stopped
 from kproxy.upstream import read_topic
 from kproxy.upstream.read_topic import read_to_end
 from tests.upstream.consumers import FakeConsumer
@@ -50,3 +51,14 @@ def test_a_read_without_records_ends_after_its_timeout(monkeypatch: pytest.Monke
     with pytest.raises(KafkaError, match=r"does not answer: .*[Uu]nknown topic"):
         list(read_to_end(UPSTREAM, "t", timeout_s=5, now=lambda: float(next(seconds))))
     assert next(seconds) < 10
+
+
+def test_a_read_of_a_silent_cluster_stops_when_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SIGTERM during a rebuild was heeded at the end of the topic, which never came."""
+    monkeypatch.setattr(read_topic, "Consumer", Silent)
+    stop = Stop()
+    stop.tell()
+    with pytest.raises(Stopped):
+        list(read_to_end(UPSTREAM, "t", check=stop.check))
