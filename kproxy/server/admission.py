@@ -17,8 +17,7 @@ from collections.abc import Callable
 
 import structlog
 
-from kproxy.security.peer import ANONYMOUS
-from kproxy.server.attempts import network_of
+from kproxy.security.peer import ANONYMOUS, network_of
 from kproxy.server.crowd import Crowd
 
 _log = structlog.get_logger()

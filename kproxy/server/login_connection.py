@@ -5,6 +5,7 @@ small frames, and not for long. It logs in again before its login runs out, or i
 next request. Who fails waits for the answer, longer each time, and is closed.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Collection, Mapping
@@ -76,6 +77,10 @@ class LoginConnection(Connection):
             self.abort()
             return
         super().expire()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._login.ip = self.ip
 
     def eof_received(self) -> bool:
         if not self._login.done:
