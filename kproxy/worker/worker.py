@@ -384,7 +384,7 @@ class Worker:
         settings, most, flag = settings_of(values), self._batch_bytes_max, self._batch_bytes_flag
         if settings.delay is not None and self.delays.batch_bytes_max < most:
             most, flag = self.delays.batch_bytes_max, "--data-message-bytes-max"
-        if (size := settings.demands.max_message_bytes or 0) > most:
+        if (size := settings.demands.bytes_max or 0) > most:
             what = f"{SIZE}={size} is above {most}, the most that {flag} of this kproxy allows"
             raise KafkaError(Code.INVALID_CONFIG, what)
 

@@ -103,6 +103,7 @@ LIMITS = {
     "rows._SPILLED_BY_TIME": [rows.SPILLED_MAX_BY_TIME],
     "rows._BATCH": [PLACE, WIRE32, WIRE32, rows.GENERATION_MAX + 1],
     "rows._OFFSET": [WIRE32],
+    "rows._ORDERED_OFFSET": [WIRE32],
     "rows._DUE": [rows.TOMBSTONE_INDEX],
     "rows._ASSIGNMENT": [rows.HIDDEN],
     "rows._TERM": [FEW],
