@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
 JOBS ?= 2
+SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
-FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
 
 .PHONY: run test test-long prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
@@ -18,7 +18,7 @@ run: $(VENV)/.run
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
-	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
 prove: $(VENV)/.dev kafka-libs spark-jars old-clients
@@ -34,9 +34,9 @@ bench: $(VENV)/.dev kafka-libs
 bench-quick: $(VENV)/.dev kafka-libs
 	$(BIN)/python -m benchmarks --quick --results benchmarks/results/quick
 
-# Under a minute, nothing but Python needed.
+# Every test that needs nothing but Python.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long" $(FAST:%=tests/%)
+	KPROXY_ONLY_PYTHON=true $(BIN)/python -m pytest -q -m "not long and not outside" $(SIDE_BY_SIDE)
 
 .PHONY: static
 static: $(VENV)/.check

@@ -19,6 +19,7 @@ import pytest
 
 from tests.cpu import note_start
 from tests.forked import AS_INSTALLED, KPROXY, ROOT, Forked
+from tests.marks import must_be_outside
 from tests.wire import Wire
 
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
@@ -35,6 +36,7 @@ def need(present: Any, what: str) -> None:
 
 
 def need_program(name: str) -> str:
+    must_be_outside(f"the program {name}")
     path = shutil.which(name)
     need(path, f"the program {name}")
     assert path
