@@ -28,11 +28,11 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
+from tests.harness import until
 from tests.wire import keyed
 
 pytestmark = pytest.mark.anyio
 TO = {"kproxy.route.to": "to-{key}", "kproxy.route.unroutable": "lost"}
-SECONDS = 20
 
 
 @asynccontextmanager
@@ -81,12 +81,6 @@ def read(worker: Worker, name: str) -> list[bytes | None]:
         for _, _, _, body, _ in bodies(head, unpacked(bytes(data)), headers=False):
             found.append(content_of_body(body).value)
     return found
-
-
-async def until(found: Any) -> None:
-    with anyio.fail_after(SECONDS):
-        while not found():
-            await anyio.sleep(0.01)
 
 
 async def produced(worker: Worker, records: bytes) -> tuple[int, int]:

@@ -44,6 +44,7 @@ from kproxy.virtual.share_commands import (
 from kproxy.virtual.share_rows import RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard, refused_append
+from tests.harness import until
 from tests.held import HELD_S, held_by, slowness
 from tests.simulation import dead_letters as simulated
 from tests.simulation import virtual_time
@@ -600,8 +601,7 @@ async def test_many_hold_nobody_up(stage: Stage, monkeypatch: pytest.MonkeyPatch
     async def work() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stage.dead.run)
-            while stage.owed():
-                await anyio.sleep(0.05)
+            await until(lambda: not stage.owed())
             tasks.cancel_scope.cancel()
 
     _, held = await held_by(work())
