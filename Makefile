@@ -1,13 +1,13 @@
-# make run · make test · make check · make test-long · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make record · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
 JOBS ?= 3
-FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
+FAST := cluster fetching groups handlers kafka log loop metadata protocol server shard simulation store transactions upstream virtual
 
-.PHONY: run test test-long check format clean kafka-libs spark-jars client-jars spark bench bench-quick
+.PHONY: run test test-long record check format clean kafka-libs spark-jars client-jars spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -20,6 +20,11 @@ test: $(VENV)/.dev kafka-libs spark-jars client-jars static
 
 test-long: $(VENV)/.dev kafka-libs spark-jars client-jars
 	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest --live -m "not long" tests/kafka
+
+# Kafka's answers, which kproxy's are compared with: tests/kafka/golden.
+record: $(VENV)/.dev kafka-libs
+	$(BIN)/python -m pytest --record -m "not long" tests/kafka
 
 # kproxy against the Kafka beside it: README's table and picture, in benchmarks/results.
 bench: $(VENV)/.dev kafka-libs
@@ -30,7 +35,7 @@ bench-quick: $(VENV)/.dev kafka-libs
 
 # Under a minute, nothing but Python needed.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long" $(FAST:%=tests/%)
+	$(BIN)/python -m pytest -q -m "not long and not java" $(FAST:%=tests/%)
 
 .PHONY: static
 static: $(VENV)/.check

@@ -33,6 +33,11 @@ _LONG_SITES = {
 """A Java program for each step: the `site` that adds least to the other one is for `-m long`."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="record a Kafka's answers anew")
+    parser.addoption("--live", action="store_true", help="compare those recorded with a Kafka's")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is long by its site. Side by side (`-n`) the longest begin."""
