@@ -1,4 +1,4 @@
-# make run · make test · make check · make test-long · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make record · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-long prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run test test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -26,6 +26,11 @@ prove: $(VENV)/.dev kafka-libs spark-jars old-clients
 
 test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest --live -m "not long" tests/kafka
+
+# Kafka's answers, which kproxy's are compared with: tests/kafka/golden.
+record: $(VENV)/.dev kafka-libs
+	$(BIN)/python -m pytest --record -m "not long" tests/kafka
 
 # kproxy against the Kafka beside it: README's table and picture, in benchmarks/results.
 bench: $(VENV)/.dev kafka-libs

@@ -47,6 +47,11 @@ def _chosen(config: pytest.Config) -> bool:
     return list(config.args) != [str(_TESTS)] and config.args != config.getini("testpaths")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="record a Kafka's answers anew")
+    parser.addoption("--live", action="store_true", help="compare those recorded with a Kafka's")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by where they are. Side by side (`-n`) the longest begin."""

@@ -43,8 +43,7 @@ def mark(items: list[pytest.Item]) -> None:
         params = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if path in LONG_SITES and LONG_SITES[path] in params:
             item.add_marker(pytest.mark.long)
-        sites = {"server", "site"} & set(item.fixturenames)
-        has_kafka = "kafka" in params if sites and params else "kafka" in item.fixturenames
+        has_kafka = "kafka" in params or "kafka" in item.fixturenames
         if path.startswith(OUTSIDE) or has_kafka:
             item.add_marker(pytest.mark.outside)
 
