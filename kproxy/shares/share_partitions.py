@@ -155,8 +155,7 @@ class SharePartitions:
                 if change.pending is None:
                     continue
                 if code:
-                    change.share.take_back(change.pending, now + _AGAIN_S)
-                    self.set_timer(change.share, now + _TICK_S)
+                    self.take_back(change.share, change.pending)
                 else:
                     change.share.settle(change.pending, backoff, now)
                     self.held_until(change.share, change.share.window.delayed_until)
@@ -164,6 +163,12 @@ class SharePartitions:
 
         ticket.add_done_callback(done)
         return ticket
+
+    def take_back(self, share: SharePartition, pending: Pending) -> None:
+        """Leave records to who held them: what was to become of them is not in the log."""
+        now = self.now()
+        share.take_back(pending, now + _AGAIN_S)
+        self.set_timer(share, now + _TICK_S)
 
     # -- timers
 

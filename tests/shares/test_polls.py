@@ -129,6 +129,12 @@ def row(client: Client) -> share_rows.SharePartition:
     return found
 
 
+def share_of(client: Client) -> Any:
+    """What the worker remembers of the queue's share partition."""
+    (share,) = client.worker.shares
+    return share
+
+
 async def test_what_is_acknowledged_is_not_given_again_and_the_rest_is() -> None:
     client = await a_queue(4)
     one, other = Member(client, "one"), Member(client, "other")
