@@ -14,6 +14,7 @@ from kproxy.virtual import group_rows, rows, transaction_rows
 from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import NO_VERSION, GroupRow
+from kproxy.virtual.moved_start import MovedStart
 from kproxy.virtual.offset_commands import (
     CommitOffsets,
     DeleteOffsets,
@@ -41,6 +42,7 @@ class GroupFold:
         """`alone`: every queue lives in this shard, so a commit to one that does not is refused."""
         self._state = state
         self._alone = alone
+        self._settling = MovedStart(state)
 
     def head(self, group: str) -> GroupRow | None:
         data = self._state.get(group_rows.group_key(group))
@@ -177,6 +179,7 @@ class GroupFold:
         self, log_offset: int, group: str, producer_id: int, offset: OffsetCommit, time_ms: int
     ) -> bool:
         """Keep an offset until its transaction ends; whether it is one more that waits."""
+        self._settling.forget()
         key = transaction_rows.pending_key(group, producer_id, offset.key)
         one_more = self._state.get(key) is None
         committed = Committed(offset.offset, offset.leader_epoch, time_ms, offset.metadata)
@@ -189,7 +192,7 @@ class GroupFold:
         self, log_offset: int, group: str, producer_id: int, *, commit: bool, time_ms: int
     ) -> int:
         """Commit or drop some offsets of a transaction that has ended; how many."""
-        found = self._state.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
+        found = self._settling.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
         committed = False
         waiting = self._waiting(group)
         for pending_key, data in found:
