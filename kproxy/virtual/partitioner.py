@@ -21,13 +21,6 @@ def hash_of(name: str) -> int:
     return mmh3.hash(name, _SEED, signed=False)
 
 
-GROUP_BYTES_MAX = 32_767  # a Kafka STRING; the rows' keys are made for it
-
-
-def group_is_too_long(group: str) -> bool:
-    return len(group.encode()) > GROUP_BYTES_MAX
-
-
 def name_fault(name: str) -> str | None:
     """Why Kafka would refuse this queue name (`Topic.validate`), or None."""
     if not name:
