@@ -11,8 +11,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
-from tests import marks
-from tests.cpu import pytest_addoption, pytest_configure
+from tests import cpu, marks
+from tests.cpu import pytest_configure
 from tests.harness import Served, served
 from tests.real_kafka import Kafka
 from tests.timeouts import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
@@ -20,8 +20,7 @@ from tests.wire import Wire
 from tests.workers import Workers
 
 __all__ = [
-    "pytest_addoption", "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup",
-    "pytest_runtest_teardown",
+    "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup", "pytest_runtest_teardown",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
 _LONGEST_FIRST = (
@@ -48,6 +47,7 @@ def _chosen(config: pytest.Config) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    cpu.pytest_addoption(parser)
     parser.addoption("--record", action="store_true", help="record a Kafka's answers anew")
     parser.addoption("--live", action="store_true", help="compare those recorded with a Kafka's")
 
