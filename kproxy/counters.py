@@ -71,7 +71,7 @@ class Counters:
         "fetched_records", "garbage_found", "garbage_looks", "handshakes", "logins", "loop_lag",
         "not_compacted",
         "produced_bytes", "produced_records", "request_bytes", "request_seconds", "requests",
-        "response_bytes", "routed",
+        "response_bytes", "route_passed_over", "routed",
         "routes_held_back", "takeover_seconds", "throttled", "unroutable", "writes",
     )  # fmt: skip
 
@@ -105,6 +105,7 @@ class Counters:
         self.dead_letters_dropped = 0  # records: their queue, or that it gets any, is gone
         self.dead_letters_refused = 0  # records that were archived without: too many wait
         self.not_compacted = 0  # partitions with a batch that cannot be read
+        self.route_passed_over = 0  # records that a route could not look at, or pass on
         self.routed = 0  # records that were passed on to other queues, unroutable ones among them
         self.routes_held_back = 0  # times that a route had to wait
         self.throttled: Counter[str] = Counter()  # times that a client was to wait, by quota

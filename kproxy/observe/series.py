@@ -47,6 +47,7 @@ _PLAIN = {
     "dead_letters_dropped": "dead letters whose queue is gone",
     "dead_letters_refused": "records archived without a dead letter: too many wait",
     "routed": "records that were passed on to other queues",
+    "route_passed_over": "records that a route could not look at or pass on",
     "unroutable": "records that have no queue to go to",
     "garbage_looks": "looks at old objects for reference cycles",
     "garbage_found": "objects that they found and freed",

@@ -62,7 +62,7 @@ class Shared:
         self.log_bytes_max = int(config.data_message_bytes_max)
         self.counters = counters
         self.clock = clock
-        self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 16 MiB
+        self.readers = CapacityLimiter(_READERS)  # threads: a record may have 32 MiB
         self.kept: WeakSet[Kept] = WeakSet()
         self._said_s: dict[tuple[str, QueueId], float] = {}
 
@@ -255,9 +255,17 @@ class Passage:
         if anyio.current_time() - self._trimmed_s > _IDLE_S:
             self._trimmed_s = anyio.current_time()
             await self._trim()
-        self._shared.counters.routed += gathered.records
-        self._shared.counters.unroutable += gathered.unroutable
+        self._count(gathered)
         return Step.DONE, gathered.records
+
+    def _count(self, gathered: Gathered) -> None:
+        counters = self._shared.counters
+        counters.routed += gathered.records
+        counters.unroutable += gathered.unroutable
+        if gathered.passed_over:
+            counters.route_passed_over += gathered.passed_over
+            lost, why = gathered.passed_over, gathered.why
+            self._shared.warn("route_passed_over", self.definer, records=lost, reason=why)
 
     async def _gather(self, cutter: Cutter, start: int, end: int, *, whole: bool) -> bool:
         """Whether what is there could be read."""

@@ -14,7 +14,7 @@ from kproxy.errors import Code
 from kproxy.handlers import produce
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import read_header
-from kproxy.protocol.made_batches import content_of_body
+from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.routes import cutting, passage, passages, reading
@@ -28,7 +28,7 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
-from tests.wire import keyed
+from tests.wire import TODAY_MS, batch, keyed
 
 pytestmark = pytest.mark.anyio
 TO = {"kproxy.route.to": "to-{key}", "kproxy.route.unroutable": "lost"}
@@ -74,9 +74,9 @@ def read(worker: Worker, name: str) -> list[bytes | None]:
     found: list[bytes | None] = []
     row = shard.state.partition((queue.queue_id, 0))
     assert row is not None
-    for _, batch in shard.state.batches((queue.queue_id, 0), row.log_start, row.next_offset):
-        data = bytearray(batch.length)
-        shard.segments.read_into(memoryview(data), batch.segment, batch.position, True)
+    for _, stored in shard.state.batches((queue.queue_id, 0), row.log_start, row.next_offset):
+        data = bytearray(stored.length)
+        shard.segments.read_into(memoryview(data), stored.segment, stored.position, True)
         head = read_header(bytes(data))
         for _, _, _, body, _ in bodies(head, unpacked(bytes(data)), headers=False):
             found.append(content_of_body(body).value)
@@ -415,3 +415,30 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
         monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
         await worker.passages.forget(shard)
         assert known() == [other.queue_id]
+
+
+async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:
+    """It got nothing of more than 200,000 records, and its lag was said to be 0."""
+    body = body_of(Content(b"a", b"v"), ())
+    other = body_of(Content(b"b", b"v"), ())
+    records = batch_of_bodies([(other, TODAY_MS)] * 200_000 + [(body, TODAY_MS)], 4)
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        await create(worker, "a", {"kproxy.route.from": "in", "kproxy.route.filter": "key:a"})
+        append = Envelope(Kind.APPEND, source.queue_id, 0, body=records)
+        await worker.any_shard().append([append]).wait()
+        await until(lambda: landed(worker, source) == 200_001)
+        assert read(worker, "a") == [b"v"]
+        assert worker.counters.route_passed_over == 0
+
+
+async def test_filter_counts_what_it_cannot_look_at(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        await create(worker, "a", {"kproxy.route.from": "in", "kproxy.route.filter": "key:a"})
+        torn = batch(b"", b"", packed=b"\x7f")
+        append = Envelope(Kind.APPEND, source.queue_id, 0, body=torn)
+        await worker.any_shard().append([append]).wait()
+        await put(worker, source, (b"a", b"1"))
+        await until(lambda: read(worker, "a") == [b"1"])
+        assert worker.counters.route_passed_over == 2
