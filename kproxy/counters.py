@@ -64,7 +64,7 @@ class Counters:
     """Totals since the start of the process."""
 
     __slots__ = (
-        "answered", "busy_groups", "busy_in", "busy_out", "certificates",
+        "answered", "batches_not_compacted", "busy_groups", "busy_in", "busy_out", "certificates",
         "compaction_passes", "connections", "connections_ended", "connections_open", "dead_letters",
         "dead_letters_blocked",
         "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
@@ -99,6 +99,7 @@ class Counters:
         self.garbage_looks = 0  # at old objects
         self.loop_lag = Histogram((0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
         self.takeover_seconds = Histogram((0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800))
+        self.batches_not_compacted = 0  # that stay as they are, each time that a pass comes by
         self.compaction_passes = 0
         self.dead_letters = 0  # records that went into dead-letter queues
         self.dead_letters_blocked = 0  # times that a share partition's had to wait for theirs

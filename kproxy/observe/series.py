@@ -52,6 +52,7 @@ _PLAIN = {
     "garbage_looks": "looks at old objects for reference cycles",
     "garbage_found": "objects that they found and freed",
     "compaction_passes": "passes of compaction",
+    "batches_not_compacted": "batches that passes of compaction left as they are",
     "not_compacted": "partitions with a batch that cannot be read",
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import cramjam
 import lz4.frame  # type: ignore[import-untyped]  # it ships no types
 import zstandard
 
-from kproxy.protocol.batch import CODECS
+from kproxy.protocol.batch import CODEC_ZSTD, CODECS
 from kproxy.protocol.varint import Malformed
 
 UNPACKED_BYTES_MAX = 256 << 20
@@ -24,10 +24,15 @@ _XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2  # version, least ve
 _XERIAL_BLOCK_BYTES = 32 << 10
 LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
 """Kafka's defaults."""
+_LEVELS_BEST = {"gzip": 9, "lz4": 12, "zstd": 19}
 
 
 class TooLarge(Malformed):
     """A batch that holds more than is looked at."""
+
+
+class Unfit(Exception):
+    """Records that no packing makes small enough."""
 
 
 def memory_of(batch_bytes: int) -> int:
@@ -172,6 +177,17 @@ def pack(data: bytes, codec: int, level: int | None = None) -> bytes:
             )  # fmt: skip
         case _:
             return zstandard.ZstdCompressor(level=level).compress(data)
+
+
+def packings(codec: int) -> Iterator[tuple[int, int | None]]:
+    """The codecs to try, with their levels; None: the usual one."""
+    yield codec, None
+    if codec:
+        yield 0, None
+    if (best := _LEVELS_BEST.get(CODECS[codec])) is not None:
+        yield codec, best
+    if codec and codec != CODEC_ZSTD:
+        yield CODEC_ZSTD, _LEVELS_BEST["zstd"]
 
 
 def _xerial(data: bytes) -> bytes:

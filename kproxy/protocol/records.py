@@ -19,7 +19,7 @@ from kproxy.protocol.batch import (
     BatchHeader,
     read_header,
 )
-from kproxy.protocol.codecs import TooLarge, pack, unpack
+from kproxy.protocol.codecs import TooLarge, Unfit, pack, packings, unpack
 from kproxy.protocol.varint import Malformed, read_varlong
 
 HEAD_BYTES = 31  # a record's length, attributes, time and offset deltas at most
@@ -346,14 +346,22 @@ def _headers(
 _HEADERS_TOO_LONG = "a record's headers are longer than it"
 
 
-def with_records(header: BatchHeader, records: list[bytes], latest_ms: int) -> bytes:
+def with_records(
+    header: BatchHeader, records: list[bytes], latest_ms: int, most: int | None = None
+) -> bytes:
     """A batch with some of its records, in their order, at their offsets. At least one is left.
 
     `records`: their `data`; `latest_ms`: their largest time. As Kafka's cleaner writes it: base
-    offset, last offset delta and base timestamp stay.
+    offset, last offset delta and base timestamp stay. Raises Unfit: it has more than `most` bytes,
+    however it is packed.
     """
-    body = pack(b"".join(records), header.codec)
-    return _made(header._replace(max_timestamp=latest_ms, record_count=len(records)), body)
+    data = b"".join(records)
+    head = header._replace(max_timestamp=latest_ms, record_count=len(records))
+    for codec, level in packings(header.codec):
+        made = repacked(head, data, codec, level)
+        if most is None or len(made) <= most:
+            return made
+    raise Unfit(f"{len(records)} records take more than {most} bytes, however they are packed")
 
 
 def without_producer(header: BatchHeader, batch: bytes) -> bytes:

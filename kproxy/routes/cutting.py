@@ -13,7 +13,8 @@ import orjson
 
 from kproxy.metadata.routing import Filter, Template, read_configs, read_filter, read_template
 from kproxy.protocol.batch import BatchHeader
-from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
+from kproxy.protocol.codecs import Unfit
+from kproxy.protocol.made_batches import Content, body_of, content_of_body, fitted, header
 from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
 from kproxy.protocol.records import Body, without_producer
 from kproxy.protocol.varint import Malformed
@@ -84,6 +85,8 @@ class Gathered:
     def __init__(self, shards: int, start: int, log_bytes_max: int) -> None:
         self.shards = shards
         self._bytes_max = min(CUT_BYTES, log_bytes_max // _FRAMED_MAX)
+        self.batch_bytes_max = log_bytes_max - min(SHIP_FRAME_BYTES, log_bytes_max // 2)
+        """What a batch may have, so that the log takes it."""
         self.by_shard: list[dict[str, list[Piece]]] = [{} for _ in range(shards)]
         self.whole: tuple[str, bytes] | None = None
         """A batch that goes to a queue as it is: alone."""
@@ -134,6 +137,10 @@ class Gathered:
         self.records += 1
         return True
 
+    def pass_over(self, records: int, why: str) -> None:
+        self.passed_over += records
+        self.why = why
+
     def add_whole(self, name: str, data: bytes, *, limited: bool) -> bool:
         """As `add`, of a batch as it is: alone, for it may be large."""
         if limited and self.records:
@@ -162,6 +169,8 @@ class Cutter:
         self.gathered = Gathered(shards, start, log_bytes_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
+        self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
+        """A shorter record fits into the log, however it is packed."""
 
     def take(self, batch: "Reading") -> bool:
         """Take the records of a batch that are not read yet; whether there is room.
@@ -202,11 +211,26 @@ class Cutter:
         spec = self._spec
         _, time_ms, key, body, headers = record
         if not body:
-            self._pass_over(1, f"record {offset} unpacks to more than {RECORD_BYTES_MAX} bytes")
+            self.gathered.pass_over(1, f"record {offset} has more than {RECORD_BYTES_MAX} bytes")
             return True
         if spec.filter is None or not spec.filter.matches(key, headers):
             return True
-        return self.gathered.add(spec.name, (body, time_ms, codec), limited=self._limited)
+        return self._add(spec.name, (body, time_ms, codec), offset)
+
+    def _add(self, name: str, piece: Piece, offset: int) -> bool:
+        """As `Gathered.add`; a record that no log takes is passed over."""
+        if len(piece[0]) >= self._sure_bytes and (why := self._unfit(piece)):
+            self.gathered.pass_over(1, f"record {offset}: {why}")
+            return True
+        return self.gathered.add(name, piece, limited=self._limited)
+
+    def _unfit(self, piece: Piece) -> str:
+        """Why the log does not take a record; empty: it does."""
+        try:
+            _batch([piece], self.gathered.batch_bytes_max)
+        except Unfit as error:
+            return str(error)
+        return ""
 
     def _by_template(self, record: Body, offset: int, codec: int) -> bool:
         spec, gathered = self._spec, self.gathered
@@ -221,6 +245,9 @@ class Cutter:
             why, body = f"the record has more than {RECORD_BYTES_MAX} bytes", _EMPTY
         elif why is None and len(body) > RECORD_MAX:
             why = f"the record has more than {RECORD_MAX} bytes"
+        bare = len(body) > RECORD_MAX
+        if len(body) >= self._sure_bytes and (unfit := self._unfit((body, time_ms, codec))):
+            why, bare = why or unfit, True
         if why is None:
             return gathered.add(name, (body, time_ms, codec), limited=self._limited)
         said = [
@@ -229,11 +256,10 @@ class Cutter:
             header("kproxy.route.offset", str(offset)),
         ]
         content = content_of_body(body)
-        if len(body) > RECORD_MAX:
+        if bare:
             content = Content(content.key, None, content.headers, content.header_bytes)
         gathered.unroutable += 1
-        piece = body_of(content, said), time_ms, codec
-        return gathered.add(spec.unroutable, piece, limited=self._limited)
+        return self._add(spec.unroutable, (body_of(content, said), time_ms, codec), offset)
 
     def _take_whole(self, batch: "Reading") -> bool:
         """Take a batch of which no more records can be told; a filter passes over what is left."""
@@ -244,13 +270,11 @@ class Cutter:
                 return False
             gathered.unroutable += left
         else:
-            self._pass_over(left, f"records from {batch.behind} on cannot be told: {batch.fault}")
+            gathered.pass_over(
+                left, f"records from {batch.behind} on cannot be told: {batch.fault}"
+            )
         gathered.through = min(self._end, batch.end)
         return not gathered.full
-
-    def _pass_over(self, records: int, why: str) -> None:
-        self.gathered.passed_over += records
-        self.gathered.why = why
 
 
 class Reading:
@@ -307,14 +331,16 @@ def parts_of(gathered: Gathered, parts: int) -> Parts:
     for index, targets in enumerate(gathered.by_shard):
         for name, pieces in targets.items():
             part = hash_of(name) // shards % parts if parts > 1 else 0
-            made.setdefault((index, part), []).append((name, _batch(pieces)))
+            batch = _batch(pieces, gathered.batch_bytes_max)
+            made.setdefault((index, part), []).append((name, batch))
     if gathered.whole is not None:
         bucket, index = divmod(hash_of(gathered.whole[0]), shards)
         made[index, bucket % parts] = [gathered.whole]
     return [(*key, batches) for key, batches in sorted(made.items())]
 
 
-def _batch(pieces: list[Piece]) -> bytes:
+def _batch(pieces: list[Piece], most: int) -> bytes:
+    """Raises Unfit: the log does not take it. A cut of more than one record has no such batch."""
     size = sum([len(piece[0]) for piece in pieces]) if len(pieces) > 1 else len(pieces[0][0])
     codec = pieces[0][2] if size >= PACKED_FROM else 0
-    return batch_of_bodies([piece[:2] for piece in pieces], codec)
+    return fitted([piece[:2] for piece in pieces], codec, most)

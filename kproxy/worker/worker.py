@@ -179,9 +179,9 @@ class OneShard:
 
 def _largest_batch(config: Config) -> int:
     """What fits into the log, in bytes, whatever a queue's settings say."""
+    most = config.log_bytes_max
     if config.bootstrap_servers is None:
-        return config.frame_bytes_max
-    most = config.data_message_bytes_max
+        return most
     return most - min(SHIP_FRAME_BYTES, most // 2)
 
 

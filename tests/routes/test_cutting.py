@@ -1,6 +1,7 @@
 """What a stretch of a source becomes: pure, so two owners that ship one cut make the same parts."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kproxy.protocol.batch import TRANSACTIONAL, read_header
 from kproxy.protocol.codecs import pack
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, header
 from kproxy.protocol.record_runs import body_runs
-from kproxy.protocol.records import bodies, keyed_records, unpacked
+from kproxy.protocol.records import bodies, keyed_records, repacked, unpacked
 from kproxy.protocol.varint import Malformed
 from kproxy.routes import cutting
 from kproxy.routes.cutting import Cutter, Reading, parts_of
@@ -200,6 +201,37 @@ def test_filter_passes_on_all_that_matches_however_much_a_batch_unpacks_to() -> 
             start = cutter.gathered.through
             found += cutter.gathered.records
         assert (found, cutter.gathered.passed_over) == (wanted, 0)
+
+
+def packed_hard(key: bytes, size: int) -> bytes:
+    """A batch of one record that takes more bytes when it is packed as usual."""
+    words = [b"%x" % random.Random(n).getrandbits(40) for n in range(300)]
+    chosen = random.Random(1)
+    value = b" ".join(chosen.choices(words, k=size // 11))
+    data = keyed((key, value))
+    return repacked(read_header(data), unpacked(data), 4, 19)
+
+
+def test_record_that_grows_when_packed_again_is_packed_harder_or_not_passed_on() -> None:
+    data = packed_hard(b"a", 100_000)
+    usual = keyed((b"a", cutting.content_of_body(unpacked(data)[6:]).value), codec=4)
+    assert len(usual) > len(data) + 400
+    frame = cutting.SHIP_FRAME_BYTES
+    for text, name in ((spec(), "to-a"), (filtered("key:a"), "red")):
+        cutter = Cutter(
+            Epoch(0, text), 1, 0, 9, 0, limited=True, log_bytes_max=len(data) + 200 + frame
+        )
+        cutter.take(reading(data))
+        ((_, _, ((found, made),)),) = parts_of(cutter.gathered, 1)
+        assert (found, contents(made)[0][0]) == (name, b"a")
+        assert len(made) <= cutter.gathered.batch_bytes_max
+    less = len(data) - 500 + frame
+    cutter = Cutter(Epoch(0, spec()), 1, 0, 9, 0, limited=True, log_bytes_max=less)
+    cutter.take(reading(data))
+    assert shipped(cutter) == {"lost": [(b"a", None)]}
+    cutter = Cutter(Epoch(0, filtered("key:a")), 1, 0, 9, 0, limited=True, log_bytes_max=less)
+    cutter.take(reading(data))
+    assert (cutter.gathered.records, cutter.gathered.passed_over) == (0, 1)
 
 
 def test_cut_that_is_made_again_ends_before_what_cannot_be_told() -> None:

@@ -10,14 +10,15 @@ import anyio
 import pytest
 
 from kproxy.config import Config
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
 from kproxy.handlers import produce
+from kproxy.log.base import Ticket
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.routes import cutting, passage, passages, reading
+from kproxy.routes import cutting, passage, passages, reading, services
 from kproxy.routes.passages import Passages
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
@@ -109,7 +110,7 @@ async def test_what_is_kept_for_the_next_cut_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutting, "CUT_TARGETS", 2)
-    monkeypatch.setattr(passage, "KEPT_RECORDS_MAX", 5)
+    monkeypatch.setattr(services, "KEPT_RECORDS_MAX", 5)
     sizes = []
     gather = reading.gather
 
@@ -210,8 +211,10 @@ async def test_what_was_cut_is_shipped_by_who_comes_next_and_once(
             one = passage.Passage(shard, source, entrance.queue_id, worker.passages._shared)
             send = one._send
 
-            async def only_some(ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:
-                return await send(ships[:1]) + ships[1:]
+            async def only_some(
+                ships: list[tuple[int, Envelope]], gathered: cutting.Gathered
+            ) -> list[tuple[int, Envelope]]:
+                return await send(ships[:1], gathered) + ships[1:]
 
             one._send = only_some  # type: ignore[method-assign]
             patch.setattr(passage, "_SHIP_S", 0.01)
@@ -442,3 +445,27 @@ async def test_filter_counts_what_it_cannot_look_at(tmp_path: Path) -> None:
         await put(worker, source, (b"a", b"1"))
         await until(lambda: read(worker, "a") == [b"1"])
         assert worker.counters.route_passed_over == 2
+
+
+async def test_record_that_no_log_takes_does_not_stop_its_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was shipped again and again, and its source kept all behind it."""
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        await create(worker, "a", {"kproxy.route.from": "in", "kproxy.route.filter": "key:a"})
+        ask = worker.passages._shared.asks.ask
+
+        def refusing(index: int, envelope: Envelope) -> Ticket:
+            if envelope.kind == Kind.SHIP and len(envelope.body) > 20_000:
+                ticket = Ticket([envelope])
+                ticket.set_error(KafkaError(Code.MESSAGE_TOO_LARGE, "too large"))
+                return ticket
+            return ask(index, envelope)
+
+        monkeypatch.setattr(worker.passages._shared.asks, "ask", refusing)
+        await put(worker, source, (b"a", bytes(1_000_000)))
+        await put(worker, source, (b"a", b"1"))
+        await until(lambda: landed(worker, source) == 2)
+        assert read(worker, "a") == [b"1"]
+        assert worker.counters.route_passed_over == 1
