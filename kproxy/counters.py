@@ -70,7 +70,8 @@ class Counters:
         "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
         "fetched_records", "garbage_found", "garbage_looks", "handshakes", "logins", "loop_lag",
         "not_compacted",
-        "produced_bytes", "produced_records", "request_bytes", "request_seconds", "requests",
+        "produced_bytes", "produced_records", "producers_forgotten", "producers_forgotten_early",
+        "request_bytes", "request_seconds", "requests",
         "response_bytes", "route_passed_over", "routed",
         "routes_held_back", "takeover_seconds", "throttled", "unroutable", "writes",
     )  # fmt: skip
@@ -93,6 +94,8 @@ class Counters:
         self.busy_groups = Busiest()  # commits
         self.produced_bytes = 0  # of batches, taken for the log
         self.produced_records = 0
+        self.producers_forgotten = 0  # by partitions, as they were not used for long
+        self.producers_forgotten_early = 0  # for there were too many: below level 8 alone
         self.fetched_bytes = 0  # of batches, in answers to Fetch and ShareFetch
         self.fetched_records = 0  # of Fetch as offsets, of ShareFetch as acquired
         self.garbage_found = 0  # objects in cycles that were old: somebody should have cut them
