@@ -19,7 +19,8 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
-from kproxy.routes.passage import Passage, Shared
+from kproxy.routes.passage import Passage
+from kproxy.routes.services import RouteServices
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
@@ -41,7 +42,7 @@ RouteKey = tuple[PartitionKey, QueueId]
 class _ShardRoutes:
     """The routes of one shard that have something to pass on."""
 
-    def __init__(self, shard: Shard, shared: Shared, tasks: TaskGroup) -> None:
+    def __init__(self, shard: Shard, shared: RouteServices, tasks: TaskGroup) -> None:
         self._shard = shard
         self._claim_offset = shard.claim_offset
         self._shared = shared
@@ -152,7 +153,7 @@ class Passages:
         config: Config, counters: Counters, clock: Clock,
     ) -> None:  # fmt: skip
         self._serving = serving
-        self._shared = Shared(asks, catalogue, config, counters, clock)
+        self._shared = RouteServices(asks, catalogue, config, counters, clock)
         self._by_shard: dict[int, _ShardRoutes] = {}
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:

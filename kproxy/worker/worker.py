@@ -189,9 +189,9 @@ class OneShard:
 
 def largest_batch(config: Config) -> tuple[int, str]:
     """What fits into the log, in bytes, whatever a queue's settings say; and which flag says so."""
+    most = config.log_bytes_max
     if config.bootstrap_servers is None:
-        return config.frame_bytes_max, "--frame-bytes-max"
-    most = config.data_message_bytes_max
+        return most, "--frame-bytes-max"
     return most - min(SHIP_FRAME_BYTES, most // 2), "--data-message-bytes-max"
 
 
