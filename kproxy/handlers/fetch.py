@@ -127,7 +127,7 @@ def _limits(worker: Worker, request: Request, full: bool) -> PollLimits:
     return PollLimits(
         min_bytes=min_bytes,
         max_bytes=max_bytes,
-        max_wait_s=body.max_wait.total_seconds(),
+        max_wait_s=request.max_wait_s,
         full=full,
         read_committed=body.isolation_level == _READ_COMMITTED,
     )

@@ -85,7 +85,7 @@ _BROKER: tuple[_Row, ...] = (
      lambda c: c.producer_id_expiration_check_interval_ms,
      "Time between looks for producers that are not used; milliseconds."),
     ("producer.id.expiration.ms", INT, lambda c: c.producer_id_expiration_ms,
-     "How long a transactional producer is remembered; milliseconds."),
+     "How long a queue remembers a producer that is not used; milliseconds."),
     ("socket.request.max.bytes", INT, lambda c: c.frame_bytes_max, "The largest request; bytes."),
     ("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT,
      lambda c: c.transaction_abort_timed_out_transaction_cleanup_interval_ms,

@@ -184,7 +184,7 @@ class ParticipantFold:
             row.any_aborted = True
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
             state.put(transaction_rows.aborted_key(key, offset), aborted.encode())
-        producers.fence(state, key, row, producer_id, header.producer_epoch)
+        producers.fence(state, key, row, producer_id, header.producer_epoch, marker.time_ms)
         return True
 
     def forget_marker(self, key: PartitionKey, offset: int) -> None:

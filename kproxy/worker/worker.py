@@ -52,6 +52,8 @@ from kproxy.worker.refused_batches import RefusedBatches
 from kproxy.worker.standing import Standing
 
 _READ_BYTES = 256 << 10
+LONG_POLL_S_MAX = 300.0
+"""A client may ask for 24 days."""
 _SECURED_AT_ONCE = 200  # rows: announcing one costs up to 50 µs
 
 Args = TypeVarTuple("Args")
@@ -94,7 +96,7 @@ class NextRequestSignal:
         self.arrived = False
 
     def wake(self, event: anyio.Event) -> None:
-        """Have an event set when more arrives."""
+        """Have an event set when more arrives, or nothing more will."""
         self._wake = event
 
 
@@ -117,6 +119,11 @@ class Request:
     def host(self) -> str:
         """Of the client, as Kafka shows it: with a slash before it."""
         return f"/{self.peer.host}"
+
+    @property
+    def max_wait_s(self) -> float:
+        """How long its answer may wait for what is not there yet."""
+        return min(float(self.body.max_wait.total_seconds()), LONG_POLL_S_MAX)
 
     def throttle(self, seconds: float) -> None:
         """Have the client wait so long before its next request, and say so."""
@@ -364,7 +371,7 @@ class Worker:
 
     def max_batch_bytes(self, settings: QueueSettings) -> int:
         """The largest batch, in bytes, that a queue with these settings takes."""
-        size = settings.max_message_bytes
+        size = settings.demands.bytes_max
         if size is None:
             size = self.config.batch_bytes_max
         return size if size <= self._batch_bytes_max else self._batch_bytes_max
@@ -383,7 +390,7 @@ class Worker:
         settings, most, flag = settings_of(values), self._batch_bytes_max, self._batch_bytes_flag
         if settings.delay is not None and self.delays.batch_bytes_max < most:
             most, flag = self.delays.batch_bytes_max, "--data-message-bytes-max"
-        if (size := settings.max_message_bytes or 0) > most:
+        if (size := settings.demands.bytes_max or 0) > most:
             what = f"{SIZE}={size} is above {most}, the most that {flag} of this kproxy allows"
             raise KafkaError(Code.INVALID_CONFIG, what)
 

@@ -40,6 +40,7 @@ from tests.simulation.transactions import (
     Mistakes,
     World,
 )
+from tests.simulation.twice import fold_twice
 from tests.virtual.transaction_model import ALL, Told
 from tests.wire import batch
 
@@ -176,7 +177,7 @@ class Producer:
         )
         for value in values:
             world.model.sends(value, told)
-        envelope = Envelope(Kind.APPEND, *key, body=body)
+        envelope = Envelope(Kind.APPEND, *key, time_ms=world.now_ms, body=body)
         outcome = yield from self._ask(lambda: self._written(shard, envelope), 4)
         if outcome.code:
             self._unsure = True
@@ -350,7 +351,10 @@ def simulated(seed: int, mistakes: Mistakes | None = None) -> World:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group_fold, "NAMED_MAX", 2)  # many in one are few here
         patch.setattr(transaction_fold, "NAMED_MAX", 2)
-        return _run(World(seed, mistakes or Mistakes()))
+        world = _run(World(seed, mistakes or Mistakes()))
+        for log in world.logs:
+            fold_twice(log.log, log.shard, SHARDS, first_rows=log.first_rows, seed=seed)
+        return world
 
 
 def _run(world: World) -> World:
