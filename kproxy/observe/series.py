@@ -52,6 +52,7 @@ _PLAIN = {
     "garbage_looks": "looks at old objects for reference cycles",
     "garbage_found": "objects that they found and freed",
     "compaction_passes": "passes of compaction",
+    "expired_at_once": "records taken that are older than their queue keeps them",
     "not_compacted": "partitions with a batch that cannot be read",
     "producers_forgotten": "idempotent producers that a queue forgot, as nobody had used them",
     "producers_forgotten_early": "the same of those that were too many: below level 8 alone",
