@@ -67,8 +67,9 @@ class Counters:
         "answered", "batches_not_compacted", "busy_groups", "busy_in", "busy_out", "certificates",
         "compaction_passes", "connections", "connections_ended", "connections_open", "dead_letters",
         "dead_letters_blocked",
-        "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
-        "fetched_records", "garbage_found", "garbage_looks", "handshakes", "logins", "loop_lag",
+        "dead_letters_dropped", "dead_letters_refused", "expired_at_once", "failed",
+        "fetched_bytes", "fetched_records", "garbage_found", "garbage_looks",
+        "handshakes", "logins", "loop_lag",
         "not_compacted",
         "produced_bytes", "produced_records", "producers_forgotten", "producers_forgotten_early",
         "request_bytes", "request_seconds", "requests",
@@ -110,6 +111,7 @@ class Counters:
         self.dead_letters_refused = 0  # records that were archived without: too many wait
         self.not_compacted = 0  # partitions with a batch that cannot be read
         self.route_passed_over = 0  # records that a route could not look at, or pass on
+        self.expired_at_once = 0  # records taken that are older than their queue keeps them
         self.routed = 0  # records that were passed on to other queues, unroutable ones among them
         self.routes_held_back = 0  # times that a route had to wait
         self.throttled: Counter[str] = Counter()  # times that a client was to wait, by quota

@@ -54,6 +54,7 @@ _PLAIN = {
     "garbage_found": "objects that they found and freed",
     "compaction_passes": "passes of compaction",
     "batches_not_compacted": "batches that passes of compaction left as they are",
+    "expired_at_once": "records taken that are older than their queue keeps them",
     "not_compacted": "partitions with a batch that cannot be read",
     "producers_forgotten": "idempotent producers that a queue forgot, as nobody had used them",
     "producers_forgotten_early": "the same of those that were too many: below level 8 alone",

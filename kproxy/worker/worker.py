@@ -239,6 +239,7 @@ class Worker:
             lenient=config.allow_everyone_if_no_acl_found,
         )  # fmt: skip
         self.quotas = Quotas(self.security, clock.monotonic, self.counters)
+        self._lookup = lookup
         self.group_row = lookup.group_row
         self.configured_groups = lookup.configured_groups
         self.groups = Coordinators(
@@ -282,6 +283,11 @@ class Worker:
             self._long_polls.discard(event)
             if waited is not None:
                 waited[0] += self.clock.monotonic() - began
+
+    @property
+    def queue_changes(self) -> int:
+        """Goes up whenever a queue is made, changed or deleted."""
+        return self._lookup.changes
 
     @property
     def long_polls(self) -> int:
