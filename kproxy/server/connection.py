@@ -17,7 +17,7 @@ from kproxy.protocol.codec import decode_header
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
 from kproxy.security.certificates import BadCertificate, PrincipalRules
-from kproxy.security.peer import Peer
+from kproxy.security.peer import Peer, holder
 from kproxy.server import metering
 from kproxy.server.admission import Place
 from kproxy.server.descriptors import PeerIs, peer_is, unsent_bytes
@@ -102,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._limiter.register(self)
         self._admitted = True
+        self._known()
         self.place.end = self._pushed_out
         if self._listener.rules is not None:
             self._name_by_certificate(self._listener.rules)
@@ -109,6 +110,10 @@ class Connection(asyncio.BufferedProtocol):
             self._leave_waiting(self._quotas.connected(self.ip))
         if not self._listener.sasl:
             self.place.known(self.peer.principal)
+
+    def _known(self) -> None:
+        """Whose its requests are has been said, as far as it is known."""
+        self._pipeline.hold_in(self._worker.request_memory.part(holder(self.peer)))
 
     def _pushed_out(self, event: str) -> None:
         """It has lost its place."""
@@ -126,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self.peer = self.peer._replace(principal=principal)
+        self._known()
         if not self._listener.sasl:
             _log.info(
                 "login", peer=self._peer, listener=self.peer.listener, principal=principal,

@@ -18,7 +18,7 @@ from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import slices
-from kproxy.memory_budget import MemoryBudget, ResponseBudget
+from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
@@ -219,7 +219,7 @@ class Worker:
         self.sessions = FetchSessions(
             config.fetch_sessions_max, config.fetch_session_partitions_max, clock=clock
         )
-        self.request_memory = MemoryBudget(config.request_bytes_buffered_max)
+        self.request_memory = SharedBudget(config.request_bytes_buffered_max)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         """What the loop reads from sockets into: one for all, as it takes one after the other."""
         self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests

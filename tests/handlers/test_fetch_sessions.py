@@ -110,3 +110,14 @@ async def test_a_session_of_no_bytes_gets_one_batch_each_time() -> None:
     (topic,) = again.responses
     (part,) = topic.partitions
     assert b"second" in part.records
+
+
+async def test_who_may_read_nothing_takes_no_session() -> None:
+    """FAULT: a user without rights had all sessions."""
+    worker = memory_worker(authorizer="acl")
+    for _ in range(3):
+        refused = await fetched(worker, "10.0.0.1", offsets={("q", 0): 0, ("r", 0): 0}, epoch=0)
+        assert refused.session_id == 0
+        codes = [topic.partitions[0].error_code for topic in refused.responses]
+        assert codes == [29, 29]
+    assert worker.sessions.count == 0
