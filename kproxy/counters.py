@@ -68,8 +68,10 @@ class Counters:
         "compaction_passes", "connections", "connections_ended", "connections_open", "dead_letters",
         "dead_letters_blocked",
         "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
-        "fetched_records", "handshakes", "logins", "loop_lag", "not_compacted",
-        "produced_bytes", "produced_records", "request_bytes", "request_seconds", "requests",
+        "fetched_records", "garbage_found", "garbage_looks", "handshakes", "logins", "loop_lag",
+        "not_compacted",
+        "produced_bytes", "produced_records", "producers_forgotten", "producers_forgotten_early",
+        "request_bytes", "request_seconds", "requests",
         "response_bytes", "routed",
         "routes_held_back", "takeover_seconds", "throttled", "unroutable", "writes",
     )  # fmt: skip
@@ -92,8 +94,12 @@ class Counters:
         self.busy_groups = Busiest()  # commits
         self.produced_bytes = 0  # of batches, taken for the log
         self.produced_records = 0
+        self.producers_forgotten = 0  # by partitions, as they were not used for long
+        self.producers_forgotten_early = 0  # for there were too many: below level 8 alone
         self.fetched_bytes = 0  # of batches, in answers to Fetch and ShareFetch
         self.fetched_records = 0  # of Fetch as offsets, of ShareFetch as acquired
+        self.garbage_found = 0  # objects in cycles that were old: somebody should have cut them
+        self.garbage_looks = 0  # at old objects
         self.loop_lag = Histogram((0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
         self.takeover_seconds = Histogram((0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800))
         self.compaction_passes = 0

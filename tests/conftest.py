@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,18 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
+from tests.cpu import pytest_addoption, pytest_configure
 from tests.harness import Served, served
 from tests.real_kafka import Kafka
+from tests.timeouts import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
 from tests.wire import Wire
 from tests.workers import Workers
 
+__all__ = [
+    "pytest_addoption", "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+]  # fmt: skip
+_TESTS = Path(__file__).parent
 _LONGEST_FIRST = (
     "spark", "test_readme.py", "on_kafka", "clients", "faults", "kafka", "examples", "scale",
     "releases",
@@ -31,6 +40,22 @@ _LONG_SITES = {
     "kafka/test_configs_like_kafka.py": "kafka",
 }
 """A Java program for each step: the `site` that adds least to the other one is for `-m long`."""
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Import from the end what others import from the beginning, where the tests are not compiled.
+
+    Processes side by side then rewrite the asserts of half of the files each, not of all.
+    """
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if isinstance(collector, pytest.Session) and int(number) % 2 and not _chosen(collector.config):
+        for path in sorted(_TESTS.rglob("test_*.py"), reverse=True):
+            with suppress(Exception):  # its collection tells
+                import_module(".".join(path.relative_to(_TESTS.parent).with_suffix("").parts))
+
+
+def _chosen(config: pytest.Config) -> bool:
+    return list(config.args) != [str(_TESTS)] and config.args != config.getini("testpaths")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at

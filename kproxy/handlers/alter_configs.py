@@ -77,6 +77,7 @@ async def _altered(
                 values, after = await of_queue(
                     queue, resource.configs, request.budget, worker.level
                 )
+                worker.check_kept(after, values[0])
                 check_routes(
                     worker, request.permits, queue.name, queue.partitions, after, queue.configs,
                     {*values[0], *values[1]},

@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from kproxy.delays.splitting import Split, split
 from kproxy.errors import Code
+from kproxy.metadata.demands import Demands, Fault
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
     HEADER_BYTES,
@@ -33,7 +34,6 @@ _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
 _SPLIT_AT_ONCE_BYTES = 32_768  # where only headers are looked for
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
-_NO_TIME = -1  # of a record that has none
 
 
 async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Inspected:
@@ -50,7 +50,8 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
             try:
                 header = check(records, worker.max_batch_bytes(settings), request.version)
                 assert records is not None
-                if not header.codec and len(records) <= _AT_ONCE_BYTES and settings.codec is None:
+                packs = header.codec or settings.demands.codec is not None
+                if not packs and len(records) <= _AT_ONCE_BYTES:
                     found[key] = _inspected(worker, queue, index, settings, records)
                 else:
                     found[key] = await _aside(worker, queue, index, settings, records)
@@ -76,7 +77,7 @@ def split_at_once(
 
 def is_split_at_once(settings: QueueSettings, records: Records | None) -> bool:
     """Whether no more is looked for in a batch than when its records are due, and it is small."""
-    if settings.checks_records or not records or len(records) < HEADER_BYTES:
+    if settings.demands.of_records or not records or len(records) < HEADER_BYTES:
         return False
     return len(records) <= _SPLIT_AT_ONCE_BYTES and not read_header(records).codec
 
@@ -109,8 +110,8 @@ def _inspected(
     try:
         data = unpacked(records)
         checked = records
-        if settings.checks_records:
-            checked = _checked(now_ms, queue, index, settings, records, header, data)
+        if settings.demands.of_records:
+            checked = _checked(now_ms, queue, index, settings.demands, records, header, data)
         delay = settings.delay
         if delay is None or not delay.by_header:
             return checked
@@ -123,32 +124,30 @@ def _inspected(
 
 
 def _checked(
-    now_ms: int, queue: Queue, index: int, settings: QueueSettings, records: Records,
+    now_ms: int, queue: Queue, index: int, demands: Demands, records: Records,
     header: BatchHeader, data: bytes,
 ) -> Records:  # fmt: skip
     """The records as they are stored. Raises BadBatch, Malformed."""
-    before_ms, after_ms = settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
     blamed: list[tuple[int, str]] = []
     code = Code.INVALID_RECORD
     for number, record in enumerate(keyed_records(header, data)):
         if len(blamed) >= _BLAMED_MAX:
             continue
-        if settings.compacted and record.key is None:
+        fault = demands.fault_of(record.key, record.time_ms, now_ms)
+        if fault is Fault.NO_KEY:
             blamed.append(
                 (number, "Compacted topic cannot accept message without key in topic partition"
                  f" {queue.name}-{index}.")
             )  # fmt: skip
-            continue
-        in_time = -before_ms <= record.time_ms - now_ms <= after_ms
-        if not (in_time or settings.log_append_time or record.time_ms == _NO_TIME):
-            blamed.append((number, _mistimed(number, record.time_ms, now_ms, settings)))
+        elif fault is Fault.TIME:
+            blamed.append((number, _mistimed(number, record.time_ms, now_ms, demands)))
             code = Code.INVALID_TIMESTAMP
     if blamed:
         raise BadBatch(code, _told(blamed), blamed)
-    if settings.codec is None or settings.codec == header.codec:
+    if demands.codec is None or demands.codec == header.codec:
         return records
-    packed = repacked(header, data, settings.codec, settings.compression_level)
-    if settings.max_message_bytes is not None and len(packed) > settings.max_message_bytes:
+    packed = repacked(header, data, demands.codec, demands.compression_level)
+    if demands.bytes_max is not None and len(packed) > demands.bytes_max:
         raise BadBatch(
             Code.MESSAGE_TOO_LARGE,
             f"the record batch has {len(packed)} bytes once it is packed as compression.type says",
@@ -156,9 +155,9 @@ def _checked(
     return packed
 
 
-def _mistimed(number: int, time_ms: int, now_ms: int, settings: QueueSettings) -> str:
-    least = now_ms - settings.timestamp_before_max_ms
-    most = now_ms + settings.timestamp_after_max_ms
+def _mistimed(number: int, time_ms: int, now_ms: int, demands: Demands) -> str:
+    least = now_ms - demands.before_max_ms
+    most = now_ms + demands.after_max_ms
     return (
         f"Timestamp {time_ms} of message with offset {number} is out of range. The timestamp"
         f" should be within [{least}, {most}]"

@@ -49,8 +49,12 @@ _PLAIN = {
     "dead_letters_refused": "records archived without a dead letter: too many wait",
     "routed": "records that were passed on to other queues",
     "unroutable": "records that have no queue to go to",
+    "garbage_looks": "looks at old objects for reference cycles",
+    "garbage_found": "objects that they found and freed",
     "compaction_passes": "passes of compaction",
     "not_compacted": "partitions with a batch that cannot be read",
+    "producers_forgotten": "idempotent producers that a queue forgot, as nobody had used them",
+    "producers_forgotten_early": "the same of those that were too many: below level 8 alone",
 }  # fmt: skip
 
 

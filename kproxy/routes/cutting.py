@@ -158,7 +158,6 @@ class Cutter:
         self.gathered = Gathered(shards, start, log_bytes_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
-        self._place = self._by_template if spec.template is not None else self._by_filter
 
     def take(self, base_offset: int, head: BatchHeader, found: list[Body] | bytes) -> bool:
         """Take the records of a batch, or one whose records cannot be told; whether there is room.
@@ -169,6 +168,8 @@ class Cutter:
         if isinstance(found, bytes):
             return self._take_whole(base_offset, head, found)
         start, end, codec = self._start, self._end, head.codec
+        # Not kept in `self`: a bound method there is a reference cycle, for each cut.
+        place = self._by_filter if self._spec.template is None else self._by_template
         for record in found:
             offset = base_offset + record[0]
             if offset < start:
@@ -176,7 +177,7 @@ class Cutter:
             if offset >= end:
                 gathered.through = end
                 return False
-            if not self._place(record, offset, codec):
+            if not place(record, offset, codec):
                 gathered.through, gathered.full = offset, True
                 return False
         gathered.through = min(end, base_offset + head.last_offset_delta + 1)

@@ -106,23 +106,18 @@ class _Scram:
     def __init__(self, mechanism: str, users: Users) -> None:
         self._mechanism = mechanism
         self._users = users
-        self._server = scram.Server(mechanism, self._find)
-        self._begun: Credentials | None = None
-
-    def _find(self, user: str) -> Credentials:
-        self._begun = self._users.credentials(user, self._mechanism)
-        return self._begun
+        self._server = scram.Server(mechanism, lambda user: users.credentials(user, mechanism))
 
     @property
     def user(self) -> str:
         return self._server.user
 
     async def step(self, token: bytes) -> Step:
-        last = self._begun is not None
+        begun = self._server.credentials
         answer = self._server.step(token)
-        if not last:
+        if begun is None:
             return Step(answer)
-        if self._users.known(self.user, self._mechanism) != self._begun:
+        if self._users.known(self.user, self._mechanism) != begun:
             raise BadLogin("credentials that were changed meanwhile")
         return Step(answer, Identity(self.user))
 

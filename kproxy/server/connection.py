@@ -5,7 +5,7 @@ answers the exclusive requests, one after the other. Overlapping requests need n
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
 import anyio
@@ -32,8 +32,6 @@ _log = structlog.get_logger()
 _SEND_BYTES = 1 << 20
 _MUTE_S_MAX = 1.0
 
-Answering = Callable[[Worker, Accepted], Coroutine[Any, Any, bytes | bytearray | StreamedResponse]]
-
 
 class ConnectionLimiter(Protocol):
     """Who has all connections."""
@@ -56,7 +54,6 @@ class Connection(asyncio.BufferedProtocol):
         self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener = ANY_LISTENER
     ) -> None:
         self._worker = worker
-        self._answer: Answering = answer  # what `run` asks
         self._listener = listener
         self.place: Place | None = None  # TLS: who accepted it has taken one before its handshake
         self.made = False
@@ -345,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         request, self._exclusive = self._exclusive, None
         assert request is not None
         began, self._waited[0] = self._monotonic(), 0.0
-        answering = self._answer(self._worker, request)
+        answering = self._respond(self._worker, request)
         if self._quotas.active:
             metered = metering.answered(self._quotas, self.peer, request, answering)
             response, wait_s = await metered
@@ -363,6 +360,11 @@ class Connection(asyncio.BufferedProtocol):
         self._check_here()
         self._timeouts.active(self._monotonic())
         self._pipeline.answered()
+
+    def _respond(
+        self, worker: Worker, request: Accepted
+    ) -> Coroutine[Any, Any, bytes | bytearray | StreamedResponse]:
+        return answer(worker, request)
 
     async def _send_streamed(self, response: StreamedResponse) -> None:
         with response.pinned():

@@ -19,8 +19,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from kproxy.admin_socket.server import Asked, Command, admin_socket
 from kproxy.cluster.node import joined
 from kproxy.config import Config
+from kproxy.counters import Counters
 from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.logs import report_floods
+from kproxy.loop.garbage import GarbageNet
 from kproxy.loop.pulse import pulse
 from kproxy.observe.endpoint import Endpoint
 from kproxy.observe.service_manager import NOBODY, ServiceManager
@@ -47,6 +49,7 @@ _EXPIRE_PERIOD_S = 1.0
 _BACKLOG = 1024
 _TOGETHER_S = 10.0
 _LOOK_S = 0.05
+_GARBAGE_MANY = 1000
 
 
 def _ignore(left: int) -> None:
@@ -73,7 +76,9 @@ class Server:
         self._connections: set[Connection] = set()
         self._changed_users: dict[str, set[str]] = {}  # their mechanisms
         self._endpoint = Endpoint(config)
+        self._garbage = GarbageNet()
         self._endpoint.watch.on_turn = manager.turned
+        self._starting = anyio.CancelScope()
         self._stop = anyio.Event()
         self._ending = anyio.Event()
         self._left = anyio.Event()  # shards were handed over, all that could be
@@ -106,13 +111,17 @@ class Server:
     def stop(self) -> None:
         """End as soon as what is in flight is answered."""
         self._stop.set()
-        self._ending.set()
+        self._end()
 
     def drain(self) -> None:
         """Hand over what other workers can serve, then `stop`. Asked again: stop at once."""
         if self._ending.is_set():
             self._stop.set()
+        self._end()
+
+    def _end(self) -> None:
         self._ending.set()
+        self._starting.cancel()  # for which it may be too late
 
     def reload(self) -> None:
         """Read certificates again."""
@@ -138,11 +147,13 @@ class Server:
             host, port = config.advertised_address
             self.port = sockets[0][0].getsockname()[1]
             site = joined if config.bootstrap_servers else embedded
-            async with site(config, (host, port or self.port)) as worker:
-                async with anyio.create_task_group() as limiter:
-                    limiter.start_soon(self._expire_connections)
-                    await self._serve_clients(sockets, worker, task_status)
-                    limiter.cancel_scope.cancel()
+            with self._starting:
+                async with site(config, (host, port or self.port)) as worker:
+                    self._starting = anyio.CancelScope()
+                    async with anyio.create_task_group() as limiter:
+                        limiter.start_soon(self._expire_connections)
+                        await self._serve_clients(sockets, worker, task_status)
+                        limiter.cancel_scope.cancel()
 
     async def _serve_clients(
         self, sockets: list[list[socket.socket]], worker: Worker, task_status: TaskStatus[int]
@@ -290,6 +301,20 @@ class Server:
                     self._worker.counters.certificates |= listener.standing()
             for connection in tuple(self._connections):
                 connection.expire()
+            if self._worker is not None:
+                self._look_for_garbage(self._worker.counters)
+
+    def _look_for_garbage(self, counters: Counters) -> None:
+        look = self._garbage.look(counters.requests)
+        if look is None:
+            return
+        counters.garbage_looks += 1
+        counters.garbage_found += look.found
+        if look.found > _GARBAGE_MANY or look.everything:
+            _log.info(
+                "garbage_found", objects=look.found, seconds=round(look.seconds, 3),
+                everything=look.everything,
+            )  # fmt: skip
 
     async def _drain(self) -> None:
         """Answer what is in flight, for so long as a stop may take."""

@@ -50,7 +50,6 @@ class LoginConnection(Connection):
         self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener
     ) -> None:
         super().__init__(worker, limiter, listener)
-        self._answer = self._respond
         self._login = Login(listener.mechanisms)
         self._versions_told = False
         self._amid = self._blamed = False  # a login: some of it was checked; it has failed

@@ -306,8 +306,8 @@ class Sender:
 
     async def _made(self, planned: Plan, stream: _Stream, target: Target) -> Made:
         shared, shard = self._shared, self._shard
-        settings = settings_of(target.queue.configs)
-        most = settings.max_message_bytes
+        demands = settings_of(target.queue.configs).demands
+        most = demands.bytes_max
         if most is None:
             most = int(shared.config.batch_bytes_max)
         most = min(most, int(shared.config.data_message_bytes_max) - _FRAME_BYTES)
@@ -315,8 +315,8 @@ class Sender:
         words = Words(
             topic=name_of_lost(stream.source[0]) if source is None else source.name,
             copies=shared.targets.settings(stream.group).dead_letter_copies_record,
-            bytes_max=min(BATCH_BYTES, most), record_bytes_max=most,
-            log_append_time=settings.log_append_time, time_ms=shared.clock.now_ms(),
+            demands=demands, bytes_max=min(BATCH_BYTES, most), record_bytes_max=most,
+            time_ms=shared.clock.now_ms(),
         )  # fmt: skip
         with shard.segments.pinned({stored.segment for _, stored in planned.stored}):
             return await to_thread.run_sync(

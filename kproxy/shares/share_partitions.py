@@ -29,6 +29,7 @@ from kproxy.virtual.types import PartitionKey
 _COST_MAX = 500  # of one SHARE, which is applied in one turn of the loop: some milliseconds
 _TICK_S = 0.1  # what runs out within it is logged together
 _AGAIN_S = 1.0  # after the log took nothing
+_READERS = 2
 
 
 class Change(NamedTuple):
@@ -56,6 +57,8 @@ class SharePartitions:
         self._timers: list[tuple[float, int, SharePartition]] = []
         self._numbers = count(1)
         self._sooner = anyio.Event()
+        self.readers = anyio.CapacityLimiter(_READERS)
+        """Threads that read what rows do not say."""
 
     def __len__(self) -> int:
         return len(self._shares)

@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from kproxy.shares.leases import Lease, Leases
-from kproxy.shares.taking import Limits, Range, Taking
+from kproxy.shares.taking import Limits, Range, Stretch, Taking
 from kproxy.virtual.share_commands import Cause, Run
 from kproxy.virtual.share_rows import (
     COUNT_MAX,
@@ -123,27 +123,22 @@ class Window:
     # -- acquiring
 
     def acquire(
-        self, member: str, batches: Iterable[tuple[int, int]], end: int, limits: Limits,
-        deadline: float, number: int = 0,
+        self, member: str, stretches: Iterable[Stretch], limits: Limits, deadline: float,
+        number: int = 0,
     ) -> Acquired:  # fmt: skip
-        """Give a member what is available of some batches (first and last offset, ascending).
+        """Give a member what is available of some stretches, ascending; holes are archived.
 
-        They are all that there is to be given from `next_available` on to before `end`: what lies
-        between them is not there any more, or was aborted, and is archived.
+        An offset outside all of them stays as it is: nobody has looked at what lies there.
         """
         taken = Taking(limits)
-        expected = self.next_available()
-        for first, last in batches:
-            if taken.full:
-                break
+        for first, last, batch in stretches:
             first = max(first, self.start)
-            if not self._archive_gap(expected, first, taken):
+            if batch is None:
+                goes_on = self._archive_gap(first, last + 1, taken)
+            else:
+                goes_on = not taken.full and self._take_batch(first, last, taken)
+            if not goes_on:
                 break
-            expected = last + 1
-            if not self._take_batch(first, last, taken):
-                break
-        else:
-            self._archive_gap(expected, end, taken)
         for found in taken.ranges:
             self._leases.add(Lease(found.first, found.last, member, deadline, number))
         self._move_start()

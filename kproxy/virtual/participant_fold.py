@@ -9,10 +9,6 @@ A transaction's number tells a late command of an earlier transaction from one o
 remembers of a producer, `TransactionalProducer`, keeps a late BEGIN from opening what has ended.
 """
 
-from bisect import bisect_left
-from heapq import merge
-from itertools import islice
-
 from kproxy.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
 from kproxy.virtual import producers, rows, transaction_rows
@@ -21,7 +17,7 @@ from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
-from kproxy.virtual.state import State
+from kproxy.virtual.state import Keys, State
 from kproxy.virtual.transaction_commands import Begin, Marker, TransactionCommit
 from kproxy.virtual.transaction_rows import (
     Aborted,
@@ -133,7 +129,7 @@ class ParticipantFold:
         header = read_header(marker.batch)
         place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
         without: list[int] = []
-        firsts = self._state.changed_keys(RowKind.OPEN_FIRST)
+        firsts = self._state.keys_of(RowKind.OPEN_FIRST)
         for number, key in enumerate(marker.partitions):
             if not self._end_in_partition(log_offset, key, marker, header, place, firsts):
                 without.append(number)
@@ -168,9 +164,9 @@ class ParticipantFold:
         marker: Marker,
         header: BatchHeader,
         place: LogLocation,
-        firsts: list[bytes],
+        firsts: Keys,
     ) -> bool:
-        """Whether the marker took an offset there. `firsts`: OPEN_FIRST rows not written yet."""
+        """Whether the marker took an offset there. `firsts`: keys of OPEN_FIRST rows."""
         state, producer_id = self._state, marker.producer_id
         opened = self.open_of(key, producer_id)
         if opened is None or opened.number != marker.number:
@@ -188,7 +184,7 @@ class ParticipantFold:
             row.any_aborted = True
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
             state.put(transaction_rows.aborted_key(key, offset), aborted.encode())
-        producers.fence(state, key, row, producer_id, header.producer_epoch)
+        producers.fence(state, key, row, producer_id, header.producer_epoch, marker.time_ms)
         return True
 
     def forget_marker(self, key: PartitionKey, offset: int) -> None:
@@ -197,15 +193,9 @@ class ParticipantFold:
         if self._state.get(aborted_key) is not None:
             self._state.put(aborted_key, None)
 
-    def _first_open(self, key: PartitionKey, start: int, firsts: list[bytes]) -> int:
-        """To look for it among all changes, for each of many partitions, would take too long."""
-        low, high = transaction_rows.open_first_range(key, start)
-        stored = (found for found, _ in self._state.kv.walk(low, high))
-        changed = islice(firsts, bisect_left(firsts, low), bisect_left(firsts, high))
-        for found in merge(stored, changed):
-            if self._state.get(found) is not None:
-                return transaction_rows.first_offset_of(found)
-        return -1
+    def _first_open(self, key: PartitionKey, start: int, firsts: Keys) -> int:
+        found = next(firsts.between(*transaction_rows.open_first_range(key, start)), None)
+        return -1 if found is None else transaction_rows.first_offset_of(found)
 
     # -- groups
 
@@ -228,9 +218,7 @@ class ParticipantFold:
             codes.append(code)
             if code:
                 continue
-            added += self._groups.wait_for_end(
-                log_offset, group, asked.producer_id, offset, asked.time_ms
-            )
+            added += self._groups.wait_for_end(log_offset, asked, offset)
         if added:
             opened = opened._replace(pending=opened.pending + added)
             state.put(group_key, opened.encode())

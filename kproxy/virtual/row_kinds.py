@@ -94,6 +94,7 @@ class RowKind(_Kind):
     DELAY_DUE = b"0", "index"  # when to look at a partition for what is due
     DELAY_ENTRY = b"1"  # a partition's time in that index
     SECURED = b"2", "published"  # an access rule, a user or a quota, in shard 0
+    PRODUCERS_DUE = b"4", "index"  # when to look at a partition's idempotent producers
 
 
 class CatalogueRow(_Kind):

@@ -1,7 +1,7 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -21,9 +21,11 @@ from kproxy.loop.pace import slices
 from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
+from kproxy.metadata.delay_settings import FIXED, MODE
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
 from kproxy.metadata.levels import SECURITY_FROM, Level, Newest, Upgrades
-from kproxy.metadata.queue_settings import QueueSettings
+from kproxy.metadata.queue_settings import SIZE, QueueSettings, settings_of
+from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.routes.cutting import SHIP_FRAME_BYTES
@@ -42,6 +44,7 @@ from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.route_fold import CONFIGS
 from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.security_rows import SECURITY_SHARD
 from kproxy.virtual.types import QueueId
@@ -184,12 +187,12 @@ class OneShard:
         pass
 
 
-def _largest_batch(config: Config) -> int:
-    """What fits into the log, in bytes, whatever a queue's settings say."""
+def largest_batch(config: Config) -> tuple[int, str]:
+    """What fits into the log, in bytes, whatever a queue's settings say; and which flag says so."""
     if config.bootstrap_servers is None:
-        return config.frame_bytes_max
+        return config.frame_bytes_max, "--frame-bytes-max"
     most = config.data_message_bytes_max
-    return most - min(SHIP_FRAME_BYTES, most // 2)
+    return most - min(SHIP_FRAME_BYTES, most // 2), "--data-message-bytes-max"
 
 
 class Worker:
@@ -253,7 +256,7 @@ class Worker:
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
         self.refused_batches = RefusedBatches()
-        self._batch_bytes_max = _largest_batch(config)
+        self._batch_bytes_max, self._batch_bytes_flag = largest_batch(config)
         self.stopping = False
         self.draining = False
         self.staging: Staging | None = None  # embedded: what a backup is made from
@@ -362,13 +365,31 @@ class Worker:
 
     def max_batch_bytes(self, settings: QueueSettings) -> int:
         """The largest batch, in bytes, that a queue with these settings takes."""
-        size = settings.max_message_bytes
+        size = settings.demands.bytes_max
         if size is None:
             size = self.config.batch_bytes_max
         return size if size <= self._batch_bytes_max else self._batch_bytes_max
 
+    def check_kept(self, values: Mapping[str, str], given: Collection[str]) -> None:
+        """Raise KafkaError (INVALID_CONFIG): a queue's settings ask for more than is kept here.
+
+        `given`: the names of those that are set now. One that was set before stays.
+        """
+        made = dict(read_configs(values[CONFIGS])) if values.get(CONFIGS) else {}
+        for settings, new in ((values, given), (made, made if CONFIGS in given else ())):
+            if SIZE in settings and not {SIZE, FIXED, MODE}.isdisjoint(new):
+                self._check_size(settings)
+
+    def _check_size(self, values: Mapping[str, str]) -> None:
+        settings, most, flag = settings_of(values), self._batch_bytes_max, self._batch_bytes_flag
+        if settings.delay is not None and self.delays.batch_bytes_max < most:
+            most, flag = self.delays.batch_bytes_max, "--data-message-bytes-max"
+        if (size := settings.demands.bytes_max or 0) > most:
+            what = f"{SIZE}={size} is above {most}, the most that {flag} of this kproxy allows"
+            raise KafkaError(Code.INVALID_CONFIG, what)
+
     def default(self, setting: Setting) -> str:
         """What queues have that do not set it."""
-        if setting.name == "max.message.bytes":
-            return str(int(self.config.batch_bytes_max))
+        if setting.name == SIZE:
+            return str(min(self.config.batch_bytes_max, self._batch_bytes_max))
         return setting.default

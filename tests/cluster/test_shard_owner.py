@@ -235,7 +235,7 @@ async def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
     key = QueueIds(1).new(ShardId(0)), 0
 
     def trimmed_meanwhile(world: World) -> Any:
-        def read_to_end(*asked: Any) -> Any:
+        def read_to_end(*asked: Any, **_: Any) -> Any:
             found = list(world.read_to_end(*asked))
             if not world.starts[0]:
                 publish(world)

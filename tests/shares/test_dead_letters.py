@@ -11,6 +11,7 @@ from anyio import to_thread
 from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import check, read_header
 from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.records import keyed_records, unpacked, with_records
@@ -606,3 +607,51 @@ async def test_many_hold_nobody_up(stage: Stage, monkeypatch: pytest.MonkeyPatch
     _, held = await held_by(work())
     assert len(stage.offsets()) == 21_000
     assert held < HELD_S * slowness()
+
+
+# -- what their queue demands of whatever is appended to it
+
+
+def test_dead_letters_without_a_key_stay_in_a_compacted_queue(stage: Stage) -> None:
+    """FAULT: compaction took all of them, as it takes what has no key. Produce refuses those."""
+    stage.create("dlq.b", **ENABLED, **{"cleanup.policy": "compact"})
+    stage.put(keyed((b"k", b"1"), (None, b"2"), (None, b"3")))
+    stage.lose((0, 3), group="h")
+    stage.play()
+    settings = settings_of(stage.queues.by_name["dlq.b"].configs)
+    keys = [one.key for one in stage.letters("dlq.b")]
+    assert keys == [b"k", b"source/0/1/h", b"source/0/2/h"]
+    assert all(settings.demands.fault_of(key, NOW_MS, NOW_MS) is None for key in keys)
+    made = [one.headers.get("kproxy.dlq.key") for one in stage.letters("dlq.b")]
+    assert made == [None, "made", "made"]
+
+
+def test_what_is_too_large_for_a_compacted_queue_keeps_its_key(stage: Stage) -> None:
+    configs = {"cleanup.policy": "compact", "max.message.bytes": "1000"}
+    stage.create("dlq.b", **ENABLED, **configs)
+    stage.put(keyed((b"k", b"v" * 2000), (b"k" * 2000, b"v")))
+    stage.lose((0, 2), group="h")
+    stage.play()
+    assert [one.key for one in stage.letters("dlq.b")] == [b"k", b"source/0/1/h"]
+
+
+def test_dead_letters_are_packed_as_their_queue_says(stage: Stage) -> None:
+    stage.create("dlq.b", **ENABLED, **{"compression.type": "zstd"})
+    stage.put(keyed((b"k", b"v" * 1000), (b"k", b"v" * 1000)))
+    stage.lose((0, 2), group="h")
+    stage.play()
+    (forward,) = stage.asked
+    found = check(Forward.decode(forward).batch, 1 << 20, 13)
+    assert (found.codec, found.record_count) == (4, 2)
+    assert [one.value for one in stage.letters("dlq.b")] == [b"v" * 1000] * 2
+
+
+def test_a_compacted_queue_is_compacted_once_dead_letters_came(stage: Stage) -> None:
+    """FAULT: nobody said so, and it was looked at with its retention, a day later perhaps."""
+    create = CreateQueue(id_of("dlq.b"), "dlq.b", 1, {"cleanup.policy": "compact"})
+    assert not stage.shard.apply(create.envelope()).code
+    stage.queues.put("dlq.b", id_of("dlq.b"), 1, **ENABLED, **{"cleanup.policy": "compact"})
+    stage.put(keyed((b"k", b"1")))
+    stage.lose((0, 1), group="h")
+    stage.play()
+    assert stage.shard.state.shipped_to == {(id_of("dlq.b"), 0)}
