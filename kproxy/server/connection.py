@@ -17,6 +17,7 @@ from kproxy.protocol.codec import decode_header
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
 from kproxy.security.certificates import BadCertificate, PrincipalRules
+from kproxy.security.parts import ASKING, Asking
 from kproxy.security.peer import Peer, holder
 from kproxy.server import metering
 from kproxy.server.admission import Place
@@ -75,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begun = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._admitted = False
+        self._asking = Asking()
         self._waited = [0.0]  # of the exclusive request: seconds in long polls
         self._room: memoryview | None = None  # of the frame under way
         self._drained: asyncio.Future[None] | None = None  # while the client does not read
@@ -110,7 +112,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _known(self) -> None:
         """Whose its requests are has been said, as far as it is known."""
-        self._pipeline.hold_in(self._worker.request_memory.part(holder(self.peer)))
+        self._asking.holder = holder(self.peer)
+        self._pipeline.hold_in(self._worker.request_memory.part(self._asking.holder))
 
     def _pushed_out(self, event: str) -> None:
         """It has lost its place."""
@@ -192,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
     async def run(self) -> None:
         """Answer the exclusive requests, for as long as the connection lasts."""
         WAITED.set(self._waited)
+        ASKING.set(self._asking)
         with self._scope:
             while not self._pipeline.closed:
                 await self._begun.wait()
