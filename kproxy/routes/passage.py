@@ -29,6 +29,8 @@ from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept, Plan, gather, made, plan
+from kproxy.routes.rights import why_forbidden
+from kproxy.security.permits import Behalf
 from kproxy.shard.appends import Asks, outcome_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Cut, Ship, Trim
@@ -54,8 +56,9 @@ class Shared:
 
     def __init__(
         self, asks: Asks, catalogue: Catalogue[Ticket], config: Config, counters: Counters,
-        clock: Clock,
+        clock: Clock, behalf: Behalf,
     ) -> None:  # fmt: skip
+        self.behalf = behalf
         self.asks = asks
         self.catalogue = catalogue
         self.check_ms = config.retention_check_ms
@@ -211,6 +214,10 @@ class Passage:
         return None if queue is None else settings_of(queue.configs)
 
     def _held_back(self, route: Route) -> str | None:
+        queue = self._shared.catalogue.find_id(self.definer)
+        forbidden = queue and why_forbidden(self._shared.behalf, queue.configs, queue.name)
+        if forbidden:
+            return forbidden
         settings, made_ = self._settings(), route.made + self._made
         if settings is not None and made_ >= settings.route_queues_max:
             most = settings.route_queues_max

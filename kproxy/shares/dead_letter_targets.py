@@ -17,6 +17,8 @@ from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.queue_settings import settings_of
+from kproxy.security.acls import Op, Resource
+from kproxy.security.permits import Behalf
 from kproxy.shard.appends import Asks
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -110,15 +112,25 @@ class Shared:
     """What the senders of all shards have in common."""
 
     def __init__(
-        self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock
-    ) -> None:
+        self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock,
+        behalf: Behalf,
+    ) -> None:  # fmt: skip
         self.routes = routes
         self.targets = targets
+        self.behalf = behalf
         self.config = config
         self.counters = counters
         self.clock = clock
         self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 32 MiB
         self._said_s: dict[str, float] = {}
+
+    def copies(self, group: str, queue: str) -> bool:
+        """Whether records of a queue are copied: its group wants it, and who said so reads them."""
+        settings = self.targets.settings(group)
+        if not settings.dead_letter_copies_record:
+            return False
+        permits = self.behalf.on_behalf(settings.dead_letters_set_by)
+        return permits.sees(Op.READ, Resource.TOPIC, queue)
 
     def warn(self, event: str, **values: object) -> None:
         """Say something that may be so very often."""

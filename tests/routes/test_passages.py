@@ -19,6 +19,7 @@ from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.routes import cutting, passage, passages, reading
 from kproxy.routes.passages import Passages
+from kproxy.security.acls import Binding, Effect, Op, Pattern, Resource
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
@@ -415,3 +416,22 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
         monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
         await worker.passages.forget(shard)
         assert known() == [other.queue_id]
+
+
+async def test_a_route_waits_while_who_has_set_it_may_not_read(tmp_path: Path) -> None:
+    async with serving(tmp_path, authorizer="acl") as worker:
+        await create(worker, "in", {})
+        by = {"kproxy.set.by": "10.0.0.1 User:alice"}
+        out = await create(worker, "out", {"kproxy.route.from": "in", **by})
+        source = worker.catalogue.find("in")
+        assert source is not None
+        await put(worker, source, (b"k", b"secret"))
+        await until(lambda: worker.counters.routes_held_back > 2)
+        assert not read(worker, "out")
+        rule = Binding(
+            Resource.TOPIC, "in", Pattern.LITERAL, "User:alice", "*", Op.READ, Effect.ALLOW
+        )
+        worker.security.acls.add(rule)
+        worker.security.generation += 1
+        await until(lambda: read(worker, "out") == [b"secret"])
+        assert out.name == "out"
