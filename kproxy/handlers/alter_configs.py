@@ -123,7 +123,7 @@ def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup
         allowed = request.permits.may_create(target)
     if not allowed:
         raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
-    return change._replace(given=given | worker.authorizer.signed(request.peer))
+    return change._replace(given=given | worker.signatures.sign(request.peer))
 
 
 def _only_deletes(resource: Any) -> bool:

@@ -52,7 +52,7 @@ def signed(
     """What is given, and who has set the route, where it is changed, or was before."""
     touched = not _OF_ROUTES.isdisjoint(given) or not _OF_ROUTES.isdisjoint(dropped)
     if touched:
-        return given | worker.authorizer.signed(request.peer)
+        return given | worker.signatures.sign(request.peer)
     if replace_all and SET_BY in before:
         return given | {SET_BY: before[SET_BY]}
     return given

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from kproxy.metadata.routing import read_template
 from kproxy.metadata.setting import SET_BY
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
-from kproxy.security.permits import Behalf, Permits
+from kproxy.security.behalf import Behalf, asked_for_rights, signer
+from kproxy.security.permits import Permits
 from kproxy.virtual.route_fold import FROM, TO, UNROUTABLE
 
 
@@ -33,11 +34,14 @@ def why_forbidden(behalf: Behalf, values: Mapping[str, str], name: str) -> str |
 
     What was set while nobody was asked for rights, or by an older kproxy, goes on.
     """
-    signed = values.get(SET_BY)
-    if signed is None:
+    signature = values.get(SET_BY)
+    made = behalf.mutations(signature)
+    if values.get(TO) and made.wait:
+        return f"{signer(signature).principal} has made as many queues as it may for now"
+    if not asked_for_rights(signature):
         return None
-    permits = behalf.on_behalf(signed)
+    permits = behalf.permits(signature)
     if permits.all or (may_read(permits, values) and may_write(permits, values)):
         return None
-    who = signed.partition(" ")[2]
+    who = signer(signature).principal
     return f"{who}, who has set the route of {name}, may not read or write there any more"

@@ -13,7 +13,6 @@ import structlog
 from anyio import Lock
 
 from kproxy.loop.pace import Pace
-from kproxy.metadata.setting import SET_BY
 from kproxy.security.acls import (
     ALLOWS,
     CLUSTER_NAME,
@@ -27,7 +26,7 @@ from kproxy.security.acls import (
     any_allowed,
 )
 from kproxy.security.audience import ALL, Audience
-from kproxy.security.peer import ANONYMOUS, NOBODY, Peer
+from kproxy.security.peer import NOBODY, Peer
 
 _CACHED_MAX = 1000
 _NAME_MAX = 249
@@ -205,14 +204,6 @@ class RefusalLog:
         return True
 
 
-class Behalf(Protocol):
-    """Whoever knows what may be done for whom."""
-
-    def on_behalf(self, signed: str | None) -> Permits:
-        """What who has set something may do now."""
-        ...
-
-
 class Authorizer:
     """Who may what. Without `enabled` everybody may do anything."""
 
@@ -239,17 +230,6 @@ class Authorizer:
             )  # fmt: skip
         return found
 
-    def signed(self, peer: Peer) -> dict[str, str]:
-        """What is kept beside settings by which the server copies records for a client."""
-        return {SET_BY: f"{peer.host} {peer.principal}"} if self.enabled else {}
-
-    def on_behalf(self, signed: str | None) -> Permits:
-        """What who has set something may do, as of now; without a name what anybody may."""
-        if not self.enabled:
-            return EVERYTHING
-        host, _, principal = (signed or "").partition(" ")
-        return self.permits(Peer(principal or ANONYMOUS, host))
-
     @property
     def generation(self) -> int:
         return self._rules.generation if self.enabled else 0
@@ -271,10 +251,3 @@ class _NoRules:
 
 EVERYTHING = Permits(NOBODY, _NoRules(), everything=True)
 """Where nobody is asked who they are."""
-
-
-class Anybody:
-    """A `Behalf` for which all may be done."""
-
-    def on_behalf(self, signed: str | None) -> Permits:
-        return EVERYTHING

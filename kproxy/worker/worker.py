@@ -30,6 +30,7 @@ from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from kproxy.routes.passages import Passages
+from kproxy.security.behalf import Signatures
 from kproxy.security.cache import SecurityCache
 from kproxy.security.peer import NOBODY, Peer
 from kproxy.security.permits import EVERYTHING, Authorizer, Permits
@@ -239,6 +240,7 @@ class Worker:
             lenient=config.allow_everyone_if_no_acl_found,
         )  # fmt: skip
         self.quotas = Quotas(self.security, clock.monotonic, self.counters)
+        self.signatures = Signatures(self.authorizer, self.quotas)
         self.group_row = lookup.group_row
         self.configured_groups = lookup.configured_groups
         self.groups = Coordinators(
@@ -254,10 +256,10 @@ class Worker:
             config,
             self.counters,
             clock,
-            self.authorizer,
+            self.signatures,
         )
         self.passages = Passages(
-            routes.all, routes, self.catalogue, config, self.counters, clock, self.authorizer
+            routes.all, routes, self.catalogue, config, self.counters, clock, self.signatures
         )
         self.delays = Delays(routes.all, self.catalogue, config, clock)
         self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)

@@ -183,7 +183,7 @@ async def test_a_route_ends_with_the_rights_of_who_has_set_it() -> None:
     def why() -> str | None:
         queue = here.worker.catalogue.find("red")
         assert queue is not None
-        return why_forbidden(here.worker.authorizer, queue.configs, "red")
+        return why_forbidden(here.worker.signatures, queue.configs, "red")
 
     assert await settings(here, 2, "red", kproxy_route_from="src") == 0
     assert why() is None

@@ -19,6 +19,7 @@ from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.security.acls import Acls
 from kproxy.security.peer import NOBODY
 from kproxy.security.permits import Permits
+from kproxy.security.quotas import NO_LIMIT
 from kproxy.shard.copier import copy_of
 from kproxy.shares import dead_letter_sender, dead_letters
 from kproxy.shares.dead_letter_targets import ENABLE
@@ -206,10 +207,13 @@ def test_what_who_has_set_it_may_not_read_is_not_copied(stage: Stage) -> None:
     class Rights:
         may, asked = False, ""
 
-        def on_behalf(self, signed: str | None) -> Any:
-            self.asked = signed or ""
+        def permits(self, signature: str | None) -> Any:
+            self.asked = signature or ""
             rules: Any = type("Rules", (), {"generation": 0, "acls": Acls()})()
             return Permits(NOBODY, rules, everything=self.may)
+
+        def mutations(self, signature: str | None) -> Any:
+            return NO_LIMIT
 
     rights = stage.dead._shared.behalf = Rights()
     stage.settings["g"] = replace(Stage.setting(DLQ), dead_letters_set_by="10.0.0.9 User:mallory")
