@@ -21,6 +21,7 @@ from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.passage import Passage
 from kproxy.routes.services import RouteServices
+from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
@@ -150,10 +151,10 @@ class Passages:
 
     def __init__(
         self, serving: Callable[[], list[Shard]], asks: Asks, catalogue: Catalogue[Ticket],
-        config: Config, counters: Counters, clock: Clock,
+        config: Config, counters: Counters, clock: Clock, behalf: Behalf | None = None,
     ) -> None:  # fmt: skip
         self._serving = serving
-        self._shared = RouteServices(asks, catalogue, config, counters, clock)
+        self._shared = RouteServices(asks, catalogue, config, counters, clock, behalf or Anybody())
         self._by_shard: dict[int, _ShardRoutes] = {}
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:

@@ -11,6 +11,7 @@ from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept
+from kproxy.security.behalf import Behalf
 from kproxy.shard.appends import Asks
 from kproxy.virtual.types import QueueId
 
@@ -25,8 +26,9 @@ class RouteServices:
 
     def __init__(
         self, asks: Asks, catalogue: Catalogue[Ticket], config: Config, counters: Counters,
-        clock: Clock,
+        clock: Clock, behalf: Behalf,
     ) -> None:  # fmt: skip
+        self.behalf = behalf
         self.asks = asks
         self.catalogue = catalogue
         self.check_ms = config.retention_check_ms

@@ -470,6 +470,19 @@ async def test_a_session_that_has_ended_follows_nothing_more() -> None:
     assert sessions._partitions == 0
 
 
+async def test_one_client_cannot_have_all_share_sessions() -> None:
+    """FAULT: by several connections one had all, and everybody else was refused."""
+    client = await a_queue(share_sessions_max=8)
+    sessions = client.worker.share_sessions
+    mine = [sessions.open(GROUP, f"m{n}", n, 1, "User:mallory") for n in range(6)]
+    with pytest.raises(KafkaError) as refused:
+        sessions.open(GROUP, "more", 9, 1, "User:mallory")
+    assert refused.value.code == Code.SHARE_SESSION_LIMIT_REACHED
+    sessions.end(sessions.open(GROUP, "hers", 10, 1, "User:alice"))
+    sessions.end(mine[0])
+    assert sessions.open(GROUP, "m0", 1, 1, "User:mallory").holder == "User:mallory"
+
+
 async def test_one_connection_has_not_the_sessions_of_all_others() -> None:
     client = await a_queue()
     sessions = client.worker.share_sessions
