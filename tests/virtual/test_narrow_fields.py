@@ -110,6 +110,7 @@ LIMITS = {
     "rows._TERM": [FEW],
     "rows._STORED": [PLACE, WIRE32, WIRE32],
     "rows._MORE": [delay_commands.BATCHES_MAX + 1],
+    "rows._WHOSE": [delay_commands.BATCHES_MAX + 1],
     "rows.offset_key": [INDEX],
     "rows.offset_prefix": [TEXT],
     "rows.offset_by_queue_key": [INDEX],
