@@ -327,7 +327,7 @@ class Sender:
         source = shared.targets.catalogue.find_id(stream.source[0])
         words = Words(
             topic=name_of_lost(stream.source[0]) if source is None else source.name,
-            copies=shared.targets.settings(stream.group).dead_letter_copies_record,
+            copies=source is not None and shared.copies(stream.group, source.name),
             demands=demands, bytes_max=min(BATCH_BYTES, most), record_bytes_max=most,
             time_ms=shared.clock.now_ms(),
         )  # fmt: skip

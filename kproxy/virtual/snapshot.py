@@ -177,6 +177,8 @@ def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None
             counter = anchor + row[rows.NEXT_OFFSET] if there else None
         yield rows.counter_key(key), counter
         yield key, row
+        if row is not None and rows.remembers_by_time(row):
+            yield rows.producers_due_key(0, rows.partition_of(key)), b""
         return
     yield key, data
     if RowKind.OFFSET.of(key):

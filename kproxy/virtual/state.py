@@ -3,6 +3,7 @@
 Everything in it has been applied, and was durable before that. Readers may answer from it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
@@ -60,6 +61,7 @@ class State:
         self._last_segment = (-1, 0)  # live bytes of the one that changed last
         self._pending_offsets = -1  # not looked at yet
         self.counts = Counts()
+        self.forgotten_early = 0  # producers, by their number, since who tells of them took it
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
         self.routed: set[PartitionKey] = set()
@@ -125,10 +127,8 @@ class State:
                 break
         return found
 
-    def changed_keys(self, kind: RowKind) -> list[bytes]:
-        """Keys of a kind that are put or deleted and not written yet, in their order."""
-        byte = kind.byte
-        return sorted(key for key in self._changes if key[0] == byte)
+    def keys_of(self, kind: RowKind) -> "Keys":
+        return Keys(self, self.kv, sorted(key for key in self._changes if key[0] == kind.byte))
 
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)
@@ -146,6 +146,13 @@ class State:
             self.routed.add(key)
         if self._partitions.get(key) is not row:
             self._cache(self._partitions, key, row)
+
+    def put_quietly(self, key: PartitionKey, row: Partition) -> None:
+        """As `put_partition`: what has changed is nothing to the partition's readers."""
+        told = key in self.touched
+        self.put_partition(key, row)
+        if not told:
+            self.touched.discard(key)
 
     def add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
         """Empty ones, maybe thousands: they are not cached before anybody asks for them."""
@@ -463,3 +470,28 @@ class State:
             for old in list(islice(cache, max(1, self._rows_cached_max // 8))):
                 del cache[old]
         cache[key] = value
+
+
+class Keys:
+    """The keys of one kind of row, with changes not written yet, for many looks of one command.
+
+    Changes are gathered once, for there may be thousands. A row that is put later is not seen.
+    """
+
+    def __init__(self, state: State, kv: Kv, changed: list[bytes]) -> None:
+        """`changed`: those put or deleted and not written yet, in their order."""
+        self._state, self._kv, self._changed = state, kv, changed
+
+    def between(self, start: bytes, end: bytes, *, bounded: bool = False) -> Iterator[bytes]:
+        """Keys with start <= key < end. No other rows are walked before it is done.
+
+        `bounded`: RocksDB steps over no deleted rows behind `end`, but takes longer to begin.
+        """
+        low, high = bisect_left(self._changed, start), bisect_left(self._changed, end)
+        read = self._kv.scan if bounded else self._kv.walk
+        stored = (key for key, _ in read(start, end))
+        last = b""
+        for key in merge(stored, self._changed[low:high]):
+            if key != last and self._state.get(key) is not None:
+                yield key
+            last = key

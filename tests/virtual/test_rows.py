@@ -29,6 +29,7 @@ FORM_AT: list[tuple[bytes, int, Callable[[bytes], object]]] = [
         producer_rows.decode_producer,
     ),
     (Committed(3, -1, 0, "m").encode(), 12, rows.decode_committed),
+    (Committed(3, -1, 0, "m", 5).encode(), 12, rows.decode_committed),
     (QUEUE.encode(), 40, lambda data: rows.decode_queue("q", data)),
     (Term(3, 4).encode(), 0, rows.decode_term),
 ]
