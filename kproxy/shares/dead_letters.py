@@ -65,6 +65,7 @@ class DeadLetters:
         No more are where there is no room for what waits: they are counted.
         """
         if not self._settings(group).dead_letter_queue:
+            self._shared.warn("records_archived", group=group, shard=shard.shard, records=records)
             return False
         owed = self._of(shard).owed(group)
         if owed < OWED_MAX:

@@ -263,7 +263,9 @@ class Worker:
             routes.all, routes, self.catalogue, config, self.counters, clock, self.signatures
         )
         self.delays = Delays(routes.all, self.catalogue, config, clock)
-        self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
+        self.shares = SharePartitions(
+            self.group_settings, self.dead_letters.owes, clock.now_ms, self.counters
+        )
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
