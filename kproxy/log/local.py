@@ -309,13 +309,15 @@ class LocalLog(Log):
         """Refuse what the disk has no room for; see `DiskSpace`."""
         if self._behind:
             tickets = self._without_those_behind(tickets)
-        wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
+        wanted = _framed_bytes(tickets)
         allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is ALL:
+            self._disk_space.count(wanted)
             return tickets
         kept, refused = _divided(tickets, allowed)
         if refused:
             self._refuse(refused, FULL, allowed)
+        self._disk_space.count(_framed_bytes(kept))
         return kept
 
     def _without_those_behind(self, tickets: list[Ticket]) -> list[Ticket]:
@@ -326,6 +328,10 @@ class LocalLog(Log):
         for ticket in refused:
             ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, self._refusal))
         return kept + tickets[count:]
+
+
+def _framed_bytes(tickets: Iterable[Ticket]) -> int:
+    return sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
 
 
 def _divided(
