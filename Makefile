@@ -4,21 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
-JOBS ?= 3
-FAST := cluster fetching groups handlers kafka log loop metadata protocol server shard simulation store transactions upstream virtual
+JOBS ?= 2
+SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
+# Tests are compiled once, not in each process, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-long record check format clean kafka-libs spark-jars client-jars spark bench bench-quick
+.PHONY: run test test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
 	$(BIN)/kproxy serve
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
-test: $(VENV)/.dev kafka-libs spark-jars client-jars static
+test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
-	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
 
-test-long: $(VENV)/.dev kafka-libs spark-jars client-jars
+# All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
+prove: $(VENV)/.dev kafka-libs spark-jars old-clients
+	$(BIN)/python -m tests.prove
+
+test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest --live -m "not long" tests/kafka
 
@@ -33,9 +39,9 @@ bench: $(VENV)/.dev kafka-libs
 bench-quick: $(VENV)/.dev kafka-libs
 	$(BIN)/python -m benchmarks --quick --results benchmarks/results/quick
 
-# Under a minute, nothing but Python needed.
+# Every test that needs nothing but Python.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long and not java" $(FAST:%=tests/%)
+	KPROXY_ONLY_PYTHON=true $(BIN)/python -m pytest -q -m "not long and not outside" $(SIDE_BY_SIDE)
 
 .PHONY: static
 static: $(VENV)/.check
@@ -57,13 +63,17 @@ spark: $(VENV)/.run spark-jars
 
 kafka-libs: .tools/kafka-libs/.done
 spark-jars: .tools/spark-jars/.done
-client-jars: .tools/client-jars/.done
+old-clients: .tools/client-jars/.done .tools/kafka-python-2.0.2/.done
 # Releases of one artifact exclude each other as dependencies.
 .tools/client-jars/.done: GOAL := copy
 
 .tools/%/.done: tools/
 	mkdir -p .tools/$*
 	$(MVN) -f tools/$(firstword $(subst -, ,$*))/pom.xml dependency:$(GOAL) -DoutputDirectory=$(CURDIR)/.tools/$*
+	touch $@
+
+.tools/kafka-python-%/.done: $(VENV)/.made
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --target .tools/kafka-python-$* kafka-python==$*
 	touch $@
 
 $(VENV)/.made:

@@ -1,9 +1,11 @@
 """A real Kafka 4.3.1, one node: to compare with, and to hold the data of workers."""
 
+import os
 import subprocess
 import uuid
 from pathlib import Path
 
+from tests.cpu import note_start
 from tests.harness import KAFKA_LIBS, free_port, need, need_program
 
 
@@ -57,11 +59,14 @@ group.share.min.record.lock.duration.ms=1000
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
         ]  # fmt: skip
         cluster = uuid.uuid4().hex[:22]
+        before = os.times()
         subprocess.run(
             [*self._base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
              str(properties)],
             check=True, stdout=self._log, stderr=self._log,
         )  # fmt: skip
+        after = os.times()
+        self._format_s = sum(after[2:4]) - sum(before[2:4])
         self._properties = properties
         self.start()
 
@@ -84,6 +89,7 @@ group.share.min.record.lock.duration.ms=1000
 
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         admin.list_topics(timeout=60)
+        note_start("Kafka", self.process.pid, self._format_s)
         return self
 
     def stop(self) -> None:

@@ -10,7 +10,6 @@ Recovery uses both to tell a torn tail from damage.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
@@ -22,6 +21,7 @@ from kproxy.counters import APPEND_S, Histogram
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket, cut, nobody_told
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
+from kproxy.log.sync import Sync
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments
@@ -33,14 +33,6 @@ _log = structlog.get_logger()
 _NONE: frozenset[Kind] = frozenset()
 _COMMIT_ENVELOPES = 2000  # framed at a time: some milliseconds of the loop
 _THREAD_FROM_BYTES = 1 << 20  # below, an unsynced write is a copy into the page cache
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
-    """When a commit is forced to disk: before each answer, every so many milliseconds, or never."""
-
-    always: bool
-    interval_ms: int | None
 
 
 class LocalLog(Log):

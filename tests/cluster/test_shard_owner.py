@@ -31,6 +31,7 @@ from kproxy.virtual.snapshot import AS_OF_KEY, Anchors, encode_as_of
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv, as_served
+from tests.harness import until
 from tests.simulation.cluster import World
 from tests.simulation.offset_topic import SimRowsWriter
 from tests.simulation.sim_worker import Life
@@ -141,10 +142,8 @@ async def test_a_shard_is_served_until_another_worker_claims_it(life: Life) -> N
     assert life.shards.serving(0) is shard
     take_away(life)
     with anyio.fail_after(20):
-        while life.shards.serving(0) is not None:
-            await anyio.sleep(0.001)
-        while shard.tasks is not None:
-            await anyio.sleep(0.001)
+        await until(lambda: life.shards.serving(0) is None)
+        await until(lambda: shard.tasks is None)
     await anyio.sleep(2 * shard_owner._CLAIM_AGAIN_S)
     writers = [one.writer for one in life.world.logs[0] if one.kind == Kind.CLAIM]
     assert writers == [life.writer, OTHER]  # and it claimed no more
@@ -160,9 +159,7 @@ async def test_a_shard_that_comes_back_before_it_was_claimed_is_kept(life: Life)
     await fill(shard, QueueIds(1).new(ShardId(0)))
     assert life.shards.serving(0) is shard
     life.world.land(0, Claim(writer=OTHER).envelope())  # a late one: the group says it is ours
-    with anyio.fail_after(20):
-        while life.shards.serving(0) in (shard, None) and shard.claim_offset < 2:
-            await anyio.sleep(0.001)
+    await until(lambda: life.shards.serving(0) not in (shard, None) or shard.claim_offset >= 2, 20)
     writers = [one.writer for one in life.world.logs[0] if one.kind == Kind.CLAIM]
     assert writers == [life.writer, OTHER, life.writer]
 
@@ -235,7 +232,7 @@ async def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
     key = QueueIds(1).new(ShardId(0)), 0
 
     def trimmed_meanwhile(world: World) -> Any:
-        def read_to_end(*asked: Any) -> Any:
+        def read_to_end(*asked: Any, **_: Any) -> Any:
             found = list(world.read_to_end(*asked))
             if not world.starts[0]:
                 publish(world)

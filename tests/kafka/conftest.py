@@ -28,12 +28,7 @@ def _site(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs Java. Where a Kafka is asked anew, one kind of server is enough."""
-    here = [item for item in items if item.path.parent == GOLDEN.parent.parent]
-    for item in here:
-        names = getattr(item, "fixturenames", ())
-        if _site(item) == "kafka" or "kafka" in names:
-            item.add_marker(pytest.mark.java)
+    """Leave out one kind of server where a Kafka is asked anew: one is enough."""
     if mode_of(config) != Mode.RECORDED:
         items[:] = [item for item in items if _site(item) != "kafka"]
 

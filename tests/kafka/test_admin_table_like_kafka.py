@@ -8,7 +8,7 @@ from tests.harness import Served, run_java
 from tests.kafka.canonical import digest
 from tests.kafka.recorded import Recorded
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.outside
 _PROGRAM = Path(__file__).with_name("AdminTable.java")
 
 OTHERWISE = {

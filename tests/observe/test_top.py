@@ -1,23 +1,17 @@
 """`kproxy top`: what it makes of two looks, and what it shows of served workers."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from kproxy.counters import Busiest
 from kproxy.tools.top import differences, quantile, ranges, rate
-from tests.harness import ROOT, Served, eventually
+from tests.forked import run_kproxy as kproxy
+from tests.harness import Served, eventually
 from tests.observe.test_prometheus import FLAGS, endpoints, load
 from tests.workers import Workers
 
 __all__ = ["FLAGS"]  # of the `site`
-
-
-def kproxy(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kproxy", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
 def test_a_rate_is_made_of_two_looks() -> None:
