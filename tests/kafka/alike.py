@@ -4,7 +4,9 @@
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial, update_wrapper
+from inspect import Signature, signature
+from typing import Any, Concatenate
 
 from tests.harness import Served, eventually
 from tests.kafka.canonical import unheard
@@ -20,7 +22,28 @@ Script = Callable[[Wire, str], list[Any]]
 """Requests by a wire, for a queue of this name or several that begin so; what is compared."""
 
 
-def alike(
+def alike(script: Callable[Concatenate[Wire, str, ...], Any]) -> Callable[..., None]:
+    """Make a script of requests a test, which compares what it returns with Kafka's answers."""
+    return as_test(script, compare)
+
+
+def as_test(
+    script: Callable[..., Any], run: Callable[[Recorded, Served, Callable[..., Any]], None]
+) -> Callable[..., None]:
+    """Return a test that runs a script by `run`. Parameters behind its first two are the test's."""
+
+    def test(recorded: Recorded, server: Served, **more: Any) -> None:
+        run(recorded, server, partial(script, **more))
+
+    given = list(signature(test).parameters.values())[:2]
+    own = list(signature(script).parameters.values())[2:]
+    update_wrapper(test, script)
+    del test.__wrapped__  # type: ignore[attr-defined]
+    test.__signature__ = Signature([*given, *own])  # type: ignore[attr-defined]
+    return test
+
+
+def compare(
     recorded: Recorded,
     server: Served,
     script: Script,

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -51,6 +51,12 @@ class Cluster:
         for wire in self._wires.values():
             if wire is not self._given:
                 wire.socket.close()
+
+    def anew(self) -> Self:
+        """Return one that knows no topic yet, and says what it hears in the same place."""
+        other = type(self)(self.wire)
+        other.said = self.said
+        return other
 
     def say(self, what: str, answer: Any) -> None:
         self.said.append(f"{what} -> {answer}")

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Concatenate
 from uuid import UUID
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served
+from tests.kafka.alike import as_test
 from tests.kafka.cluster import Cluster, name
-from tests.kafka.recorded import Recorded
-from tests.kafka.transactions import alike_said
+from tests.kafka.transactions import compare_said
 from tests.wire import Wire
 
 GROUP = 32  # the type of a group's configs
@@ -201,11 +201,8 @@ class ShareCluster(Cluster):
         self.say(f"delete group {group!r}", name(answer.results[0].error_code))
 
 
-Script = Callable[[ShareCluster, str], None]
-
-
 def alike_in_shares(
-    recorded: Recorded, server: Served, script: Script, *, asked: str | None = None
-) -> None:
-    """Run a script of members and compare what was answered, line by line."""
-    alike_said(ShareCluster, recorded, server, script, asked)
+    script: Callable[Concatenate[ShareCluster, str, ...], None],
+) -> Callable[..., None]:
+    """Make a script of members a test, which compares the answers line by line."""
+    return as_test(script, partial(compare_said, ShareCluster))

@@ -20,7 +20,7 @@ from tests.kafka.conftest import FLAGS
 from tests.kafka.recorded import Recorded
 from tests.kafka.share_cluster import Part, ShareCluster, alike_in_shares
 from tests.kafka.shares import ACCEPT, GAP, REJECT, RELEASE, RENEW, Acks, Sharer, another, sharing
-from tests.kafka.transactions import Producer
+from tests.kafka.transactions import Producer, compare_said
 from tests.real_kafka import Kafka
 from tests.wire import Wire
 from tests.workers import Workers
@@ -283,15 +283,18 @@ def runs(offsets: dict[int, int]) -> list[tuple[int, int, int]]:
     return found
 
 
-SEEDS = [*range(20), *[pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 220)]]
+@pytest.mark.parametrize("seed", range(20))
+@alike_in_shares
+def test_seed(cluster: ShareCluster, queue: str, seed: int) -> None:
+    Play(cluster, queue, seed).run()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_seed(recorded: Recorded, server: Served, seed: int) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        Play(cluster, queue, seed).run()
-
-    alike_in_shares(recorded, server, script)
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(20, 220, 50))
+@alike_in_shares
+def test_many_seeds(cluster: ShareCluster, queue: str, first: int) -> None:
+    for seed in range(first, first + 50):
+        Play(cluster.anew(), f"{queue}-{seed}", seed).run()
 
 
 @pytest.fixture(scope="module")
@@ -306,4 +309,4 @@ def test_two_workers(recorded: Recorded, two_workers: Served, seed: int) -> None
     def script(cluster: ShareCluster, queue: str) -> None:
         Play(cluster, queue, seed, one_session=False).run()
 
-    alike_in_shares(recorded, two_workers, script, asked="as is said")
+    compare_said(ShareCluster, recorded, two_workers, script, asked="as is said")

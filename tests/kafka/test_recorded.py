@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness import Served, served
-from tests.kafka.alike import alike, made
+from tests.kafka.alike import compare, made
 from tests.kafka.canonical import unheard
 from tests.kafka.recorded import VERSION, Book, Mode, Recorded, Said
 from tests.real_kafka import Kafka
@@ -39,7 +39,7 @@ def path(tmp_path: Path, server: Served) -> Path:
     """A recording that agrees with kproxy."""
     path = tmp_path / "test_a_module.json"
     asked = Recorded(Book(path), KEY, lambda: server, Mode.RECORD)  # type: ignore[arg-type, return-value]
-    alike(asked, server, script)
+    compare(asked, server, script)
     return path
 
 
@@ -54,30 +54,30 @@ def change(path: Path, changed: Callable[[Any], None]) -> None:
 
 
 def test_answers_as_recorded_are_alike(path: Path, server: Served) -> None:
-    alike(again(path), server, script)
+    compare(again(path), server, script)
 
 
 def test_another_answer_fails_at_its_step(path: Path, server: Served) -> None:
     change(path, lambda held: held["answers"][KEY]["said"].__setitem__(1, "NONE"))
     with pytest.raises(AssertionError, match="step 1: a real Kafka answers"):
-        alike(again(path), server, script)
+        compare(again(path), server, script)
 
 
 def test_an_answer_that_is_missing_fails(path: Path, server: Served) -> None:
     change(path, lambda held: held["answers"][KEY]["said"].pop())
     with pytest.raises(ValueError, match="longer"):
-        alike(again(path), server, script)
+        compare(again(path), server, script)
 
 
 def test_a_changed_request_fails_until_it_is_recorded(path: Path, server: Served) -> None:
     with pytest.raises(AssertionError, match="make record"):
-        alike(again(path), server, lambda wire, queue: script(wire, queue, b"other"))
+        compare(again(path), server, lambda wire, queue: script(wire, queue, b"other"))
 
 
 def test_a_test_without_a_recording_fails(path: Path, server: Served) -> None:
     change(path, lambda held: held["answers"].clear())
     with pytest.raises(AssertionError, match="make record"):
-        alike(again(path), server, script)
+        compare(again(path), server, script)
 
 
 def test_a_recording_of_another_kafka_fails(path: Path) -> None:
@@ -90,7 +90,7 @@ def test_an_answer_that_is_no_longer_kafkas_fails(path: Path, server: Served) ->
     change(path, lambda held: held["answers"][KEY]["said"].append("more"))
     live = Recorded(Book(path), KEY, lambda: server, Mode.LIVE)  # type: ignore[arg-type, return-value]
     with pytest.raises(AssertionError, match="recorded is"):
-        alike(live, server, script)
+        compare(live, server, script)
 
 
 def test_how_often_a_request_is_sent_does_not_matter(path: Path, server: Served) -> None:
@@ -99,7 +99,7 @@ def test_how_often_a_request_is_sent_does_not_matter(path: Path, server: Served)
             wire.metadata(queue, create=False)
         return script(wire, queue)
 
-    alike(again(path), server, patient)
+    compare(again(path), server, patient)
 
 
 def test_a_file_has_one_answer_a_line(tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served
 from tests.kafka.alike import alike, made
-from tests.kafka.recorded import Recorded
 from tests.wire import Wire
 
 TOPIC = 2
@@ -70,27 +68,21 @@ def tried(wire: Wire, prefix: str, names: list[str]) -> list[Any]:
     return found
 
 
-def test_each_value(recorded: Recorded, server: Served) -> None:
-
-    def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue)
-        names = sorted(config.name for config in settings(wire, queue))
-        assert len(names) == 33
-        return tried(wire, f"{queue}-", [*names, "no.such"])
-
-    alike(recorded, server, script)
+@alike
+def test_each_value(wire: Wire, queue: str) -> list[Any]:
+    made(wire, queue)
+    names = sorted(config.name for config in settings(wire, queue))
+    assert len(names) == 33
+    return tried(wire, f"{queue}-", [*names, "no.such"])
 
 
-def test_what_is_told_of_each(recorded: Recorded, server: Served) -> None:
-
-    def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, segment_bytes="2000000", flush_ms="77")
-        return sorted(
-            (
-                c.name, c.value, c.config_type, c.config_source, c.read_only, c.is_sensitive,
-                [(s.name, s.value, s.source) for s in c.synonyms], bool(c.documentation),
-            )
-            for c in settings(wire, queue) if c.name not in DIFFERENT
-        )  # fmt: skip
-
-    alike(recorded, server, script)
+@alike
+def test_what_is_told_of_each(wire: Wire, queue: str) -> list[Any]:
+    made(wire, queue, segment_bytes="2000000", flush_ms="77")
+    return sorted(
+        (
+            c.name, c.value, c.config_type, c.config_source, c.read_only, c.is_sensitive,
+            [(s.name, s.value, s.source) for s in c.synonyms], bool(c.documentation),
+        )
+        for c in settings(wire, queue) if c.name not in DIFFERENT
+    )  # fmt: skip

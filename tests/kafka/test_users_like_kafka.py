@@ -120,7 +120,7 @@ BOTH: dict[str, tuple[tuple[dict[str, Any], ...], Told]] = {
 def test_what_becomes_of_users(recorded: Recorded, server: Served, what: str) -> None:
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
-            users = Users(wire, f"{recorded.name}-")
+            users = Users(wire, f"{recorded.name}.")
             return [
                 users.alter(put("there", iterations=4097)), users.alter(*ASKED[what]),
                 users.describe(),
@@ -138,7 +138,7 @@ def test_two_mechanisms_of_a_user_are_taken_at_once(
 
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
-            users = Users(wire, f"{recorded.name}-")
+            users = Users(wire, f"{recorded.name}.")
             users.alter(put("there"))
             before = users.describe()
             return [users.alter(*asked), users.describe() != before]
@@ -152,7 +152,7 @@ def test_two_mechanisms_of_a_user_are_taken_at_once(
 def test_what_is_told_of_users(recorded: Recorded, server: Served) -> None:
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
-            users = Users(wire, f"{recorded.name}-")
+            users = Users(wire, f"{recorded.name}.")
             users.alter(put("one"), put("both", _SHA_512, 5000))
             users.alter(put("both", iterations=6000))
             asked: list[tuple[str, ...]] = [

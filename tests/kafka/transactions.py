@@ -3,18 +3,18 @@
 import copy
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Concatenate, TypeVar
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
-from tests.kafka.alike import alike
+from tests.kafka.alike import as_test, compare
 from tests.kafka.cluster import ELSEWHERE, LATER, Cluster, name
 from tests.kafka.recorded import Recorded
 from tests.wire import Wire, batch, produce_values
 
 NOT_NOW = {6, 19, 51}  # what a partition's leader says while it asks a coordinator, or moves
 
-Script = Callable[[Cluster, str], None]
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 
@@ -208,15 +208,15 @@ def ready(wire: Wire) -> None:
 
 
 def alike_in_transactions(
-    recorded: Recorded, server: Served, script: Script, *, asked: str | None = None
-) -> None:
-    """Run a script of producers and compare what was answered, line by line."""
-    alike_said(Cluster, recorded, server, script, asked)
+    script: Callable[Concatenate[Cluster, str, ...], None],
+) -> Callable[..., None]:
+    """Make a script of producers a test, which compares the answers line by line."""
+    return as_test(script, partial(compare_said, Cluster))
 
 
-def alike_said(
+def compare_said(
     kind: Callable[[Wire], AnyCluster], recorded: Recorded, server: Served,
-    script: Callable[[AnyCluster, str], None], asked: str | None,
+    script: Callable[[AnyCluster, str], None], asked: str | None = None,
 ) -> None:  # fmt: skip
     """Run a script of a cluster and compare what was answered, line by line."""
 
@@ -229,4 +229,4 @@ def alike_said(
                 raise
             return cluster.said
 
-    alike(recorded, server, run, ready, asked=asked)
+    compare(recorded, server, run, ready, asked=asked)
