@@ -1,4 +1,4 @@
-# make run · make test · make check · make test-long · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make test-shuffled · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ JOBS ?= 2
 export PYTHONDONTWRITEBYTECODE =
 FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
 
-.PHONY: run test test-long check format clean kafka-libs spark-jars client-jars spark bench bench-quick
+.PHONY: run test test-shuffled test-long check format clean kafka-libs spark-jars client-jars spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -19,6 +19,11 @@ run: $(VENV)/.run
 test: $(VENV)/.dev kafka-libs spark-jars client-jars static
 	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
 	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
+
+# The same five times, files in another order each time: tests that fail now and then show.
+test-shuffled: $(VENV)/.dev kafka-libs spark-jars client-jars
+	$(BIN)/python -m compileall -q kproxy
+	$(BIN)/python -m tests.shuffled -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 test-long: $(VENV)/.dev kafka-libs spark-jars client-jars
 	$(BIN)/python -m pytest -m long
