@@ -71,6 +71,7 @@ Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
 SegmentBytes = Annotated[Bytes, Field(le=2048 * MIB)]
 MessageBytes = Annotated[Bytes, Field(ge=1000, le=1_000_000_000)]
 """As librdkafka takes it."""
+Partitions = Annotated[int, Field(gt=0, lt=1 << 30)]  # as `virtual.rows.HIDDEN`
 CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
 
 
@@ -103,6 +104,11 @@ class Config(SecurityConfig, GroupsConfig):
     http_tls_key: Path | None = Field(None, description="its key, where the chain has none")
     http_token_file: Path | None = Field(
         None, description="file of the bearer token that metrics and /healthz ask for"
+    )
+    http_hosts: str = Field(
+        "",
+        description="names, with commas between, by which metrics may be asked for without a"
+        " token; addresses, and names without a dot, always may",
     )
     metrics_queues: str | None = Field(
         None, description="queues that have series of their own: an expression (RE2) of names"
@@ -148,7 +154,7 @@ class Config(SecurityConfig, GroupsConfig):
     )
     auto_create: bool = Field(True, description="create a queue at its first record or look-up")
     partitions_default: PositiveInt = Field(1, description="partitions of a queue created so")
-    partitions_max: PositiveInt = Field(10_000, description="most partitions one queue may have")
+    partitions_max: Partitions = Field(10_000, description="most partitions one queue may have")
     batch_bytes_max: Bytes = Field(
         ByteSize(1_048_588), description="max.message.bytes of queues that do not set it"
     )
@@ -215,7 +221,7 @@ class Config(SecurityConfig, GroupsConfig):
         3_600_000, description="time between looks for such ids"
     )
     producer_id_expiration_ms: PositiveInt = Field(
-        86_400_000, description="how long a transactional producer is remembered by its queues"
+        86_400_000, description="how long a queue remembers an idempotent producer"
     )
     producer_id_expiration_check_interval_ms: PositiveInt = Field(
         600_000, description="time between looks for such producers"
@@ -284,6 +290,12 @@ class Config(SecurityConfig, GroupsConfig):
     def addresses(self) -> dict[str, tuple[str, int]]:
         """What clients are told to use, by listener; empty where there is but the flags' one."""
         return {one.name: one.advertised for one in self.listeners}
+
+    @property
+    def log_bytes_max(self) -> int:
+        """The most bytes that a shard's log takes in one record."""
+        embedded = self.bootstrap_servers is None
+        return int(self.frame_bytes_max if embedded else self.data_message_bytes_max)
 
     @property
     def sync_policy(self) -> Sync:

@@ -11,7 +11,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
-from tests import cpu
+from tests import cpu, marks
 from tests.cpu import pytest_configure
 from tests.harness import Served, served
 from tests.real_kafka import RunningKafka
@@ -32,23 +32,6 @@ _LONGEST_FIRST = (
 """Folders and files whose tests take longest; the quick ones fill up the end of a run."""
 
 
-_LONG_SITES = {
-    "spark/test_delays.py": "embedded",
-    "spark/test_jobs.py": "embedded",
-    "frameworks/test_streams.py": "embedded",
-    "clients/test_documented_tools.py": "kafka",
-    "clients/test_group_tools.py": "kafka",
-    "kafka/test_admin_table_like_kafka.py": "kafka",
-    "kafka/test_configs_like_kafka.py": "kafka",
-}
-"""A Java program for each step: the `site` that adds least to the other one is for `-m long`."""
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    cpu.pytest_addoption(parser)
-    parser.addoption("--shuffle", type=int, metavar="SEED", help="order of files by this seed")
-
-
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Import from the end what others import from the beginning, where the tests are not compiled.
 
@@ -65,15 +48,17 @@ def _chosen(config: pytest.Config) -> bool:
     return list(config.args) != [str(_TESTS)] and config.args != config.getini("testpaths")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    cpu.pytest_addoption(parser)
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="order of files by this seed")
+    parser.addoption("--record", action="store_true", help="record a Kafka's answers anew")
+    parser.addoption("--live", action="store_true", help="compare those recorded with a Kafka's")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is long by its site. Side by side (`-n`) the longest begin, or --shuffle says."""
-    for item in items:
-        assert isinstance(item, pytest.Function)
-        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        site = _LONG_SITES.get(f"{item.path.parent.name}/{item.path.name}")
-        if site is not None and site in params:
-            item.add_marker(pytest.mark.long)
+    """Mark tests by where they are. Side by side (`-n`) the longest begin, or --shuffle says."""
+    marks.mark(items)
     seed = config.getoption("--shuffle")
     if seed is not None:
         files = sorted({item.path for item in items})

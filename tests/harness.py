@@ -21,11 +21,13 @@ import pytest
 from tests.cpu import note_start
 from tests.forked import AS_INSTALLED, KPROXY, ROOT, Forked
 from tests.jvm import SHORT_LIVED_JAVA, archived
+from tests.marks import must_be_outside
 from tests.wire import Wire
 
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
 SPARK_JARS = ROOT / ".tools" / "spark-jars"
 CLIENT_JARS = ROOT / ".tools" / "client-jars"
+OLD_KAFKA_PYTHON = ROOT / ".tools" / "kafka-python-2.0.2"
 IN_CI = os.environ.get("CI") == "true"
 
 
@@ -36,6 +38,7 @@ def need(present: Any, what: str) -> None:
 
 
 def need_program(name: str) -> str:
+    must_be_outside(f"the program {name}")
     path = shutil.which(name)
     need(path, f"the program {name}")
     assert path

@@ -19,6 +19,7 @@ from kproxy.metadata.setting import shown
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, stamped
 from kproxy.protocol.made_batches import batch_of_bodies
 from kproxy.protocol.records import bodies, header_bytes, headers_in
+from kproxy.virtual.delay_commands import BATCHES_MAX
 
 GROUPS_MAX = 64
 """Batches that wait, of one batch."""
@@ -157,10 +158,12 @@ def grouped(pieces: list[Piece], codec: int, size: int, most: int, now_ms: int) 
         ]
         made = [_waiting(some, codec) for some in found]
         total = sum(map(len, made))
-        if total <= enough or (groups == 1 and total <= most):
+        if len(made) <= BATCHES_MAX and (total <= enough or (groups == 1 and total <= most)):
             return made
     raise BadBatch(
-        Code.MESSAGE_TOO_LARGE, f"what waits of the batch takes {total} bytes, {most} is the most"
+        Code.MESSAGE_TOO_LARGE,
+        f"what waits of the batch takes {total} bytes in {len(made)} batches, {most} bytes and"
+        f" {BATCHES_MAX} batches are the most",
     )
 
 

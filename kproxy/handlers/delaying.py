@@ -3,6 +3,7 @@
 from kproxy.delays.splitting import Split
 from kproxy.errors import Code
 from kproxy.metadata.delay_settings import RECORDS_MAX
+from kproxy.metadata.levels import PRODUCERS_FROM
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamp, stamped
 from kproxy.shard.shard import Shard
@@ -40,14 +41,18 @@ def later(
     if size > worker.delays.batch_bytes_max:
         what = f"{size} bytes are too many to wait, {worker.delays.batch_bytes_max} is the most"
         raise BadBatch(Code.MESSAGE_TOO_LARGE, what)
+    by_time = worker.level.reaches(PRODUCERS_FROM)
     if split is None:
         due_ms = worker.delays.due_ms(shard, key, delay.fixed_ms, now_ms)
         whole = bytearray(batch)
         stamp(whole, due_ms)
         return Later.envelope(
-            key, [whole], delay_ms=delay.fixed_ms, time_ms=now_ms, look_ms=look_ms
-        )
-    now = stamped(split.now, now_ms) if split.now and settings.log_append_time else split.now
+            key, [whole], delay_ms=delay.fixed_ms, time_ms=now_ms, look_ms=look_ms,
+            by_time=by_time,
+        )  # fmt: skip
+    stamps = bool(split.now) and settings.demands.log_append_time
+    now = stamped(split.now, now_ms) if stamps else split.now
     return Later.envelope(
-        key, split.later, now=now, split=split.header_bytes, time_ms=now_ms, look_ms=look_ms
-    )
+        key, split.later, now=now, split=split.header_bytes, time_ms=now_ms, look_ms=look_ms,
+        by_time=by_time,
+    )  # fmt: skip

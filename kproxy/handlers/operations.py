@@ -110,28 +110,29 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
             try:
                 if not readable:
                     raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
-                part |= _producers(worker, topic.name, index)
+                part |= await _producers(worker, request.budget, topic.name, index)
             except KafkaError as error:
                 part |= {"error_code": error.code, "error_message": error.message}
             parts.append(part)
-            size = _PART_BYTES + len(part["active_producers"]) * _PRODUCER_BYTES
-            await request.budget.step(size)
+            await request.budget.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
     return {"topics": topics}
 
 
-def _producers(worker: Worker, name: str, index: int) -> dict[str, Any]:
+async def _producers(
+    worker: Worker, budget: ResponseBudget, name: str, index: int
+) -> dict[str, Any]:
+    """A partition may have hundreds of thousands: one that is used meanwhile is told of once."""
     _, key, shard = worker.partition(name, index)
     state = shard.state
     row = state.partition(key)
-    known = () if row is None else remembered(state, key, row)
-    return {
-        "error_code": Code.NONE,
-        "active_producers": [
-            _producer(state, key, producer_id, producer, row is not None and row.first_open >= 0)
-            for producer_id, producer in known
-        ],
-    }
+    found: dict[int, dict[str, Any]] = {}
+    for producer_id, producer in () if row is None else remembered(state, key, row):
+        found[producer_id] = _producer(
+            state, key, producer_id, producer, row is not None and row.first_open >= 0
+        )
+        await budget.step(_PRODUCER_BYTES)
+    return {"error_code": Code.NONE, "active_producers": [*found.values()]}
 
 
 def _producer(

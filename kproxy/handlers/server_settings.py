@@ -12,6 +12,7 @@ from kproxy.config import Config, load
 from kproxy.metadata.group_settings import GroupRules
 from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG, STRING, Setting
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.worker.worker import largest_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ _BROKER: tuple[_Row, ...] = (
     ("max.connections", INT, lambda c: c.connections_max, "Connections open at a time."),
     ("max.connections.per.ip", INT, lambda c: c.connections_per_ip_max,
      "Connections from one address."),
-    ("message.max.bytes", INT, lambda c: c.batch_bytes_max,
+    ("message.max.bytes", INT, lambda c: min(c.batch_bytes_max, largest_batch(c)[0]),
      "The largest record batch of topics that do not say otherwise; bytes."),
     ("num.partitions", INT, lambda c: c.partitions_default,
      "Partitions of topics that do not say otherwise."),
@@ -84,7 +85,7 @@ _BROKER: tuple[_Row, ...] = (
      lambda c: c.producer_id_expiration_check_interval_ms,
      "Time between looks for producers that are not used; milliseconds."),
     ("producer.id.expiration.ms", INT, lambda c: c.producer_id_expiration_ms,
-     "How long a transactional producer is remembered; milliseconds."),
+     "How long a queue remembers a producer that is not used; milliseconds."),
     ("socket.request.max.bytes", INT, lambda c: c.frame_bytes_max, "The largest request; bytes."),
     ("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT,
      lambda c: c.transaction_abort_timed_out_transaction_cleanup_interval_ms,

@@ -9,7 +9,7 @@ level as a feature (KIP-584): `kafka-features.sh` shows and upgrades it.
 from typing import Protocol
 
 OLDEST = 1
-NEWEST = 7
+NEWEST = 8
 CALLS_FROM = 2
 """All workers call the owner of a log that they append to (`upstream.link`)."""
 COMPACTION_FROM = 3
@@ -26,6 +26,10 @@ RESTORES_FROM = 6
 """A data directory may come from a backup."""
 SECURITY_FROM = 7
 """There may be access rules, users and quotas."""
+ARRIVAL_FROM = 8
+"""Retention may count from the arrival of records."""
+PRODUCERS_FROM = 8
+"""Partitions remember idempotent producers by time."""
 FEATURE = "kproxy.level"
 
 

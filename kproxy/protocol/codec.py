@@ -25,6 +25,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.created_topics import created_topics_body
 from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import Admitted, admit, skip_tags
@@ -168,10 +169,19 @@ def encode(key: int, version: int, correlation_id: int, values: Mapping[str, Any
 
 def encode_body(key: int, version: int, values: Mapping[str, Any]) -> bytes:
     """A response body alone."""
+    if by_hand := _BY_HAND.get(key):
+        return by_hand(version, values)
+    return encode_with_kio(key, version, values)
+
+
+def encode_with_kio(key: int, version: int, values: Mapping[str, Any]) -> bytes:
     schema = _loaded(load_response_schema, key, version)
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, _builder(schema)(values))
     return buffer.getvalue()
+
+
+_BY_HAND = {int(ApiKey.CREATE_TOPICS): created_topics_body}
 
 
 def encode_request(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:

@@ -50,7 +50,6 @@ class LoginConnection(Connection):
         self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener
     ) -> None:
         super().__init__(worker, limiter, listener)
-        self._answer = self._respond
         self._login = Login(listener.mechanisms)
         self._versions_told = False
         self._amid = self._blamed = False  # a login: some of it was checked; it has failed
@@ -81,13 +80,7 @@ class LoginConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._admitted and self._muted is None:
-            self._listener.newcomers.come(self, self.ip, self._push_out)
-
-    def _push_out(self) -> None:
-        self._counters.connections_ended["login_pushed_out"] += 1
-        _log.warning("login_pushed_out", peer=self._peer, listener=self.peer.listener)
-        self.abort()
+        self._login.ip = self.ip
 
     def eof_received(self) -> bool:
         if not self._login.done:
@@ -96,7 +89,6 @@ class LoginConnection(Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._listener.newcomers.gone(self)
         if self._amid and not self._blamed:  # it may have learned what it came for
             self._blame("it left amid its login")
 
@@ -222,8 +214,10 @@ class LoginConnection(Connection):
         """The client has logged in. Returns for how long, in milliseconds; 0: for good."""
         again = math.isfinite(self._logged_in_until)
         self._amid = False
-        self._listener.newcomers.gone(self)
         self.peer = self.peer._replace(principal=f"User:{identity.name}")
+        assert self.place is not None
+        self.place.known(self.peer.principal)
+        self._known()
         reauth_ms = self._worker.config.connections_max_reauth_ms
         lifetimes = [reauth_ms] if reauth_ms else []
         if identity.expires_s is not None:

@@ -221,9 +221,10 @@ class Housekeeper:
         row = self._state.partition(key)
         done = self._swept.pop(key, 0)  # what was deleted there would be stepped over again
         log_start = done if row is None else row.log_start  # as of now: it may go on meanwhile
+        any_aborted = row is not None and row.any_aborted
         if log_start > done:
             await self._sweep_batches(rows.batch_key(*key, done), rows.batch_key(*key, log_start))
-            if row is not None and row.any_aborted:
+            if any_aborted:
                 await self._sweep_rows(*transaction_rows.aborted_range(key, done, log_start))
             done = log_start
         self._swept[key] = done

@@ -29,6 +29,7 @@ from kproxy.virtual.types import PartitionKey
 _COST_MAX = 500  # of one SHARE, which is applied in one turn of the loop: some milliseconds
 _TICK_S = 0.1  # what runs out within it is logged together
 _AGAIN_S = 1.0  # after the log took nothing
+_READERS = 2
 
 
 class Change(NamedTuple):
@@ -56,6 +57,8 @@ class SharePartitions:
         self._timers: list[tuple[float, int, SharePartition]] = []
         self._numbers = count(1)
         self._sooner = anyio.Event()
+        self.readers = anyio.CapacityLimiter(_READERS)
+        """Threads that read what rows do not say."""
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -152,8 +155,7 @@ class SharePartitions:
                 if change.pending is None:
                     continue
                 if code:
-                    change.share.take_back(change.pending, now + _AGAIN_S)
-                    self.set_timer(change.share, now + _TICK_S)
+                    self.take_back(change.share, change.pending)
                 else:
                     change.share.settle(change.pending, backoff, now)
                     self.held_until(change.share, change.share.window.delayed_until)
@@ -161,6 +163,12 @@ class SharePartitions:
 
         ticket.add_done_callback(done)
         return ticket
+
+    def take_back(self, share: SharePartition, pending: Pending) -> None:
+        """Leave records to who held them: what was to become of them is not in the log."""
+        now = self.now()
+        share.take_back(pending, now + _AGAIN_S)
+        self.set_timer(share, now + _TICK_S)
 
     # -- timers
 

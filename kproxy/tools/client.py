@@ -197,7 +197,7 @@ class Client:
 
     def delete(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Delete queues; (name, error code) of each."""
-        for some in chunks(names, 500):
+        for some in chunks(names, _PAGE):
             topics = [{"name": name, "topic_id": None} for name in some]
             answer = self.call(20, 6, {"topics": topics, "timeout": _TIMEOUT_S * 1000})
             for one in answer.responses:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from confluent_kafka import KafkaException
 
 from kproxy.config import Config
-from kproxy.errors import CannotStart
+from kproxy.errors import CannotStart, KafkaError
 from kproxy.metadata.cluster_map import NOBODY, ClusterMap
 from kproxy.printable import printable
 from kproxy.tools.config_options import config_file, loaded, settings
@@ -38,10 +37,10 @@ def locate(config: Config, queue: str, partition: int) -> str:
         records = list(
             chain.from_iterable(read_to_end(upstream, upstream.partitions, timeout_s=_MAP_S))
         )
-    except KafkaException as error:
+    except KafkaError as error:
         raise CannotStart(
             f"cannot read topic {upstream.partitions} at {upstream.servers}:"
-            f" {error.args[0].str()}; is the cluster up, and --topic-prefix right?"
+            f" {error.message}; is the cluster up, and --topic-prefix right?"
         ) from None
     shards = ClusterMap.shards_of(records)
     if shards is None:

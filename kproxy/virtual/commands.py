@@ -23,6 +23,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.group_rows import Rows
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, ExpireOffsets
+from kproxy.virtual.producer_commands import ForgetProducers
 from kproxy.virtual.restore_commands import Restored
 from kproxy.virtual.route_commands import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.row_kinds import RowKind
@@ -80,6 +81,7 @@ __all__ = [
     "ExpireTransaction",
     "Foreign",
     "ForgetLanded",
+    "ForgetProducers",
     "Forward",
     "GrowQueue",
     "InitProducer",
@@ -150,7 +152,8 @@ def _weight_of_assignment(envelope: Envelope) -> int:
 class Append:
     """A client's record batch, as it came. The hot path makes the envelope itself.
 
-    `number`: when to look at the partition's retention (ms).
+    `number`: when to look at the partition's retention (ms). `time_ms`: when it came, from
+    `levels.PRODUCERS_FROM` on; its producer is remembered by that.
     """
 
 

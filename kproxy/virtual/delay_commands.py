@@ -28,8 +28,9 @@ _SPAN_AT = 12
 _COUNT_AT = 14
 _LENGTH = struct.Struct(">I")
 _REMOVED = struct.Struct(">Q")
-_NOW, _SPLIT = 1, 2
-"""What a LATER has: a batch that does not wait, and the header of the batch that was split."""
+_NOW, _SPLIT, _BY_TIME = 1, 2, 4
+"""What a LATER has: a batch that does not wait, the header of the batch that was split; whether its
+producer is remembered by its time."""
 
 Made = bytes | bytearray
 """A batch."""
@@ -59,7 +60,8 @@ class Later(NamedTuple):
     """`now`: what of it is appended at once. `later`: what waits, each with its time.
 
     `header`: of the batch that the client sent. `delay_ms`: the fixed delay that it waits for; 0:
-    its records say for how long. `look_ms`: as in an APPEND.
+    its records say for how long. `look_ms`: as in an APPEND. `by_time`: its producer is remembered
+    by its time, as that of an APPEND which has one.
     """
 
     key: PartitionKey
@@ -69,15 +71,21 @@ class Later(NamedTuple):
     delay_ms: int
     time_ms: int
     look_ms: int
+    by_time: bool = False
+
+    @property
+    def known_ms(self) -> int:
+        """The time that its producer is remembered by; 0: none."""
+        return self.time_ms if self.by_time else 0
 
     @staticmethod
     def envelope(
         key: PartitionKey, later: Sequence[Made], *, now: bytes = b"", split: bytes = b"",
-        delay_ms: int = 0, time_ms: int, look_ms: int,
+        delay_ms: int = 0, time_ms: int, look_ms: int, by_time: bool = False,
     ) -> Envelope:  # fmt: skip
         """`split`: the header of the client's batch, where no batch here begins with that."""
         batches = [now, *later] if now else later
-        flags = (_NOW if now else 0) | (_SPLIT if split else 0)
+        flags = (_NOW if now else 0) | (_SPLIT if split else 0) | (_BY_TIME if by_time else 0)
         size = len(split) + sum(_LENGTH.size + len(data) for data in batches)
         head = _LATER.pack(delay_ms, _LATER.size - _SPAN_AT + size, _FORM, flags, len(batches))
         lengths = [_LENGTH.pack(len(data)) for data in batches]
@@ -100,7 +108,7 @@ class Later(NamedTuple):
         now = spans.pop(0) if flags & _NOW else None
         return Later(
             (envelope.queue_id, envelope.partition), read_header(body, at), now, spans, delay_ms,
-            envelope.time_ms, envelope.number,
+            envelope.time_ms, envelope.number, bool(flags & _BY_TIME),
         )  # fmt: skip
 
 

@@ -54,8 +54,7 @@ class DelayFold:
     def any_delays(self) -> bool:
         """Whether anything has ever waited in this shard: where not, nothing is looked up."""
         if self._any is None:
-            found = self._state.kv.scan(*RowKind.DELAY.range())
-            self._any = next(found, None) is not None
+            self._any = bool(self._state.some(*RowKind.DELAY.range(), 1))
         return self._any
 
     def later(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -67,13 +66,15 @@ class DelayFold:
             return Outcome(Code.UNKNOWN_TOPIC_ID)
         if header.producer_id >= 0:
             known = producers.find(state, key, row, header.producer_id)
-            verdict: Code | BatchMetadata | None = producers.judge(known, header)
+            verdict: Code | BatchMetadata | None = producers.judge(
+                known, header, row, asked.known_ms
+            )
             if verdict != Code.INVALID_PRODUCER_EPOCH:
                 verdict = self._participants.fault(key, row, known, header) or verdict
             if verdict is not None:
                 return self._not_taken(log_offset, row, verdict)
-            producers.remember(state, key, row, known, header, -1)
-            self._put_quietly(key, row)
+            producers.remember(state, key, row, known, header, -1, asked.known_ms)
+            state.put_quietly(key, row)
         if asked.now is not None:
             head, place = read_header(envelope.body, asked.now[0]), _part(location, asked.now)
             state.add_batch(key, row, head, place, log_offset, asked.look_ms)
@@ -98,13 +99,6 @@ class DelayFold:
         if isinstance(verdict, Code):
             return Outcome(verdict, log_start=row.log_start)
         return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
-
-    def _put_quietly(self, key: PartitionKey, row: Partition) -> None:
-        """What has changed in the row of a partition is nothing to its readers."""
-        told = key in self._state.touched
-        self._state.put_partition(key, row)
-        if not told:
-            self._state.touched.discard(key)
 
     def _wait(
         self, key: PartitionKey, row: Partition, body: Body, spans: Sequence[Span],

@@ -71,6 +71,7 @@ class Kind(IntEnum):
     LATER = 49
     DUE = 50
     SECURE = 51
+    FORGET_PRODUCERS = 55
     RESTORED = 60
 
 

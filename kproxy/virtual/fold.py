@@ -46,6 +46,7 @@ from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.producer_commands import ForgetProducers
 from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.route_commands import DefineRoute
 from kproxy.virtual.route_fold import (
@@ -123,6 +124,7 @@ class Fold:
             Kind.GROW: self._grow,
             Kind.DELETE: self._delete,
             Kind.TRIM: self._trim,
+            Kind.FORGET_PRODUCERS: self._forget_producers,
             Kind.COMMIT: groups.commit,
             Kind.DELETE_OFFSETS: groups.delete_offsets,
             Kind.GROUP: groups.change,
@@ -186,7 +188,7 @@ class Fold:
         known = None
         if header.producer_id >= 0:
             known = producers.find(self.state, key, row, header.producer_id)
-            verdict = producers.judge(known, header)
+            verdict = producers.judge(known, header, row, envelope.time_ms)
             if row.first_open >= 0 or header.attributes & TRANSACTIONAL:
                 verdict = self._judged_in_transaction(key, row, known, header, verdict)
             if verdict is not None:
@@ -199,7 +201,7 @@ class Fold:
         if base_offset == row.log_start:
             self.state.file(rows.retention_due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:
-            producers.remember(self.state, key, row, known, header, base_offset)
+            producers.remember(self.state, key, row, known, header, base_offset, envelope.time_ms)
             if header.attributes & TRANSACTIONAL:
                 self._participants.note_records(key, row, header, base_offset)
         last_offset = base_offset + header.last_offset_delta
@@ -208,22 +210,26 @@ class Fold:
         if header.max_timestamp > row.max_time_ms:
             row.max_time_ms = header.max_timestamp
             row.max_time_offset = last_offset
-        self.state.put(
-            rows.batch_key(*key, last_offset),
-            rows.encode_batch(
-                *location,
-                header.last_offset_delta,
-                log_offset,
-                row.size,
-                header.max_timestamp,
-                row.max_time_ms,
-                False,
-            ),
-        )
+        batch = rows.encode_batch(
+            *location, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
+            row.max_time_ms, False,
+        )  # fmt: skip
+        if row.first_open >= 0:
+            batch = rows.with_transaction(batch, header)
+        self.state.put(rows.batch_key(*key, last_offset), batch)
         self.state.put_partition(key, row)
         self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
         return Outcome(Code.NONE, base_offset, time_ms, row.log_start)
+
+    def _forget_producers(
+        self, log_offset: int, envelope: Envelope, location: LogLocation
+    ) -> Outcome:
+        key, named = ForgetProducers.decode(envelope)
+        row = self.state.partition(key)
+        if row is None:
+            return _NO_QUEUE
+        return Outcome(Code.NONE, producers.forget(self.state, key, row, named))
 
     def _judged_in_transaction(
         self,
@@ -453,6 +459,7 @@ class Fold:
             return refused
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
+            self.state.touched.add((queue.queue_id, index))  # its readers obey settings, too
         outcome = self._put_queue(log_offset, changed)
         self._reroute(log_offset, queue, changed)
         return outcome

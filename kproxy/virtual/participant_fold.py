@@ -9,19 +9,16 @@ A transaction's number tells a late command of an earlier transaction from one o
 remembers of a producer, `TransactionalProducer`, keeps a late BEGIN from opening what has ended.
 """
 
-from bisect import bisect_left
-from heapq import merge
-from itertools import islice
-
 from kproxy.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
 from kproxy.virtual import producers, rows, transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_fold import GroupFold
+from kproxy.virtual.open_firsts import OpenFirsts
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
-from kproxy.virtual.state import State
+from kproxy.virtual.state import Keys, State
 from kproxy.virtual.transaction_commands import Begin, Marker, TransactionCommit
 from kproxy.virtual.transaction_rows import (
     Aborted,
@@ -44,6 +41,7 @@ class ParticipantFold:
         self._state = state
         self._groups = groups
         self._shared = shared
+        self._firsts = OpenFirsts()
 
     # -- beginning
 
@@ -124,6 +122,8 @@ class ParticipantFold:
             )
             if row.first_open < 0:
                 row.first_open = base_offset
+            else:
+                self._firsts.begun(key, base_offset)
 
     # -- the end
 
@@ -133,7 +133,7 @@ class ParticipantFold:
         header = read_header(marker.batch)
         place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
         without: list[int] = []
-        firsts = self._state.changed_keys(RowKind.OPEN_FIRST)
+        firsts = self._state.keys_of(RowKind.OPEN_FIRST)
         for number, key in enumerate(marker.partitions):
             if not self._end_in_partition(log_offset, key, marker, header, place, firsts):
                 without.append(number)
@@ -168,9 +168,9 @@ class ParticipantFold:
         marker: Marker,
         header: BatchHeader,
         place: LogLocation,
-        firsts: list[bytes],
+        firsts: Keys,
     ) -> bool:
-        """Whether the marker took an offset there. `firsts`: OPEN_FIRST rows not written yet."""
+        """Whether the marker took an offset there. `firsts`: keys of OPEN_FIRST rows."""
         state, producer_id = self._state, marker.producer_id
         opened = self.open_of(key, producer_id)
         if opened is None or opened.number != marker.number:
@@ -180,15 +180,16 @@ class ParticipantFold:
         if row is None or opened.first_offset < 0:
             return False
         state.put(transaction_rows.open_first_key(key, opened.first_offset), None)
+        self._firsts.ended(key, opened.first_offset)
         offset = row.next_offset
         state.add_batch(key, row, header, place, log_offset, 0)
         if opened.first_offset == row.first_open:
-            row.first_open = self._first_open(key, opened.first_offset, firsts)
+            row.first_open = self._firsts.following(key, opened.first_offset, firsts)
         if not marker.commit:
             row.any_aborted = True
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
             state.put(transaction_rows.aborted_key(key, offset), aborted.encode())
-        producers.fence(state, key, row, producer_id, header.producer_epoch)
+        producers.fence(state, key, row, producer_id, header.producer_epoch, marker.time_ms)
         return True
 
     def forget_marker(self, key: PartitionKey, offset: int) -> None:
@@ -196,16 +197,6 @@ class ParticipantFold:
         aborted_key = transaction_rows.aborted_key(key, offset)
         if self._state.get(aborted_key) is not None:
             self._state.put(aborted_key, None)
-
-    def _first_open(self, key: PartitionKey, start: int, firsts: list[bytes]) -> int:
-        """To look for it among all changes, for each of many partitions, would take too long."""
-        low, high = transaction_rows.open_first_range(key, start)
-        stored = (found for found, _ in self._state.kv.walk(low, high))
-        changed = islice(firsts, bisect_left(firsts, low), bisect_left(firsts, high))
-        for found in merge(stored, changed):
-            if self._state.get(found) is not None:
-                return transaction_rows.first_offset_of(found)
-        return -1
 
     # -- groups
 
@@ -228,9 +219,7 @@ class ParticipantFold:
             codes.append(code)
             if code:
                 continue
-            added += self._groups.wait_for_end(
-                log_offset, group, asked.producer_id, offset, asked.time_ms
-            )
+            added += self._groups.wait_for_end(log_offset, asked, offset)
         if added:
             opened = opened._replace(pending=opened.pending + added)
             state.put(group_key, opened.encode())

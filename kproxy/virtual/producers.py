@@ -5,10 +5,15 @@ remembers the last five batches of a producer. A producer that is not remembered
 anywhere.
 
 A partition's row has the few producers that used it last; other producers have rows of their own.
-So an append costs the same whether a queue has one producer or those of a thousand web servers.
+So an append costs the same whether a queue has one producer or those of a million devices.
+
+Those with rows of their own are remembered for a time: FORGET_PRODUCERS names who was not used for
+long (`shard.producer_expiry`). What comes without a time was written below level 8. It is folded as
+releases of then did: they remember so many, and forget those first whose last offset is lowest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader
@@ -22,13 +27,16 @@ from kproxy.virtual.producer_rows import (
     producer_newest,
     producer_start,
     producer_with,
+    used_ms_of,
+    with_time,
+    without_time,
 )
 from kproxy.virtual.rows import Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded
-PRODUCERS_REMEMBERED = 1000  # beside those; past that the ones idle longest are forgotten
+PRODUCERS_REMEMBERED = 1000  # beside those, where they are not remembered by time
 _SEQUENCE_MAX = 0x7FFFFFFF
 _FORGOTTEN_AT_ONCE = 100  # to find those idle longest, all are looked at
 
@@ -45,16 +53,22 @@ def find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> b
         for data in reversed(row.producers):
             if data.startswith(start):
                 return data
-    return state.get(rows.producer_key(*key, producer_id)) if row.spilled else None
+    spilled = state.get(rows.producer_key(*key, producer_id)) if row.spilled else None
+    return None if spilled is None else without_time(spilled)
 
 
-def judge(known: bytes | None, header: BatchHeader) -> Code | BatchMetadata | None:
+def judge(
+    known: bytes | None, header: BatchHeader, row: Partition, time_ms: int
+) -> Code | BatchMetadata | None:
     """An error code, the batch that this one repeats, or None where it is next in sequence.
 
-    `known`: what is remembered of its producer.
+    `known`: what is remembered of its producer. `time_ms`: as in `remember`. POLICY_VIOLATION: the
+    partition's row cannot count one more.
     """
     if known is None:
-        return None
+        most = rows.SPILLED_MAX_BY_TIME if row.by_time or time_ms else rows.SPILLED_MAX
+        full = row.spilled + len(row.producers) >= most
+        return Code.POLICY_VIOLATION if full else None
     epoch, newest = producer_newest(known)
     if header.producer_epoch < epoch:
         return Code.INVALID_PRODUCER_EPOCH
@@ -90,9 +104,13 @@ def _batch_of(known: bytes, header: BatchHeader) -> BatchMetadata | None:
 
 def remember(
     state: State, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader,
-    base_offset: int,
+    base_offset: int, time_ms: int,
 ) -> None:  # fmt: skip
-    """Note an accepted batch; the producer becomes the one used last. `row` is still to be put."""
+    """Note an accepted batch; the producer becomes the one used last. `row` is still to be put.
+
+    `time_ms`: when it came, 0 in what was written below level 8. From the first time on a partition
+    remembers by it.
+    """
     producer_id = header.producer_id
     others = row.producers
     if others and others[-1] is known:
@@ -103,22 +121,31 @@ def remember(
         state.put(rows.producer_key(*key, producer_id), None)
         row.spilled -= 1
     while len(others) >= PRODUCERS_INLINE:  # more than once: the row is of an earlier kproxy
-        state.put(rows.producer_key(*key, producer_id_of(others[0])), others[0])
+        spilled_key = rows.producer_key(*key, producer_id_of(others[0]))
+        state.put(spilled_key, with_time(others[0], time_ms))
         row.spilled += 1
         others = others[1:]
     sent = last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
     newest = producer_with(known, producer_id, header.producer_epoch, sent)
     row.producers = (*others, newest)
-    most = PRODUCERS_REMEMBERED + _FORGOTTEN_AT_ONCE
-    over = row.spilled - most
-    if known is None and over >= 0 and not over % _FORGOTTEN_AT_ONCE:
-        _forget(state, key, row)
+    if row.spilled:
+        if time_ms and not row.by_time:
+            row.by_time = True
+            state.file(rows.producers_due_key(time_ms, key))
+    else:
+        row.by_time = False
+    if known is None and not row.by_time:
+        over = row.spilled - PRODUCERS_REMEMBERED - _FORGOTTEN_AT_ONCE
+        if over >= 0 and not over % _FORGOTTEN_AT_ONCE:
+            _forget_idlest(state, key, row)
 
 
-def fence(state: State, key: PartitionKey, row: Partition, producer_id: int, epoch: int) -> None:
+def fence(
+    state: State, key: PartitionKey, row: Partition, producer_id: int, epoch: int, time_ms: int
+) -> None:
     """A transaction's marker with this epoch came: one that is higher clears the sequences.
 
-    `row` is still to be put.
+    `row` is still to be put. `time_ms`: when it came.
     """
     known = find(state, key, row, producer_id)
     if known is None or producer_newest(known)[0] >= epoch:
@@ -127,13 +154,38 @@ def fence(state: State, key: PartitionKey, row: Partition, producer_id: int, epo
     if known in row.producers:
         row.producers = tuple(cleared if data is known else data for data in row.producers)
     else:
-        state.put(rows.producer_key(*key, producer_id), cleared)
+        state.put(
+            rows.producer_key(*key, producer_id), with_time(cleared, time_ms if row.by_time else 0)
+        )
 
 
-def _forget(state: State, key: PartitionKey, row: Partition) -> None:
+def forget(
+    state: State, key: PartitionKey, row: Partition, named: Sequence[tuple[int, int]]
+) -> int:
+    """Forget producers, as (id, time it was used), that were not used since; how many those are.
+
+    What is open is not forgotten: a retry must be known.
+    """
+    forgotten = 0
+    for producer_id, used_ms in named:
+        data = state.get(producer_key := rows.producer_key(*key, producer_id))
+        if data is None or used_ms_of(data) != used_ms:
+            continue
+        if row.first_open >= 0 and state.get(transaction_rows.open_key(key, producer_id)):
+            continue
+        state.put(producer_key, None)
+        forgotten += 1
+    if forgotten:
+        row.spilled -= forgotten
+        row.by_time = row.by_time and row.spilled > 0
+        state.put_quietly(key, row)
+    return forgotten
+
+
+def _forget_idlest(state: State, key: PartitionKey, row: Partition) -> None:
     by_use = sorted(
         state.scan(*rows.producers_range(*key)),
-        key=lambda found: decode_producer(found[1]).newest.base_offset,
+        key=lambda found: decode_producer(without_time(found[1])).newest.base_offset,
     )
     if row.first_open >= 0:  # what is open is not forgotten: a retry must be known
         by_use = [
@@ -144,12 +196,19 @@ def _forget(state: State, key: PartitionKey, row: Partition) -> None:
     for producer_key, _ in idle:
         state.put(producer_key, None)
     row.spilled -= len(idle)
+    state.forgotten_early += len(idle)
 
 
 def remembered(
     state: State, key: PartitionKey, row: Partition
 ) -> Iterator[tuple[int, ProducerState]]:
-    """(producer id, producer) of all that a partition remembers. For readers between two writes."""
-    spilled = state.kv.scan(*rows.producers_range(*key)) if row.spilled else ()
-    for data in (*row.producers, *(data for _, data in spilled)):
+    """(producer id, producer) of all that a partition remembers, as it was at the beginning.
+
+    For readers between two writes.
+    """
+    spilled = iter(state.kv.scan(*rows.producers_range(*key)) if row.spilled else ())
+    first = next(spilled, None)  # the scan begins with the row
+    for data in row.producers:
         yield producer_id_of(data), decode_producer(data)
+    for _, data in () if first is None else chain((first,), spilled):
+        yield producer_id_of(data), decode_producer(without_time(data))

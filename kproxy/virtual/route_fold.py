@@ -111,8 +111,7 @@ class RouteFold:
     def any_defined(self) -> bool:
         """Whether this shard has ever told of a route: where not, nothing is looked up."""
         if self._any_defined is None:
-            found = self._state.kv.scan(*RowKind.ROUTE_DEFINITION.range())
-            self._any_defined = next(found, None) is not None
+            self._any_defined = bool(self._state.some(*RowKind.ROUTE_DEFINITION.range(), 1))
         return self._any_defined
 
     def _definitions(self, source: str) -> list[Definition]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual.forms import later_form
 from kproxy.virtual.producer_rows import producer_end
 from kproxy.virtual.row_kinds import RowKind
@@ -29,15 +30,20 @@ _PARTITION = struct.Struct(">QQQqQH")
 _ENDS = struct.Struct(">QQ")  # its beginning
 NEXT_OFFSET = slice(8, 16)  # in a `p` row
 _SPILLED = struct.Struct(">H")
+_SPILLED_BY_TIME = struct.Struct(">I")
 _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are not ends the row
 _ANY_OPEN = 0x4000  # transactions with records: the first offset of the earliest follows
 _ANY_ABORTED = 0x2000
 _ANY_ROUTES = 0x1000
-_PRODUCERS = 0x0FFF
+_BY_TIME = 0x0800  # how many are not in the row takes 32 bits
+_PRODUCERS = 0x07FF
+SPILLED_MAX, SPILLED_MAX_BY_TIME = 0xFFFF, 0xFFFF_FFFF
+"""Producers of a partition that have rows of their own, without and with `Partition.by_time`."""
 _FIRST_OPEN = struct.Struct(">q")
 _BATCH = struct.Struct(">QIIiQQqqB")
 _COMPACTION = struct.Struct(">QQQQqQQ")
 _OFFSET = struct.Struct(">qiq")
+_ORDERED_OFFSET = struct.Struct(">qiqQ")
 _DUE = struct.Struct(">cQ16sI")
 _ASSIGNMENT = struct.Struct(">qi")
 
@@ -62,6 +68,7 @@ _OFFSET_KIND = RowKind.OFFSET.letter
 _LIVE_BYTES_KIND = RowKind.LIVE_BYTES.letter
 _RETENTION_DUE_KIND = RowKind.RETENTION_DUE.letter
 _RETENTION_ENTRY_KIND = RowKind.RETENTION_ENTRY.letter
+_PRODUCERS_DUE_KIND = RowKind.PRODUCERS_DUE.letter
 _UNPUBLISHED_KIND = RowKind.UNPUBLISHED.letter
 
 
@@ -95,6 +102,21 @@ def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
     """The keys of all producers of a partition that have rows of their own: start and end."""
     start = _PARTITION_KEY.pack(_PRODUCER_KIND, queue_id, index)
     return start, start + b"\xff" * 8
+
+
+def producers_due_key(used_ms: int, key: PartitionKey) -> bytes:
+    """Without a value: none of a partition's producers was used before, as far as is known."""
+    return _DUE.pack(_PRODUCERS_DUE_KIND, used_ms, *key)
+
+
+def producers_due_end(time_ms: int) -> bytes:
+    """Where the keys end that were filed at this time or before."""
+    return _PRODUCERS_DUE_KIND + max(0, time_ms + 1).to_bytes(8, "big")
+
+
+def producers_due_of(key: bytes) -> tuple[int, PartitionKey]:
+    """(time in ms, partition) of a key of kind PRODUCERS_DUE."""
+    return retention_due_of(key)
 
 
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
@@ -316,13 +338,14 @@ class Partition:
     """A queue partition's row. Changed in place by the fold alone.
 
     `producers`: rows of those used last, oldest use first. `spilled`: how many others have rows.
+    `by_time`: those are remembered for a time (`virtual.producers`); never where there are none.
     `first_open`: the first offset of the earliest open transaction, -1 where none has records.
     `any_aborted`: whether it may have ABORTED rows. `any_routes`: whether it has ROUTE rows.
     """
 
     __slots__ = (
-        "any_aborted", "any_routes", "first_open", "log_start", "max_time_ms", "max_time_offset",
-        "next_offset", "producers", "size", "spilled",
+        "any_aborted", "any_routes", "by_time", "first_open", "log_start", "max_time_ms",
+        "max_time_offset", "next_offset", "producers", "size", "spilled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -333,6 +356,7 @@ class Partition:
         self.max_time_offset = 0  # last offset of the first batch with that time
         self.producers: tuple[bytes, ...] = ()
         self.spilled = 0
+        self.by_time = False
         self.first_open = -1
         self.any_aborted = False
         self.any_routes = False
@@ -347,8 +371,14 @@ class Partition:
     def encode(self) -> bytes:
         producers = self.producers
         count = len(producers)
+        tail = b""
         if self.spilled:
             count |= _ANY_SPILLED
+            if self.by_time:
+                count |= _BY_TIME
+                tail = _SPILLED_BY_TIME.pack(self.spilled)
+            else:
+                tail = _SPILLED.pack(self.spilled)
         if self.any_aborted:
             count |= _ANY_ABORTED
         if self.any_routes:
@@ -365,9 +395,8 @@ class Partition:
             self.max_time_offset,
             count,
         )
-        if not producers:
+        if not producers and not tail:
             return head + opened if opened else head
-        tail = _SPILLED.pack(self.spilled) if self.spilled else b""
         return b"".join((head, opened, *producers, tail))
 
 
@@ -397,8 +426,16 @@ def decode_partition(data: bytes) -> Partition:
         position = end
     row.producers = tuple(producers)
     if count & _ANY_SPILLED:
-        (row.spilled,) = _SPILLED.unpack_from(data, position)
+        row.by_time = bool(count & _BY_TIME)
+        width = _SPILLED_BY_TIME if row.by_time else _SPILLED
+        (row.spilled,) = width.unpack_from(data, position)
     return row
+
+
+def remembers_by_time(data: bytes) -> bool:
+    """Whether an encoded partition has producers with rows of their own that are."""
+    *_, count = _PARTITION.unpack_from(data)
+    return bool(count & _BY_TIME)
 
 
 def partition_ends(data: bytes) -> tuple[int, int]:
@@ -423,6 +460,7 @@ class Batch(NamedTuple):
     copied: int = 0  # 1: it lies further on than where it was appended; more: and was compacted
     routed: bool = False  # another queue has passed it on: no route passes it on again
     number: int = 0  # among the batches of its partition that one envelope has
+    transaction: int = -2  # the producer whose transaction it is part of; NO_TRANSACTION, NOT_SAID
 
     @property
     def generation(self) -> int:
@@ -430,7 +468,9 @@ class Batch(NamedTuple):
         return self.copied - 1 if self.copied else 0
 
     def encode(self) -> bytes:
-        data = _BATCH.pack(*self[:-2])
+        data = _BATCH.pack(*self[:-3])
+        if self.transaction != NOT_SAID:
+            return data + _WHOSE.pack(self.routed, self.number, self.transaction)
         if self.number:
             return data + _MORE.pack(self.routed, self.number)
         return data + ROUTED if self.routed else data
@@ -492,9 +532,28 @@ ROUTED = b"\1"
 _MORE = struct.Struct(">?H")  # the same, and a batch's number
 
 
+_WHOSE = struct.Struct(">?Hq")  # both, and whose transaction; an older kproxy passes over that
+NO_TRANSACTION, NOT_SAID = -1, -2
+"""A batch is part of none: it is plain, or a marker. Or its row does not say: no transaction was
+open in its partition, or an older kproxy has written the row."""
+
+
 def with_number(data: bytes, number: int) -> bytes:
     """The row of a batch that has one: it is not the first that its partition got at once."""
     return data + _MORE.pack(False, number) if number else data
+
+
+def with_transaction(
+    data: bytes, header: BatchHeader, *, routed: bool = False, number: int = 0
+) -> bytes:
+    """Return the row of a batch that came while a transaction was open in its partition."""
+    return data + _WHOSE.pack(routed, number, transaction_of(header))
+
+
+def transaction_of(header: BatchHeader) -> int:
+    """Return the producer whose transaction a batch is part of."""
+    is_part = header.is_transactional and not header.is_control
+    return header.producer_id if is_part else NO_TRANSACTION
 
 
 def decode_batch(data: bytes) -> Batch:
@@ -502,29 +561,46 @@ def decode_batch(data: bytes) -> Batch:
     if data[0]:
         raise later_form("a row of kind b", data[0])
     values, more = _BATCH.unpack_from(data), len(data) - _BATCH.size
+    if more == _WHOSE.size:
+        return Batch._make((*values, *_WHOSE.unpack_from(data, _BATCH.size)))
     if more > 1:
-        return Batch._make((*values, *_MORE.unpack_from(data, _BATCH.size)))
-    return Batch._make((*values, more > 0, 0))
+        return Batch._make((*values, *_MORE.unpack_from(data, _BATCH.size), NOT_SAID))
+    return Batch._make((*values, more > 0, 0, NOT_SAID))
 
 
 _COMMITTED_FORM_AT = 12  # of the time
+_ORDERED = 1  # the form of a row that has a log offset
+_ORDERED_TIME = _ORDERED << 56
 
 
 class Committed(NamedTuple):
-    """A group's committed offset of one queue partition."""
+    """A group's committed offset of one queue partition.
+
+    `log_offset`: of the commit that gave it; -1 where no earlier commit can still be waiting.
+    """
 
     offset: int
     leader_epoch: int
     time_ms: int
     metadata: str
+    log_offset: int = -1
 
     def encode(self) -> bytes:
-        return _OFFSET.pack(self.offset, self.leader_epoch, self.time_ms) + self.metadata.encode()
+        offset, leader_epoch, time_ms, metadata, log_offset = self
+        if log_offset < 0:
+            return _OFFSET.pack(offset, leader_epoch, time_ms) + metadata.encode()
+        numbers = offset, leader_epoch, time_ms | _ORDERED_TIME, log_offset
+        return _ORDERED_OFFSET.pack(*numbers) + metadata.encode()
 
 
 def decode_committed(data: bytes) -> Committed:
     """Raises ValueError for a form of a later kproxy."""
-    if data[_COMMITTED_FORM_AT]:
-        raise later_form("a row of kind o", data[_COMMITTED_FORM_AT])
+    form = data[_COMMITTED_FORM_AT]
+    if form == _ORDERED:
+        offset, leader_epoch, time_ms, log_offset = _ORDERED_OFFSET.unpack_from(data)
+        metadata = data[_ORDERED_OFFSET.size :].decode()
+        return Committed(offset, leader_epoch, time_ms & ~_ORDERED_TIME, metadata, log_offset)
+    if form:
+        raise later_form("a row of kind o", form)
     offset, leader_epoch, time_ms = _OFFSET.unpack_from(data)
     return Committed(offset, leader_epoch, time_ms, data[_OFFSET.size :].decode())

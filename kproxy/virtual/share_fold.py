@@ -172,6 +172,8 @@ class ShareFold:
         place = LogLocation(location.segment, location.position, len(asked.batch))
         base_offset = row.next_offset
         state.add_batch(key, row, header, place, log_offset, asked.look_ms, routed=True)
+        if (queue := state.queue_by_id(key[0])) is not None:
+            state.note_shipped(key, queue)
         return Outcome(Code.NONE, base_offset)
 
     def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

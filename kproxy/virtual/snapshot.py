@@ -177,6 +177,8 @@ def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None
             counter = anchor + row[rows.NEXT_OFFSET] if there else None
         yield rows.counter_key(key), counter
         yield key, row
+        if row is not None and rows.remembers_by_time(row):
+            yield rows.producers_due_key(0, rows.partition_of(key)), b""
         return
     yield key, data
     if RowKind.OFFSET.of(key):
@@ -323,7 +325,10 @@ class Reindex:
             through_ms, False,
         )  # fmt: skip
         self._state.count_live(location)
-        row = row + rows.ROUTED if routed else rows.with_number(row, number)
+        if header.is_transactional:
+            row = rows.with_transaction(row, header, routed=routed, number=number)
+        else:
+            row = row + rows.ROUTED if routed else rows.with_number(row, number)
         self._state.put(rows.batch_key(*key, last_offset), row)
         at = log_offset | (number + 1) << _NUMBER_AT
         counted = _COUNTER.pack(at, last_offset + 1, size, through_ms, end_offset)
@@ -351,6 +356,7 @@ class Reindex:
             *copied_location(location),
             header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms,
             copied=generation + 1, routed=Replace.is_routed(envelope),
+            transaction=rows.transaction_of(header) if header.is_transactional else rows.NOT_SAID,
         )  # fmt: skip
         before = self._state.batch_at(key, last_offset)
         if before is not None:

@@ -7,6 +7,7 @@ from kproxy.groups.consumer_protocol import encode_subscription
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
 from tests.kafka.alike import made
+from tests.kafka.canonical import unheard
 from tests.wire import Wire
 
 ZERO = UUID(int=0)
@@ -164,10 +165,11 @@ class Modern:
 def known(wire: Wire, queue: str, partitions: int = 1) -> None:
     """Create a queue that groups can be given: a real Kafka's coordinator hears of it last."""
     made(wire, queue, partitions)
-    probe = Modern(wire, f"probe-of-{queue}", "probe", queue)
-    eventually(lambda: probe.beat().error_code == 0 and bool(probe.has))
-    probe.beat(member_epoch=-1)
-    probe.close()
+    with unheard():
+        probe = Modern(wire, f"probe-of-{queue}", "probe", queue)
+        eventually(lambda: probe.beat().error_code == 0 and bool(probe.has))
+        probe.beat(member_epoch=-1)
+        probe.close()
 
 
 def commit_values(

@@ -8,7 +8,7 @@ import pytest
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire, batch
 
 
@@ -18,7 +18,7 @@ def create_values(name: str, **changes: Any) -> dict[str, Any]:
     return {"topics": [topic], "timeout": 10_000}
 
 
-def test_create_topics(kafka: Kafka, server: Served) -> None:
+def test_create_topics(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         assignment = [{"partition_index": 0, "broker_ids": (1,)}]
         gap = [{"partition_index": 1, "broker_ids": (1,)}]
@@ -60,10 +60,10 @@ def test_create_topics(kafka: Kafka, server: Served) -> None:
         steps.append([t.error_code for t in wire.call(ApiKey.CREATE_TOPICS, 7, twice).topics])
         return steps
 
-    alike(kafka, server, script, "create-topics")
+    alike(recorded, server, script)
 
 
-def test_delete_topics(kafka: Kafka, server: Served) -> None:
+def test_delete_topics(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         made(wire, queue + "-2")
@@ -86,10 +86,10 @@ def test_delete_topics(kafka: Kafka, server: Served) -> None:
             wire.delete("absent").error_code,
         ]  # fmt: skip
 
-    alike(kafka, server, script, "delete-topics")
+    alike(recorded, server, script)
 
 
-def test_create_partitions(kafka: Kafka, server: Served) -> None:
+def test_create_partitions(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
 
@@ -105,11 +105,11 @@ def test_create_partitions(kafka: Kafka, server: Served) -> None:
         eventually(lambda: wire.list_offset(queue, -1, 3).error_code == 0)
         return [*steps, wire.produce(queue, batch(b"v"), partition=3)]
 
-    alike(kafka, server, script, "create-partitions")
+    alike(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 7, 9, 10, 12, 13])
-def test_metadata(kafka: Kafka, server: Served, version: int) -> None:
+def test_metadata(recorded: Recorded, server: Served, version: int) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 3)
         some = wire.metadata(queue, "bad name", version=version)
@@ -122,10 +122,10 @@ def test_metadata(kafka: Kafka, server: Served, version: int) -> None:
         absent = wire.metadata("absent-" + queue, create=False, version=max(version, 4))
         return [topics, len(some.brokers), absent.topics]
 
-    alike(kafka, server, script, f"metadata-{version}")
+    alike(recorded, server, script)
 
 
-def test_metadata_by_id(kafka: Kafka, server: Served) -> None:
+def test_metadata_by_id(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         topic_id = wire.metadata(queue).topics[0].topic_id
@@ -140,7 +140,7 @@ def test_metadata_by_id(kafka: Kafka, server: Served) -> None:
             steps.append((topic.error_code, topic.name, topic.topic_authorized_operations))
         return steps
 
-    alike(kafka, server, script, "metadata-by-id")
+    alike(recorded, server, script)
 
 
 def commit_values(group: str, queue: str, offset: int, **changes: Any) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def commit_values(group: str, queue: str, offset: int, **changes: Any) -> dict[s
     return base | changes
 
 
-def test_commits(kafka: Kafka, server: Served) -> None:
+def test_commits(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
         group = queue
@@ -194,10 +194,10 @@ def test_commits(kafka: Kafka, server: Served) -> None:
         steps += [committed([{"name": queue, "partition_indexes": (0, 1)}])]
         return steps
 
-    alike(kafka, server, script, "commits")
+    alike(recorded, server, script)
 
 
-def test_leader_epochs(kafka: Kafka, server: Served) -> None:
+def test_leader_epochs(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         wire.produce(queue, batch(b"a", b"b"))
@@ -213,10 +213,10 @@ def test_leader_epochs(kafka: Kafka, server: Served) -> None:
 
         return [ask(0), ask(7), ask(0, 9), ask(0, partition=5)]
 
-    alike(kafka, server, script, "leader-epochs")
+    alike(recorded, server, script)
 
 
-def test_describe_configs(kafka: Kafka, server: Served) -> None:
+def test_describe_configs(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, retention_ms="5000")
         resources = [
@@ -236,4 +236,4 @@ def test_describe_configs(kafka: Kafka, server: Served) -> None:
         ]  # fmt: skip
         return [found]
 
-    alike(kafka, server, script, "describe-configs")
+    alike(recorded, server, script)

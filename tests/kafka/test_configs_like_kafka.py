@@ -4,13 +4,14 @@ Left out: settings that only one of the two knows, and compaction, which kproxy 
 An operation that there is not: Kafka says UNKNOWN_SERVER_ERROR.
 """
 
-import time
+from itertools import count
 from typing import Any
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served
+from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
-from tests.real_kafka import Kafka
+from tests.kafka.canonical import unheard
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire
 
 TOPIC, BROKER = 2, 4
@@ -36,14 +37,22 @@ def replace(wire: Wire, name: str, configs: dict[str, str | None], version: int 
     return int(wire.call(ApiKey.ALTER_CONFIGS, version, values).responses[0].error_code)
 
 
+def begin(wire: Wire, queue: str, **configs: str) -> None:
+    """Make a queue, and one beside it to mark changes."""
+    made(wire, queue, **configs)
+    made(wire, f"{queue}-marker")
+
+
 def settings(wire: Wire, name: str) -> list[Any]:
-    """Once they stay as they are: a real Kafka's broker hears of a change from its controller."""
-    time.sleep(0.2)
-    before, found = None, _settings(wire, name)
-    while before != found:
-        time.sleep(0.2)
-        before, found = found, _settings(wire, name)
-    return found
+    """Those of now: a real Kafka's broker hears of changes from its controller, one by one."""
+    with unheard():
+        marker = ("retention.ms", str(next(_markers)), 1)
+        change(wire, f"{name}-marker", ("retention.ms", SET, marker[1]))
+        eventually(lambda: marker in _settings(wire, f"{name}-marker"), period=0.01)
+    return _settings(wire, name)
+
+
+_markers = count(1)
 
 
 def _settings(wire: Wire, name: str) -> list[Any]:
@@ -55,11 +64,11 @@ def _settings(wire: Wire, name: str) -> list[Any]:
     return sorted((c.name, c.value, c.config_source) for c in found if c.config_source == 1)
 
 
-def test_lists(kafka: Kafka, server: Served) -> None:
+def test_lists(recorded: Recorded, server: Served) -> None:
     throttled = "follower.replication.throttled.replicas"
 
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, cleanup_policy="compact,compact")
+        begin(wire, queue, cleanup_policy="compact,compact")
         steps: list[Any] = [settings(wire, queue)]
         for changes in (
             [("cleanup.policy", APPEND, "compact,compact")],
@@ -71,7 +80,7 @@ def test_lists(kafka: Kafka, server: Served) -> None:
             steps += [change(wire, queue, *changes), settings(wire, queue)]
         return [*steps, change(wire, "", ("retention.ms", SET, "1000"))]
 
-    alike(kafka, server, script, "lists")
+    alike(recorded, server, script)
 
 
 def test_a_list_of_very_many_parts_is_refused_at_once(server: Served) -> None:
@@ -83,7 +92,7 @@ def test_a_list_of_very_many_parts_is_refused_at_once(server: Served) -> None:
         assert codes == [40, 40, 40]
 
 
-def test_settings_of_nobody(kafka: Kafka, server: Served) -> None:
+def test_settings_of_nobody(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         steps: list[Any] = []
         for kind in (8, 16, 32):
@@ -96,10 +105,10 @@ def test_settings_of_nobody(kafka: Kafka, server: Served) -> None:
         found = wire.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users).results
         return [*steps, sorted((one.user, one.error_code) for one in found)]
 
-    alike(kafka, server, script, "nobody")
+    alike(recorded, server, script)
 
 
-def test_resources_by_type(kafka: Kafka, server: Served) -> None:
+def test_resources_by_type(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps = []
@@ -109,12 +118,12 @@ def test_resources_by_type(kafka: Kafka, server: Served) -> None:
             steps.append((found.error_code, types - {16, 32}))
         return steps
 
-    alike(kafka, server, script, "resources")
+    alike(recorded, server, script)
 
 
-def test_incremental_changes(kafka: Kafka, server: Served) -> None:
+def test_incremental_changes(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, retention_ms="5000")
+        begin(wire, queue, retention_ms="5000")
         steps: list[Any] = [settings(wire, queue)]
         for changes in (
             [("retention.ms", SET, "1000")],
@@ -140,12 +149,12 @@ def test_incremental_changes(kafka: Kafka, server: Served) -> None:
         steps.append(change(wire, "bad name", one))
         return steps
 
-    alike(kafka, server, script, "incremental")
+    alike(recorded, server, script)
 
 
-def test_replaced_as_a_whole(kafka: Kafka, server: Served) -> None:
+def test_replaced_as_a_whole(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
-        made(wire, queue, retention_ms="5000")
+        begin(wire, queue, retention_ms="5000")
         steps: list[Any] = []
         cases: tuple[dict[str, str | None], ...] = (
             {"retention.bytes": "99"}, {"retention.ms": None}, {"retention.ms": "soon"},
@@ -157,4 +166,4 @@ def test_replaced_as_a_whole(kafka: Kafka, server: Served) -> None:
                 steps.append((version, str(configs), code, settings(wire, queue)))
         return steps
 
-    alike(kafka, server, script, "replaced")
+    alike(recorded, server, script)

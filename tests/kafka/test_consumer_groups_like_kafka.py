@@ -7,8 +7,9 @@ import pytest
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
+from tests.kafka.canonical import unheard
 from tests.kafka.groups import Classic, Modern, commit_values, committed, known, ready
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire
 
 
@@ -31,10 +32,11 @@ def settled(*members: Modern) -> None:
             member.beat(topic_partitions=member.owned())
         return before == [(m.epoch, m.has) for m in members]
 
-    eventually(lambda: all(still() for _ in range(3)), period=0.3)
+    with unheard():
+        eventually(lambda: all(still() for _ in range(3)), period=0.3)
 
 
-def test_one_member(kafka: Kafka, server: Served) -> None:
+def test_one_member(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue, 3)
         steps: list[Any] = []
@@ -76,10 +78,10 @@ def test_one_member(kafka: Kafka, server: Served) -> None:
         one.close()
         return steps
 
-    alike(kafka, server, script, "one-member", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_refusals(kafka: Kafka, server: Served) -> None:
+def test_refusals(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps: list[Any] = []
@@ -97,10 +99,10 @@ def test_refusals(kafka: Kafka, server: Served) -> None:
             one.close()
         return steps
 
-    alike(kafka, server, script, "consumer-refusals", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_members_come_and_go(kafka: Kafka, server: Served) -> None:
+def test_members_come_and_go(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue, 4)
         steps: list[Any] = []
@@ -129,10 +131,10 @@ def test_members_come_and_go(kafka: Kafka, server: Served) -> None:
             member.close()
         return steps
 
-    alike(kafka, server, script, "come-and-go", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_static_members(kafka: Kafka, server: Served) -> None:
+def test_static_members(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue, 2)
         steps: list[Any] = []
@@ -153,10 +155,10 @@ def test_static_members(kafka: Kafka, server: Served) -> None:
         rival.close()
         return steps
 
-    alike(kafka, server, script, "static-consumers", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_a_static_member_changes_its_protocol(kafka: Kafka, server: Served) -> None:
+def test_a_static_member_changes_its_protocol(recorded: Recorded, server: Served) -> None:
     """An active instance is given up to one of the other protocol, and both begin at epoch 0."""
 
     def script(wire: Wire, queue: str) -> list[Any]:
@@ -187,11 +189,11 @@ def test_a_static_member_changes_its_protocol(kafka: Kafka, server: Served) -> N
             member.close()
         return steps
 
-    alike(kafka, server, script, "static-migration", ready)
+    alike(recorded, server, script, ready)
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_assignors(kafka: Kafka, server: Served, assignor: str) -> None:
+def test_assignors(recorded: Recorded, server: Served, assignor: str) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue + "-a", 5)
         known(wire, queue + "-b", 2)
@@ -210,10 +212,10 @@ def test_assignors(kafka: Kafka, server: Served, assignor: str) -> None:
             member.close()
         return steps
 
-    alike(kafka, server, script, f"assign-{assignor}", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_regex_and_new_queues(kafka: Kafka, server: Served) -> None:
+def test_regex_and_new_queues(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue + "-a", 2)
         one = Modern(wire, queue, "one")
@@ -238,10 +240,10 @@ def test_regex_and_new_queues(kafka: Kafka, server: Served) -> None:
         named.close()
         return steps
 
-    alike(kafka, server, script, "regex", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_described(kafka: Kafka, server: Served) -> None:
+def test_described(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue, 2)
         steps: list[Any] = []
@@ -298,10 +300,10 @@ def test_described(kafka: Kafka, server: Served) -> None:
         two.close()
         return steps
 
-    alike(kafka, server, script, "consumers-described", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_from_one_protocol_to_the_other_and_back(kafka: Kafka, server: Served) -> None:
+def test_from_one_protocol_to_the_other_and_back(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue, 2)
         steps: list[Any] = []
@@ -344,10 +346,10 @@ def test_from_one_protocol_to_the_other_and_back(kafka: Kafka, server: Served) -
         new.close()
         return steps
 
-    alike(kafka, server, script, "migration", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_an_emptied_group_of_one_kind_becomes_the_other(kafka: Kafka, server: Served) -> None:
+def test_an_emptied_group_of_one_kind_becomes_the_other(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue)
         steps: list[Any] = []
@@ -363,7 +365,7 @@ def test_an_emptied_group_of_one_kind_becomes_the_other(kafka: Kafka, server: Se
         new.close()
         return steps
 
-    alike(kafka, server, script, "emptied", ready)
+    alike(recorded, server, script, ready)
 
 
 def named_assignment(queue: str, *indices: int) -> bytes:
@@ -391,7 +393,9 @@ def parts_in(assignment: bytes) -> tuple[int, ...]:
     return tuple(index for _, indices in at_once(parsed(assignment)) for index in indices)
 
 
-def test_who_says_no_member_id_in_version_0_is_given_one(kafka: Kafka, server: Served) -> None:
+def test_who_says_no_member_id_in_version_0_is_given_one(
+    recorded: Recorded, server: Served
+) -> None:
     """From version 1 on a client makes its own."""
 
     def script(wire: Wire, queue: str) -> list[Any]:
@@ -408,10 +412,10 @@ def test_who_says_no_member_id_in_version_0_is_given_one(kafka: Kafka, server: S
         steps.append(int(wire.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, late).error_code))
         return steps
 
-    alike(kafka, server, script, "version-0-ids", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_classic_members_that_agree_on_no_protocol(kafka: Kafka, server: Served) -> None:
+def test_classic_members_that_agree_on_no_protocol(recorded: Recorded, server: Served) -> None:
     """Refused at the door: once they are alone they are a classic group, which chooses one."""
 
     def script(wire: Wire, queue: str) -> list[Any]:
@@ -437,10 +441,10 @@ def test_classic_members_that_agree_on_no_protocol(kafka: Kafka, server: Served)
             member.close()
         return steps
 
-    alike(kafka, server, script, "agreeing", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_what_a_heartbeat_changes(kafka: Kafka, server: Served) -> None:
+def test_what_a_heartbeat_changes(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue, 2)
         new = Modern(wire, queue, "new", queue)
@@ -460,4 +464,4 @@ def test_what_a_heartbeat_changes(kafka: Kafka, server: Served) -> None:
         idle.close()
         return steps
 
-    alike(kafka, server, script, "changes", ready)
+    alike(recorded, server, script, ready)

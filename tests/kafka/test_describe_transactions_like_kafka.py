@@ -7,13 +7,14 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
+from tests.kafka.canonical import unheard
 from tests.kafka.cluster import Cluster, name
+from tests.kafka.recorded import Recorded, Target
 from tests.kafka.transactions import Producer, alike_in_transactions, ready
-from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
 
 
-def test_find_coordinator(kafka: Kafka, server: Served) -> None:
+def test_find_coordinator(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         for version in (1, 2, 3):
             for key in (queue, "", " "):
@@ -29,12 +30,10 @@ def test_find_coordinator(kafka: Kafka, server: Served) -> None:
                 found = [(c.key, name(c.error_code), c.node_id >= 0) for c in answer.coordinators]
                 cluster.say(f"find v{version} {keys}", found)
 
-    alike_in_transactions(kafka, server, script, "find")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_features_and_versions(kafka: Kafka, server: Served) -> None:
-    served: list[dict[int, tuple[int, int]]] = []
-
+def test_features_and_versions(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         values = {"client_software_name": "x", "client_software_version": "1"}
         answer = cluster.wire.call(ApiKey.API_VERSIONS, 4, values)
@@ -44,20 +43,18 @@ def test_features_and_versions(kafka: Kafka, server: Served) -> None:
         cluster.say("finalized", [(f.min_version_level, f.max_version_level) for f in final])
         cluster.say("finalized at an epoch", answer.finalized_features_epoch >= 0)
         versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+        # What only brokers ask of each other is not for clients of kproxy.
         keys = (
-            ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
-            ApiKey.TXN_OFFSET_COMMIT, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS,
-            ApiKey.DESCRIBE_PRODUCERS, ApiKey.PRODUCE,
+            ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN,
+            ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.DESCRIBE_TRANSACTIONS,
+            ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_PRODUCERS, ApiKey.PRODUCE,
         )  # fmt: skip
         cluster.say("versions", [(int(k), versions.get(k)) for k in keys])
-        served.append(versions)
 
-    alike_in_transactions(kafka, server, script, "features")
-    # What only brokers ask of each other is not for clients of kproxy.
-    assert [s.get(ApiKey.ADD_PARTITIONS_TO_TXN) for s in served] == [(0, 5)] * 2
+    alike_in_transactions(recorded, server, script)
 
 
-def test_describe(kafka: Kafka, server: Served) -> None:
+def test_describe(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue, 3)
         cluster.make(queue + "-b", 2)
@@ -81,11 +78,11 @@ def test_describe(kafka: Kafka, server: Served) -> None:
             one.init(timeout_ms=54_321)
             cluster.describe(one.id)
 
-    alike_in_transactions(kafka, server, script, "describe")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_list(kafka: Kafka, server: Served, version: int) -> None:
+def test_list(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         makers = [Producer(cluster, f"{queue}-{n}").init() for n in range(4)]
@@ -120,10 +117,10 @@ def test_list(kafka: Kafka, server: Served, version: int) -> None:
             ):  # fmt: skip
                 look(transactional_id_pattern=pattern)
 
-    alike_in_transactions(kafka, server, script, f"list-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_producers_of_partitions(kafka: Kafka, server: Served) -> None:
+def test_producers_of_partitions(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         cluster.producers(queue)
@@ -146,11 +143,11 @@ def test_producers_of_partitions(kafka: Kafka, server: Served) -> None:
         one.init()
         cluster.producers(queue)
 
-    alike_in_transactions(kafka, server, script, "producers")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
-def test_timeouts(kafka: Kafka, server: Served, tv: int) -> None:
+def test_timeouts(recorded: Recorded, server: Served, tv: int) -> None:
     """A transaction that takes too long is aborted, and its producer fenced."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -180,10 +177,10 @@ def test_timeouts(kafka: Kafka, server: Served, tv: int) -> None:
             part = cluster.fetch(one.id)
             assert part.high_watermark == part.last_stable_offset
 
-    alike_in_transactions(kafka, server, script, f"timeouts-{tv}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_nothing_times_out_between_transactions(kafka: Kafka, server: Served) -> None:
+def test_nothing_times_out_between_transactions(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         one = Producer(cluster, queue).init(timeout_ms=1)
@@ -198,38 +195,37 @@ def test_nothing_times_out_between_transactions(kafka: Kafka, server: Served) ->
         cluster.describe(two.id)
         cluster.fetch(queue)
 
-    alike_in_transactions(kafka, server, script, "idle")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_markers_of_clients_are_refused(kafka: Kafka, server: Served, version: int) -> None:
+def test_markers_of_clients_are_refused(recorded: Recorded, server: Served, version: int) -> None:
     """Here kproxy differs on purpose: a real Kafka without an authorizer believes any client."""
-    queue = f"markers-{version}-{server.port}"
-    for target, believed in ((kafka, True), (server, False)):
-        with Wire(target.host, target.port) as wire:
-            ready(wire)
-            with Cluster(wire) as cluster:
-                cluster.make(queue)
-                one = Producer(cluster, queue).init()
-                one.write(queue)
-                marker = {
-                    "producer_id": one.pid, "producer_epoch": one.epoch, "coordinator_epoch": 0,
-                    "transaction_result": True, "transaction_version": 0,
-                    "topics": [{"name": queue, "partition_indexes": (0,)}],
-                }  # fmt: skip
-                with Wire(*cluster.leader(queue).socket.getpeername()[:2]) as own:
-                    try:
-                        answer = own.call(ApiKey.WRITE_TXN_MARKERS, version, {"markers": [marker]})
-                        codes = {
-                            p.error_code.name
-                            for m in answer.markers
-                            for t in m.topics
-                            for p in t.partitions
-                        }
-                    except ConnectionError:
-                        codes = set()
-                assert codes == {"none"} if believed else codes <= {"cluster_authorization_failed"}
-                part = cluster.fetch(queue)
-                assert part.last_stable_offset == (2 if believed else 0)
-                one.commit()
-                assert cluster.fetch(queue).last_stable_offset == (3 if believed else 2)
+
+    def script(target: Target) -> list[Any]:
+        queue = recorded.name
+        with Wire(target.host, target.port) as wire, Cluster(wire) as cluster:
+            with unheard():
+                ready(wire)
+            cluster.make(queue)
+            one = Producer(cluster, queue).init()
+            one.write(queue)
+            marker = {
+                "producer_id": one.pid, "producer_epoch": one.epoch, "coordinator_epoch": 0,
+                "transaction_result": True, "transaction_version": 0,
+                "topics": [{"name": queue, "partition_indexes": (0,)}],
+            }  # fmt: skip
+            with Wire(*cluster.leader(queue).socket.getpeername()[:2]) as own:
+                try:
+                    answer = own.call(ApiKey.WRITE_TXN_MARKERS, version, {"markers": [marker]})
+                    codes = [p.error_code for m in answer.markers
+                             for t in m.topics for p in t.partitions]  # fmt: skip
+                except ConnectionError:
+                    codes = []
+            part = cluster.fetch(queue)
+            one.commit()
+            return [*codes, part.last_stable_offset, cluster.fetch(queue).last_stable_offset]
+
+    theirs, ours = recorded.both(script, server)
+    assert theirs == ["NONE", 2, 3]
+    assert ours in ([0, 2], ["CLUSTER_AUTHORIZATION_FAILED", 0, 2])

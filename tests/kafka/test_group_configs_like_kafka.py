@@ -10,7 +10,7 @@ from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike
 from tests.kafka.cluster import name as name_of
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire
 
 BROKER, GROUP = 4, 32
@@ -113,7 +113,7 @@ def listed(wire: Wire, prefix: str, *kinds: int) -> list[str]:
     )
 
 
-def test_all_that_is_told_of_a_group(kafka: Kafka, server: Served) -> None:
+def test_all_that_is_told_of_a_group(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, group: str) -> list[Any]:
         steps: list[Any] = [all_of_it(wire, group), all_of_it(wire, "")]
         for names in ((), (LOCK,), (LOCK, "no.such", LOCK), ("no.such",)):
@@ -134,10 +134,10 @@ def test_all_that_is_told_of_a_group(kafka: Kafka, server: Served) -> None:
         steps.append(alter(wire, group, *((name, DELETE, None) for name in kept)))
         return [*steps, settled(wire, group, {})]
 
-    alike(kafka, server, script, "told")
+    alike(recorded, server, script)
 
 
-def test_each_value(kafka: Kafka, server: Served) -> None:
+def test_each_value(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, group: str) -> list[Any]:
         steps = []
         for name, values in {**BOUNDS, RESET: RESETS}.items():
@@ -147,10 +147,10 @@ def test_each_value(kafka: Kafka, server: Served) -> None:
             steps.append(alter(wire, group, (name, DELETE, None)))
         return [*steps, settled(wire, group, {})]
 
-    alike(kafka, server, script, "values")
+    alike(recorded, server, script)
 
 
-def test_what_is_refused(kafka: Kafka, server: Served) -> None:
+def test_what_is_refused(recorded: Recorded, server: Served) -> None:
     session, heartbeat = "share.session.timeout.ms", "share.heartbeat.interval.ms"
     cases: list[list[Change]] = [
         [(LOCK, SET, None)], [(LOCK, APPEND, "1")], [(LOCK, SUBTRACT, "1")],
@@ -173,10 +173,10 @@ def test_what_is_refused(kafka: Kafka, server: Served) -> None:
             steps.append(alter(wire, "", *changes))
         return steps
 
-    alike(kafka, server, script, "refused")
+    alike(recorded, server, script)
 
 
-def test_replaced_as_a_whole(kafka: Kafka, server: Served) -> None:
+def test_replaced_as_a_whole(recorded: Recorded, server: Served) -> None:
     cases: list[tuple[dict[str, str | None], dict[str, str]]] = [
         ({LOCK: "20000", RENEW: "false"}, {LOCK: "20000", RENEW: "false"}),
         ({LIMIT: "3"}, {LIMIT: "3"}),
@@ -194,10 +194,10 @@ def test_replaced_as_a_whole(kafka: Kafka, server: Served) -> None:
         steps.append(replace(wire, "", {LIMIT: "4"}))
         return [*steps, settled(wire, group, {})]
 
-    alike(kafka, server, script, "replaced")
+    alike(recorded, server, script)
 
 
-def test_several_groups_in_a_request(kafka: Kafka, server: Served) -> None:
+def test_several_groups_in_a_request(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, group: str) -> list[Any]:
         def altered(*pairs: tuple[str, str]) -> list[Any]:
             resources = [
@@ -216,10 +216,10 @@ def test_several_groups_in_a_request(kafka: Kafka, server: Served) -> None:
         steps.append(altered((one, "30000"), (one, "40000")))
         return [*steps, settled(wire, one, {LOCK: "20000"}), settled(wire, three, {LOCK: "21000"})]
 
-    alike(kafka, server, script, "several")
+    alike(recorded, server, script)
 
 
-def test_groups_that_have_settings_are_listed(kafka: Kafka, server: Served) -> None:
+def test_groups_that_have_settings_are_listed(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, group: str) -> list[Any]:
         names = [f"{group}-{number}" for number in range(3)] + [f"{group} é/ü"]
         steps: list[Any] = [listed(wire, group, GROUP)]
@@ -234,10 +234,10 @@ def test_groups_that_have_settings_are_listed(kafka: Kafka, server: Served) -> N
         eventually(lambda: len(listed(wire, group, GROUP)) == 2, 20)
         return [*steps, listed(wire, group, GROUP)]
 
-    alike(kafka, server, script, "listed")
+    alike(recorded, server, script)
 
 
-def test_a_broker_tells_the_same_defaults_and_bounds(kafka: Kafka, server: Served) -> None:
+def test_a_broker_tells_the_same_defaults_and_bounds(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, group: str) -> list[Any]:
         told = described(wire, asked("1", kind=BROKER))[0].configs
         return sorted(
@@ -248,4 +248,4 @@ def test_a_broker_tells_the_same_defaults_and_bounds(kafka: Kafka, server: Serve
                  or "locks" in c.name or "delivery" in c.name)
         )  # fmt: skip
 
-    alike(kafka, server, script, "broker")
+    alike(recorded, server, script)

@@ -6,7 +6,7 @@ from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
 from tests.kafka.groups import Classic, Modern, Names, commit_values, committed, known, ready
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire
 
 
@@ -42,7 +42,7 @@ def pair(wire: Wire, group: str, queue: str) -> tuple[Classic, Classic]:
     return one, two
 
 
-def test_a_member_joins_in_every_version(kafka: Kafka, server: Served) -> None:
+def test_a_member_joins_in_every_version(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         steps, names = [], Names()
         for version in range(10):
@@ -58,10 +58,10 @@ def test_a_member_joins_in_every_version(kafka: Kafka, server: Served) -> None:
             one.close()
         return steps
 
-    alike(kafka, server, script, "join-versions", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_refusals(kafka: Kafka, server: Served) -> None:
+def test_refusals(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps, names = [], Names()
@@ -104,10 +104,10 @@ def test_refusals(kafka: Kafka, server: Served) -> None:
             member.close()
         return steps
 
-    alike(kafka, server, script, "refusals", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_a_rebalance_and_what_is_said_during_it(kafka: Kafka, server: Served) -> None:
+def test_a_rebalance_and_what_is_said_during_it(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps, names = [], Names()
@@ -137,10 +137,10 @@ def test_a_rebalance_and_what_is_said_during_it(kafka: Kafka, server: Served) ->
         two.close()
         return steps
 
-    alike(kafka, server, script, "rebalance", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_static_members(kafka: Kafka, server: Served) -> None:
+def test_static_members(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps, names = [], Names()
@@ -170,10 +170,10 @@ def test_static_members(kafka: Kafka, server: Served) -> None:
     def without_ids(wire: Wire, queue: str) -> list[Any]:
         return script(wire, queue)
 
-    alike(kafka, server, without_ids, "static", ready)
+    alike(recorded, server, without_ids, ready)
 
 
-def test_described_listed_and_deleted(kafka: Kafka, server: Served) -> None:
+def test_described_listed_and_deleted(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps: list[Any] = []
@@ -221,10 +221,10 @@ def test_described_listed_and_deleted(kafka: Kafka, server: Served) -> None:
         two.close()
         return steps
 
-    alike(kafka, server, script, "described", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_offsets_deleted(kafka: Kafka, server: Served) -> None:
+def test_offsets_deleted(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         made(wire, queue + "-2")
@@ -249,7 +249,7 @@ def test_offsets_deleted(kafka: Kafka, server: Served) -> None:
         one.close()
         return steps
 
-    alike(kafka, server, script, "offset-delete", ready)
+    alike(recorded, server, script, ready)
 
 
 def leave_codes(wire: Wire, group: str, *leaving: tuple[str, str | None]) -> list[int]:
@@ -258,7 +258,7 @@ def leave_codes(wire: Wire, group: str, *leaving: tuple[str, str | None]) -> lis
     return [int(answer.error_code), *(int(member.error_code) for member in answer.members)]
 
 
-def test_who_may_leave_by_an_instance_id(kafka: Kafka, server: Served) -> None:
+def test_who_may_leave_by_an_instance_id(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue)
         steps: list[Any] = []
@@ -284,10 +284,10 @@ def test_who_may_leave_by_an_instance_id(kafka: Kafka, server: Served) -> None:
             one.close()
         return steps
 
-    alike(kafka, server, script, "leave-by-instance", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_a_sync_without_its_protocol(kafka: Kafka, server: Served) -> None:
+def test_a_sync_without_its_protocol(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         known(wire, queue)
         steps: list[Any] = []
@@ -310,10 +310,10 @@ def test_a_sync_without_its_protocol(kafka: Kafka, server: Served) -> None:
         one.close()
         return steps
 
-    alike(kafka, server, script, "sync-without-protocol", ready)
+    alike(recorded, server, script, ready)
 
 
-def test_commits_beside_members(kafka: Kafka, server: Served) -> None:
+def test_commits_beside_members(recorded: Recorded, server: Served) -> None:
     """The group's row is also written by a commit that no member makes."""
 
     def script(wire: Wire, queue: str) -> list[Any]:
@@ -357,4 +357,4 @@ def test_commits_beside_members(kafka: Kafka, server: Served) -> None:
         two.close()
         return steps
 
-    alike(kafka, server, script, "beside", ready)
+    alike(recorded, server, script, ready)

@@ -1,14 +1,13 @@
 """Numbers and texts at the edges of what they may be, as a real Kafka 4.3.1 takes them."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.alike import alike, made
-from tests.real_kafka import Kafka
-from tests.wire import Wire, batch
+from tests.kafka.recorded import Recorded
+from tests.wire import TODAY_MS, Wire, batch
 
 
 def produced(wire: Wire, queue: str, records: bytes) -> tuple[int, int]:
@@ -16,7 +15,7 @@ def produced(wire: Wire, queue: str, records: bytes) -> tuple[int, int]:
     return int(answer.error_code), answer.base_offset
 
 
-def test_sequences_and_epochs_of_producers(kafka: Kafka, server: Served) -> None:
+def test_sequences_and_epochs_of_producers(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, name: str) -> list[Any]:
         steps: list[Any] = []
         wrapping = [(2**31 - 2, 2), (0, 1), (2**31 - 1, 1), (2**31 - 2, 2), (1, 3)]
@@ -43,11 +42,11 @@ def test_sequences_and_epochs_of_producers(kafka: Kafka, server: Served) -> None
             steps.append((epoch, produced(wire, queue, records), produced(wire, queue, records)))
         return steps
 
-    alike(kafka, server, script, "producers")
+    alike(recorded, server, script)
 
 
-def test_times_and_offsets_asked_for(kafka: Kafka, server: Served) -> None:
-    now = int(time.time() * 1000)
+def test_times_and_offsets_asked_for(recorded: Recorded, server: Served) -> None:
+    now = TODAY_MS
 
     def listed(wire: Wire, queue: str) -> Iterator[Any]:
         for asked in (*range(-8, 1), -100, now - 500, now, now + 1, 2**63 - 1, -(2**63)):
@@ -74,10 +73,10 @@ def test_times_and_offsets_asked_for(kafka: Kafka, server: Served) -> None:
             steps.append((offset, int(fetched.error_code), fetched.high_watermark))
         return steps
 
-    alike(kafka, server, script, "times")
+    alike(recorded, server, script)
 
 
-def test_names_and_settings(kafka: Kafka, server: Served) -> None:
+def test_names_and_settings(recorded: Recorded, server: Served) -> None:
     values = {
         "retention.ms": ("1_000", " 5 ", "+5", "-2", "1e3", "", "\u0661", "9" * 30),
         "max.message.bytes": ("-1", "2147483648"),
@@ -98,4 +97,4 @@ def test_names_and_settings(kafka: Kafka, server: Served) -> None:
             steps.append((count, int(wire.create(f"{queue}-parts{count}", count).error_code)))
         return steps
 
-    alike(kafka, server, script, "odd")
+    alike(recorded, server, script)

@@ -9,11 +9,11 @@ from typing import Any
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.alike import alike, made
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire, batch
 
 
-def test_log_dirs(kafka: Kafka, server: Served) -> None:
+def test_log_dirs(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
         wire.produce(queue, batch(b"x" * 100))
@@ -32,10 +32,10 @@ def test_log_dirs(kafka: Kafka, server: Served) -> None:
                 steps.append(answer.results[0].total_bytes > answer.results[0].usable_bytes > 0)
         return steps
 
-    alike(kafka, server, script, "log-dirs")
+    alike(recorded, server, script)
 
 
-def test_producers(kafka: Kafka, server: Served) -> None:
+def test_producers(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         producer = wire.producer_id()
@@ -54,10 +54,10 @@ def test_producers(kafka: Kafka, server: Served) -> None:
                 )  # fmt: skip
         return sorted(steps)
 
-    alike(kafka, server, script, "producers")
+    alike(recorded, server, script)
 
 
-def test_many_producers_of_one_queue(kafka: Kafka, server: Served) -> None:
+def test_many_producers_of_one_queue(recorded: Recorded, server: Served) -> None:
     """More than a partition's row has room for: all are known, repeated and fenced alike."""
 
     def script(wire: Wire, queue: str) -> list[Any]:
@@ -83,10 +83,10 @@ def test_many_producers_of_one_queue(kafka: Kafka, server: Served) -> None:
         )
         return steps
 
-    alike(kafka, server, script, "many-producers")
+    alike(recorded, server, script)
 
 
-def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
+def test_elections_and_the_rest(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps: list[Any] = []
@@ -129,10 +129,10 @@ def test_elections_and_the_rest(kafka: Kafka, server: Served) -> None:
                             if r.resource_name == queue or r.resource_type == 4))  # fmt: skip
         return steps
 
-    alike(kafka, server, script, "elections")
+    alike(recorded, server, script)
 
 
-def test_reassignments(kafka: Kafka, server: Served) -> None:
+def test_reassignments(recorded: Recorded, server: Served) -> None:
     """A move to another broker is refused here; with one broker there is nowhere to move to."""
 
     def script(wire: Wire, queue: str) -> list[Any]:
@@ -149,10 +149,10 @@ def test_reassignments(kafka: Kafka, server: Served) -> None:
                               [int(p.error_code) for p in topic.partitions]))  # fmt: skip
         return steps
 
-    alike(kafka, server, script, "reassignments")
+    alike(recorded, server, script)
 
 
-def test_moves_between_directories(kafka: Kafka, server: Served) -> None:
+def test_moves_between_directories(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         told = wire.call(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}).results
@@ -166,10 +166,10 @@ def test_moves_between_directories(kafka: Kafka, server: Served) -> None:
                 steps.append((path == here, index, [int(p.error_code) for p in topic.partitions]))
         return steps
 
-    alike(kafka, server, script, "directories")
+    alike(recorded, server, script)
 
 
-def test_quorum(kafka: Kafka, server: Served) -> None:
+def test_quorum(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         parts = [{"partition_index": 0}]
         topics = [{"topic_name": "__cluster_metadata", "partitions": parts}]
@@ -178,10 +178,10 @@ def test_quorum(kafka: Kafka, server: Served) -> None:
         return [int(answer.error_code), int(part.error_code), len(part.current_voters),
                 part.leader_id == part.current_voters[0].replica_id]  # fmt: skip
 
-    alike(kafka, server, script, "quorum")
+    alike(recorded, server, script)
 
 
-def test_pages_of_queues(kafka: Kafka, server: Served) -> None:
+def test_pages_of_queues(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         for name, partitions in (("-a", 3), ("-b", 1), ("-c", 4)):
             made(wire, queue + name, partitions)
@@ -207,4 +207,4 @@ def test_pages_of_queues(kafka: Kafka, server: Served) -> None:
         ask(5, None, "-no")
         return steps
 
-    alike(kafka, server, script, "pages")
+    alike(recorded, server, script)

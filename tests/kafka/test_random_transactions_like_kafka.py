@@ -14,6 +14,7 @@ import pytest
 from tests.harness import Served
 from tests.kafka.cluster import OFFSETS_TOPIC, Cluster
 from tests.kafka.conftest import FLAGS
+from tests.kafka.recorded import Recorded
 from tests.kafka.transactions import Producer, alike_in_transactions
 from tests.real_kafka import Kafka
 from tests.workers import Workers
@@ -166,11 +167,11 @@ SEEDS = [*range(30), *[pytest.param(seed, marks=pytest.mark.long) for seed in ra
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_seed(kafka: Kafka, server: Served, seed: int) -> None:
+def test_seed(recorded: Recorded, server: Served, seed: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         Play(cluster, queue, seed).run()
 
-    alike_in_transactions(kafka, server, script, f"random-{seed}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +182,8 @@ def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("seed", range(1000, 1010))
-def test_two_workers(kafka: Kafka, two_workers: Served, seed: int) -> None:
+def test_two_workers(recorded: Recorded, two_workers: Served, seed: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         Play(cluster, queue, seed, zombies=False).run()
 
-    alike_in_transactions(kafka, two_workers, script, f"two-{seed}")
+    alike_in_transactions(recorded, two_workers, script, asked="as is said")

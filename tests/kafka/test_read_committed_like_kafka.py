@@ -14,8 +14,8 @@ from crc32c import crc32c
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.cluster import LONG_AGO, Cluster, batch_head, is_whole, name
+from tests.kafka.recorded import Recorded, Target
 from tests.kafka.transactions import Producer, alike_in_transactions
-from tests.real_kafka import Kafka
 from tests.wire import Wire, batches, fetch_values
 
 
@@ -33,7 +33,7 @@ def seen(cluster: Cluster, queue: str, version: int = 12) -> None:
 
 @pytest.mark.parametrize("tv", [1, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers(kafka: Kafka, server: Served, tv: int, commit: bool) -> None:
+def test_markers(recorded: Recorded, server: Served, tv: int, commit: bool) -> None:
     """Byte by byte, but for what is of today: producer id, times, CRC, leader epoch."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -47,11 +47,11 @@ def test_markers(kafka: Kafka, server: Served, tv: int, commit: bool) -> None:
         assert batch_head(data)[1] == one.pid
         cluster.say("marker", (data[:12].hex(), data[16:17], data[21:27].hex(), data[51:].hex()))
 
-    alike_in_transactions(kafka, server, script, f"marker-{tv}-{commit}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16])
-def test_fetch(kafka: Kafka, server: Served, version: int) -> None:
+def test_fetch(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         one, other = two(cluster, queue)
         seen(cluster, queue, version)
@@ -67,12 +67,14 @@ def test_fetch(kafka: Kafka, server: Served, version: int) -> None:
         cluster.plain_write(queue, b"h")
         seen(cluster, queue, version)
 
-    alike_in_transactions(kafka, server, script, f"fetch-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_many_producers_in_one_partition(kafka: Kafka, server: Served, tv: int, seed: int) -> None:
+def test_many_producers_in_one_partition(
+    recorded: Recorded, server: Served, tv: int, seed: int
+) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         dice = random.Random(seed)
         cluster.make(queue)
@@ -92,10 +94,10 @@ def test_many_producers_in_one_partition(kafka: Kafka, server: Served, tv: int, 
             cluster.offsets(queue, -1, -2)
         seen(cluster, queue)
 
-    alike_in_transactions(kafka, server, script, f"many-{tv}-{seed}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_some_at_a_time(kafka: Kafka, server: Served) -> None:
+def test_some_at_a_time(recorded: Recorded, server: Served) -> None:
     """Bytes run out."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -111,10 +113,10 @@ def test_some_at_a_time(kafka: Kafka, server: Served) -> None:
                 part = cluster.fetch(queue, offset, isolation=isolation, partition_max_bytes=1000)
             offset = [base for base, data in batches(part.records) if is_whole(data)][-1] + 1
 
-    alike_in_transactions(kafka, server, script, "some")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_offsets_by_time(kafka: Kafka, server: Served) -> None:
+def test_offsets_by_time(recorded: Recorded, server: Served) -> None:
     """A marker has a time too: -3 finds it, or nothing where it may not be read yet."""
 
     asked = (-1, -2, -3, 0, 1000, 2000, 2001, 3000, 4000, 5000, 5001)
@@ -143,10 +145,10 @@ def test_offsets_by_time(kafka: Kafka, server: Served) -> None:
         one.abort()
         look()
 
-    alike_in_transactions(kafka, server, script, "by-time")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_offsets_in_every_version(kafka: Kafka, server: Served) -> None:
+def test_offsets_in_every_version(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         one, other = two(cluster, queue)
         one.write(queue, b"a", b"b").commit()
@@ -156,7 +158,7 @@ def test_offsets_in_every_version(kafka: Kafka, server: Served) -> None:
         cluster.offsets(queue, -3, versions=(7, 10))
         cluster.offsets(queue + "-absent", -1)
 
-    alike_in_transactions(kafka, server, script, "offset-versions")
+    alike_in_transactions(recorded, server, script)
 
 
 def delete_records(cluster: Cluster, queue: str, offset: int) -> None:
@@ -171,7 +173,7 @@ def delete_records(cluster: Cluster, queue: str, offset: int) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_records_of_open_transactions_are_deleted(
-    kafka: Kafka, server: Served, commit: bool
+    recorded: Recorded, server: Served, commit: bool
 ) -> None:
     """Not compared: a start within a batch, of which a real Kafka takes the batch's first offset
     as the last stable one."""
@@ -200,10 +202,10 @@ def test_records_of_open_transactions_are_deleted(
         one.write(queue).commit()
         cluster.fetch(queue, cluster.end_offset(queue) - 2)
 
-    alike_in_transactions(kafka, server, script, f"deleted-{commit}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_sessions(kafka: Kafka, server: Served) -> None:
+def test_sessions(recorded: Recorded, server: Served) -> None:
     """Incremental fetches tell of a partition when there is something new to be read."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -247,10 +249,10 @@ def test_sessions(kafka: Kafka, server: Served) -> None:
         cluster.plain_write(queue, b"v")
         poll()
 
-    alike_in_transactions(kafka, server, script, "sessions")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_waiting_for_the_end_of_a_transaction(kafka: Kafka, server: Served) -> None:
+def test_waiting_for_the_end_of_a_transaction(recorded: Recorded, server: Served) -> None:
     """A long fetch that may read committed records only is woken by a marker, not by a record."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -269,17 +271,18 @@ def test_waiting_for_the_end_of_a_transaction(kafka: Kafka, server: Served) -> N
             shown = [cluster.shown(data) for _, data in batches(part.records)]
             cluster.say("woken", (part.last_stable_offset, part.high_watermark, shown))
 
-    alike_in_transactions(kafka, server, script, "woken")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_markers_where_nothing_was_written(kafka: Kafka, server: Served) -> None:
+def test_markers_where_nothing_was_written(recorded: Recorded, server: Served) -> None:
     """Here kproxy differs on purpose: no offset is gone for a transaction without records."""
-    ends = []
-    for target in (kafka, server):
+
+    def script(target: Target) -> list[int]:
+        queue = recorded.name
         with Wire(target.host, target.port) as wire, Cluster(wire) as cluster:
-            queue = f"nothing-written-{server.port}"
             cluster.make(queue, 2)
             one = Producer(cluster, queue, tv=1).init()
             one.add((queue, 0), (queue, 1)).write(queue).commit()
-            ends.append([cluster.end_offset(queue, index) for index in range(2)])
-    assert ends == [[2, 1], [2, 0]]
+            return [cluster.end_offset(queue, index) for index in range(2)]
+
+    assert recorded.both(script, server) == ([2, 1], [2, 0])

@@ -1,6 +1,5 @@
 """Producing, fetching and offsets: answers as a real Kafka 4.3.1 gives them."""
 
-import time
 from typing import Any
 from uuid import UUID
 
@@ -9,8 +8,9 @@ import pytest
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
+from tests.kafka.recorded import Recorded
 from tests.real_kafka import Kafka
-from tests.wire import Wire, batch, fetch_values, keyed, produce_values
+from tests.wire import TODAY_MS, Wire, batch, fetch_values, keyed, produce_values
 
 # Not compared: null records, which a real Kafka never answers, and an unknown codec, which it
 # answers with UNKNOWN_SERVER_ERROR.
@@ -37,26 +37,26 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_batches(kafka: Kafka, server: Served, name: str) -> None:
+def test_bad_batches(recorded: Recorded, server: Served, name: str) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         code = wire.produce(queue, BAD[name]).error_code
         stored = wire.fetch(queue, 0).records or bytes(23)
         return [code, wire.list_offset(queue, -1), stored[22]]
 
-    alike(kafka, server, script, f"bad-{name.replace(' ', '-')}")
+    alike(recorded, server, script)
 
 
-def test_zstd_by_version(kafka: Kafka, server: Served) -> None:
+def test_zstd_by_version(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         return [wire.produce(queue, batch(b"a", attributes=4), version=6).error_code]
 
-    alike(kafka, server, script, "zstd-by-version")
+    alike(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 11, 12])
-def test_produce_and_fetch_in_every_shape(kafka: Kafka, server: Served, version: int) -> None:
+def test_produce_and_fetch_in_every_shape(recorded: Recorded, server: Served, version: int) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps = [wire.produce(queue, batch(b"a", b"b"), version=version) for _ in range(3)]
@@ -65,10 +65,10 @@ def test_produce_and_fetch_in_every_shape(kafka: Kafka, server: Served, version:
             steps += [wire.fetch(queue, offset, version=fetch_version) for offset in (0, 3, 6)]
         return steps
 
-    alike(kafka, server, script, f"shapes-{version}")
+    alike(recorded, server, script)
 
 
-def test_fetch_faults(kafka: Kafka, server: Served) -> None:
+def test_fetch_faults(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
         wire.produce(queue, batch(b"a"))
@@ -83,10 +83,10 @@ def test_fetch_faults(kafka: Kafka, server: Served) -> None:
             wire.fetch(queue, 0, isolation=0),
         ]
 
-    alike(kafka, server, script, "fetch-faults")
+    alike(recorded, server, script)
 
 
-def test_sequences(kafka: Kafka, server: Served) -> None:
+def test_sequences(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         pid = wire.producer_id()
@@ -101,10 +101,10 @@ def test_sequences(kafka: Kafka, server: Served) -> None:
         steps += [send(1, epoch=0), send(0, epoch=1), send(1, epoch=1)]
         return steps
 
-    alike(kafka, server, script, "sequences")
+    alike(recorded, server, script)
 
 
-def test_a_producer_starts_anywhere_and_wraps(kafka: Kafka, server: Served) -> None:
+def test_a_producer_starts_anywhere_and_wraps(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         pid = wire.producer_id()
@@ -114,13 +114,13 @@ def test_a_producer_starts_anywhere_and_wraps(kafka: Kafka, server: Served) -> N
             steps.append(wire.produce(queue, data))
         return steps
 
-    alike(kafka, server, script, "wraps")
+    alike(recorded, server, script)
 
 
 TIMES = (1000, 5000, 3000, 9000, 2000, 9000, 100)
 
 
-def test_list_offsets(kafka: Kafka, server: Served) -> None:
+def test_list_offsets(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         steps = [wire.list_offset(queue, t) for t in (-1, -2, -3, 0, 5)]
@@ -137,7 +137,7 @@ def test_list_offsets(kafka: Kafka, server: Served) -> None:
         steps += [wire.list_offset(queue, t) for t in (-1, -2, 0, 3000, 9000)]
         return steps
 
-    alike(kafka, server, script, "list-offsets")
+    alike(recorded, server, script)
 
 
 def trim(wire: Wire, queue: str, offset: int, partition: int = 0) -> Any:
@@ -150,7 +150,7 @@ def trim(wire: Wire, queue: str, offset: int, partition: int = 0) -> Any:
     )
 
 
-def test_delete_records(kafka: Kafka, server: Served) -> None:
+def test_delete_records(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         for _ in range(5):
@@ -161,10 +161,10 @@ def test_delete_records(kafka: Kafka, server: Served) -> None:
         steps += [trim(wire, queue, 0, 4), trim(wire, "absent-" + queue, 0)]
         return [*steps, wire.produce(queue, batch(b"c"))]
 
-    alike(kafka, server, script, "delete-records")
+    alike(recorded, server, script)
 
 
-def test_delete_records_by_policy(kafka: Kafka, server: Served) -> None:
+def test_delete_records_by_policy(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         steps = []
         for policy in ("compact", "compact,delete", "delete"):
@@ -174,21 +174,21 @@ def test_delete_records_by_policy(kafka: Kafka, server: Served) -> None:
             steps.append(trim(wire, name, 1))
         return steps
 
-    alike(kafka, server, script, "delete-by-policy")
+    alike(recorded, server, script)
 
 
-def test_old_clients_write_to_a_queue_packed_with_zstd(kafka: Kafka, server: Served) -> None:
+def test_old_clients_write_to_a_queue_packed_with_zstd(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, compression_type="zstd")
         values = produce_values(queue, batch(b"v"))
         answers = [wire.call(ApiKey.PRODUCE, version, values) for version in (3, 6, 7)]
         return [answer.responses[0].partition_responses[0].error_code for answer in answers]
 
-    alike(kafka, server, script, "zstd-old")
+    alike(recorded, server, script)
 
 
-def test_a_compacted_queue_blames_all_of_its_records(kafka: Kafka, server: Served) -> None:
-    now = int(time.time() * 1000)
+def test_a_compacted_queue_blames_all_of_its_records(recorded: Recorded, server: Served) -> None:
+    now = TODAY_MS
 
     def script(wire: Wire, queue: str) -> list[Any]:
         bounds = {"message_timestamp_before_max_ms": "5000"}
@@ -201,10 +201,10 @@ def test_a_compacted_queue_blames_all_of_its_records(kafka: Kafka, server: Serve
         answers += [wire.produce(queue + "-any", one) for one in (bad, late, none)]
         return [(a.error_code, [r.batch_index for r in a.record_errors]) for a in answers]
 
-    alike(kafka, server, script, "blamed")
+    alike(recorded, server, script)
 
 
-def test_fetch_sessions(kafka: Kafka, server: Served) -> None:
+def test_fetch_sessions(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 3)
         names = [(queue, i) for i in range(3)]
@@ -237,10 +237,10 @@ def test_fetch_sessions(kafka: Kafka, server: Served) -> None:
         steps.append(parts(fetch({}, session, 6)))
         return steps
 
-    alike(kafka, server, script, "fetch-sessions")
+    alike(recorded, server, script)
 
 
-def test_fetch_limits(kafka: Kafka, server: Served) -> None:
+def test_fetch_limits(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
         for i in range(6):
@@ -257,18 +257,18 @@ def test_fetch_limits(kafka: Kafka, server: Served) -> None:
             steps.append(sum(sizes) // size)
         return steps
 
-    alike(kafka, server, script, "fetch-limits")
+    alike(recorded, server, script)
 
 
-def test_acks_and_timeouts(kafka: Kafka, server: Served) -> None:
+def test_acks_and_timeouts(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         return [wire.produce(queue, batch(b"v"), acks=acks).error_code for acks in (1, -1, 2, -2)]
 
-    alike(kafka, server, script, "acks")
+    alike(recorded, server, script)
 
 
-def test_produce_by_id(kafka: Kafka, server: Served) -> None:
+def test_produce_by_id(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         topic_id = wire.metadata(queue).topics[0].topic_id
@@ -282,10 +282,10 @@ def test_produce_by_id(kafka: Kafka, server: Served) -> None:
         eventually(lambda: wire.produce(topic_id, batch(b"v"), version=13).error_code != 0)
         return [*steps, wire.fetch(topic_id, 0, version=16).error_code]
 
-    alike(kafka, server, script, "produce-by-id")
+    alike(recorded, server, script)
 
 
-def test_log_append_time(kafka: Kafka, server: Served) -> None:
+def test_log_append_time(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, message_timestamp_type="LogAppendTime")
         data = batch(b"a", times=(1000,))
@@ -295,23 +295,26 @@ def test_log_append_time(kafka: Kafka, server: Served) -> None:
         assert done.log_append_time is not None
         return [done.base_offset, again.offset, again.timestamp > 1_000_000, stored[22]]
 
-    alike(kafka, server, script, "log-append-time")
+    alike(recorded, server, script)
 
 
-def test_timestamps_of_the_future(kafka: Kafka, server: Served) -> None:
-    now = int(time.time() * 1000)
+def test_timestamps_of_the_future(recorded: Recorded, server: Served) -> None:
+    now = TODAY_MS
 
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue)
         made(wire, queue + "-set", message_timestamp_after_max_ms="5000")
         made(wire, queue + "-stamped", message_timestamp_type="LogAppendTime")
         return [
-            (name, ahead, wire.produce(queue + name, batch(b"v", times=(now + ahead,))).error_code)
+            (
+                f"{name} {ahead:+}",
+                wire.produce(queue + name, batch(b"v", times=(now + ahead,))).error_code,
+            )
             for name in ("", "-set", "-stamped")
             for ahead in (-(10**12), 0, 100_000, 3_000_000, 4_000_000, 10**12)
         ]
 
-    alike(kafka, server, script, "future")
+    alike(recorded, server, script)
 
 
 def test_produce_values_helper_is_what_kafka_takes(kafka: Kafka) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
 from tests.kafka.alike import alike, made
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire, batch, batches, fetch_values
 
 NO_ID = UUID(int=0)
@@ -23,7 +23,7 @@ def topic(name: str, partitions: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_queues(kafka: Kafka, server: Served) -> None:
+def test_queues(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
         steps: list[Any] = [[int(t.error_code) for t in wire.metadata(queue, queue).topics]]
@@ -53,10 +53,10 @@ def test_queues(kafka: Kafka, server: Served) -> None:
         steps.append([(int(t.error_code), len(t.partitions)) for t in paged.topics])
         return steps
 
-    alike(kafka, server, script, "twice")
+    alike(recorded, server, script)
 
 
-def test_partitions(kafka: Kafka, server: Served) -> None:
+def test_partitions(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
         for _ in range(3):
@@ -86,10 +86,10 @@ def test_partitions(kafka: Kafka, server: Served) -> None:
         steps += [[p.partition_index for p in t.partitions] for t in answer.results[0].topics]
         return steps
 
-    alike(kafka, server, script, "parts-twice")
+    alike(recorded, server, script)
 
 
-def test_batches(kafka: Kafka, server: Served) -> None:
+def test_batches(recorded: Recorded, server: Served) -> None:
     """Of a partition's batches the last is taken; which of several is sound does not matter."""
 
     def named(index: int, records: bytes) -> dict[str, Any]:
@@ -132,10 +132,10 @@ def test_batches(kafka: Kafka, server: Served) -> None:
         produce(9, [named(0, sent[0])])
         return steps
 
-    alike(kafka, server, script, "batches-twice")
+    alike(recorded, server, script)
 
 
-def test_groups(kafka: Kafka, server: Served) -> None:
+def test_groups(recorded: Recorded, server: Served) -> None:
     def script(wire: Wire, queue: str) -> list[Any]:
         made(wire, queue, 2)
         group = f"{queue}-group"
@@ -180,4 +180,4 @@ def test_groups(kafka: Kafka, server: Served) -> None:
         steps.append([int(result.error_code) for result in answer.results])
         return steps
 
-    alike(kafka, server, script, "groups-twice")
+    alike(recorded, server, script)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.harness import Served
+from tests.kafka.recorded import Recorded
 from tests.kafka.share_cluster import NEVER, ShareCluster, alike_in_shares
 from tests.kafka.shares import (
     ACCEPT,
@@ -16,7 +17,6 @@ from tests.kafka.shares import (
     another,
     sharing,
 )
-from tests.real_kafka import Kafka
 
 Listed = list[tuple[int, ...]]
 
@@ -43,7 +43,7 @@ BAD_PLACE: list[Listed] = [
 ]
 
 
-def test_bad_acknowledgements(kafka: Kafka, server: Served) -> None:
+def test_bad_acknowledgements(recorded: Recorded, server: Served) -> None:
     """Each is refused alone, and nothing of it is done."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -59,10 +59,10 @@ def test_bad_acknowledgements(kafka: Kafka, server: Served) -> None:
         for first, last, kind in ((0, 20, ACCEPT), (5, 5, RELEASE), (100, 100, ACCEPT)):
             one.ack({part: [(first, last, kind)]})  # those below the start are done with
 
-    alike_in_shares(kafka, server, script, "bad-acks")
+    alike_in_shares(recorded, server, script)
 
 
-def test_sessions(kafka: Kafka, server: Served) -> None:
+def test_sessions(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         part = (queue, 0)
@@ -86,10 +86,10 @@ def test_sessions(kafka: Kafka, server: Served) -> None:
         one.close({part: [(2, 2, ACCEPT), (1, 1, ACCEPT)]})  # refused, and given up even so
         one.fetch(part)
 
-    alike_in_shares(kafka, server, script, "ack-sessions")
+    alike_in_shares(recorded, server, script)
 
 
-def test_states(kafka: Kafka, server: Served) -> None:
+def test_states(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         two = another(one, "two")
@@ -124,10 +124,10 @@ def test_states(kafka: Kafka, server: Served) -> None:
         acks("two", (11, 14, ACCEPT))
         cluster.share_offsets(queue, part)
 
-    alike_in_shares(kafka, server, script, "ack-states")
+    alike_in_shares(recorded, server, script)
 
 
-def test_partitions(kafka: Kafka, server: Served) -> None:
+def test_partitions(recorded: Recorded, server: Served) -> None:
     """One that is refused leaves the others; who has no session for it may acknowledge."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -155,10 +155,10 @@ def test_partitions(kafka: Kafka, server: Served) -> None:
         two.ack({first: [(2, 2, ACCEPT)]})
         one.ack({first: [(2, 2, ACCEPT)]})
 
-    alike_in_shares(kafka, server, script, "ack-partitions")
+    alike_in_shares(recorded, server, script)
 
 
-def test_renew(kafka: Kafka, server: Served) -> None:
+def test_renew(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         part = (queue, 0)
@@ -189,11 +189,11 @@ def test_renew(kafka: Kafka, server: Served) -> None:
         one.ack({part: [(10, 10, ACCEPT)]}, renew=True)
         one.fetch(acks={part: [(11, 11, RENEW)]}, **RENEWING)
 
-    alike_in_shares(kafka, server, script, "renew")
+    alike_in_shares(recorded, server, script)
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_what_was_archived(kafka: Kafka, server: Served, isolation: str) -> None:
+def test_what_was_archived(recorded: Recorded, server: Served, isolation: str) -> None:
     """Acknowledging ranges with records that were given up, at the limit or as aborted."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -214,4 +214,4 @@ def test_what_was_archived(kafka: Kafka, server: Served, isolation: str) -> None
         cluster.share_offsets(queue, part)
         one.ack({part: [(0, 7, ACCEPT)]})
 
-    alike_in_shares(kafka, server, script, f"archived-{isolation}")
+    alike_in_shares(recorded, server, script)

@@ -12,9 +12,9 @@ import pytest
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.groups import Modern, commit_values
+from tests.kafka.recorded import Recorded
 from tests.kafka.share_cluster import ShareCluster, alike_in_shares
 from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Sharer, sharing
-from tests.real_kafka import Kafka
 
 
 def committed_group(cluster: ShareCluster, group: str, topic: str) -> str:
@@ -24,7 +24,7 @@ def committed_group(cluster: ShareCluster, group: str, topic: str) -> str:
     return group
 
 
-def test_describe(kafka: Kafka, server: Served) -> None:
+def test_describe(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         for group in (queue, ""):
             cluster.describe_group(group)
@@ -35,10 +35,10 @@ def test_describe(kafka: Kafka, server: Served) -> None:
         cluster.delete_group(queue)
         cluster.describe_group(queue)
 
-    alike_in_shares(kafka, server, script, "share-describe")
+    alike_in_shares(recorded, server, script)
 
 
-def test_list_groups(kafka: Kafka, server: Served) -> None:
+def test_list_groups(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         Sharer(cluster, queue + "-empty", "one", queue).silently(1).leave()
@@ -59,10 +59,10 @@ def test_list_groups(kafka: Kafka, server: Served) -> None:
         one.leave()
         cluster.share_groups(queue, types_filter=("share",))
 
-    alike_in_shares(kafka, server, script, "share-list")
+    alike_in_shares(recorded, server, script)
 
 
-def test_lag(kafka: Kafka, server: Served) -> None:
+def test_lag(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, partitions=2)
         part = (queue, 0)
@@ -84,10 +84,10 @@ def test_lag(kafka: Kafka, server: Served) -> None:
         one.leave()
         cluster.share_offsets(queue, part)
 
-    alike_in_shares(kafka, server, script, "share-lag")
+    alike_in_shares(recorded, server, script)
 
 
-def test_what_has_no_offsets(kafka: Kafka, server: Served) -> None:
+def test_what_has_no_offsets(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         other = cluster.make(queue + "-other")
         sharing(cluster, queue)
@@ -99,10 +99,10 @@ def test_what_has_no_offsets(kafka: Kafka, server: Served) -> None:
         cluster.share_offsets(queue, (other, 0), start=True)
         cluster.share_offsets(queue, start=True)
 
-    alike_in_shares(kafka, server, script, "no-share-offsets")
+    alike_in_shares(recorded, server, script)
 
 
-def test_who_may_not_alter(kafka: Kafka, server: Served) -> None:
+def test_who_may_not_alter(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, partitions=2)
         other = cluster.make(queue + "-other")
@@ -123,11 +123,11 @@ def test_who_may_not_alter(kafka: Kafka, server: Served) -> None:
         cluster.delete_offsets(queue, other)
         cluster.delete_offsets(queue, queue + "-never", other)
 
-    alike_in_shares(kafka, server, script, "may-not-alter")
+    alike_in_shares(recorded, server, script)
 
 
 @pytest.mark.parametrize("start", [0, 2, 4, 6])
-def test_alter(kafka: Kafka, server: Served, start: int) -> None:
+def test_alter(recorded: Recorded, server: Served, start: int) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, partitions=2)
         part = (queue, 0)
@@ -140,11 +140,11 @@ def test_alter(kafka: Kafka, server: Served, start: int) -> None:
         one.fetch(part)
         cluster.share_offsets(queue, part)
 
-    alike_in_shares(kafka, server, script, f"alter-{start}")
+    alike_in_shares(recorded, server, script)
 
 
 @pytest.mark.parametrize("start", [7, 9, 5_000_000_000])
-def test_alter_to_what_is_to_be_written(kafka: Kafka, server: Served, start: int) -> None:
+def test_alter_to_what_is_to_be_written(recorded: Recorded, server: Served, start: int) -> None:
     """The lag is below 0 meanwhile."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -161,10 +161,10 @@ def test_alter_to_what_is_to_be_written(kafka: Kafka, server: Served, start: int
             one.fetch((queue, 0))
             cluster.share_offsets(queue, (queue, 0))
 
-    alike_in_shares(kafka, server, script, f"alter-beyond-{start}")
+    alike_in_shares(recorded, server, script)
 
 
-def test_alter_makes_groups(kafka: Kafka, server: Served) -> None:
+def test_alter_makes_groups(recorded: Recorded, server: Served) -> None:
     """A group that is not there, and a topic that it never had."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -178,10 +178,10 @@ def test_alter_makes_groups(kafka: Kafka, server: Served) -> None:
         one = Sharer(cluster, queue, "one", queue).silently(2)
         one.fetch((queue, 0))
 
-    alike_in_shares(kafka, server, script, "alter-makes")
+    alike_in_shares(recorded, server, script)
 
 
-def test_delete_offsets(kafka: Kafka, server: Served) -> None:
+def test_delete_offsets(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         other = cluster.make(queue + "-other", 2)
         one = sharing(cluster, queue)
@@ -207,7 +207,7 @@ def test_delete_offsets(kafka: Kafka, server: Served) -> None:
         cluster.share_offsets(queue, (other, 0), start=True)
         cluster.delete_group(queue)
 
-    alike_in_shares(kafka, server, script, "delete-share-offsets")
+    alike_in_shares(recorded, server, script)
 
 
 CONFIGS = {
@@ -235,7 +235,7 @@ def altered(cluster: ShareCluster, group: str, key: str, value: Any, operation: 
     cluster.say(f"{key} {value!r} op {operation}", (int(answer.error_code), answer.error_message))
 
 
-def test_configs(kafka: Kafka, server: Served) -> None:
+def test_configs(recorded: Recorded, server: Served) -> None:
     """Also the texts: they tell an operator what would be right."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -248,4 +248,4 @@ def test_configs(kafka: Kafka, server: Served) -> None:
         altered(cluster, queue, "share.delivery.count.limit", None, operation=1)
         altered(cluster, "", "share.delivery.count.limit", "3")
 
-    alike_in_shares(kafka, server, script, "group-configs")
+    alike_in_shares(recorded, server, script)

@@ -10,14 +10,14 @@ import time
 import pytest
 
 from tests.harness import Served
+from tests.kafka.recorded import Recorded
 from tests.kafka.share_cluster import ShareCluster, alike_in_shares
 from tests.kafka.shares import ACCEPT, RELEASE, Sharer, another, sharing
 from tests.kafka.transactions import Producer
-from tests.real_kafka import Kafka
 from tests.wire import TODAY_MS, Wire, batch
 
 
-def test_window(kafka: Kafka, server: Served) -> None:
+def test_window(recorded: Recorded, server: Served) -> None:
     """At the bound whole batches are given, and beyond it none but those that come again."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -49,10 +49,10 @@ def test_window(kafka: Kafka, server: Served) -> None:
         acked((90, 99, RELEASE))
         one.fetch()
 
-    alike_in_shares(kafka, server, script, "window")
+    alike_in_shares(recorded, server, script)
 
 
-def test_window_of_large_batches(kafka: Kafka, server: Served) -> None:
+def test_window_of_large_batches(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, share_partition_max_record_locks="100")
         part = (queue, 0)
@@ -64,7 +64,7 @@ def test_window_of_large_batches(kafka: Kafka, server: Served) -> None:
         one.ack({part: [(0, 200, ACCEPT)]})
         one.fetch()
 
-    alike_in_shares(kafka, server, script, "large-window")
+    alike_in_shares(recorded, server, script)
 
 
 def given(one: Sharer, part: tuple[str, int], count: int) -> list[tuple[int, int, int]]:
@@ -82,7 +82,7 @@ def given(one: Sharer, part: tuple[str, int], count: int) -> list[tuple[int, int
     ("limit", "sizes"),
     [("5", (16, 3)), ("2", (16,)), ("10", (5, 1)), ("4", (7,)), ("3", (2, 2))],
 )
-def test_poison(kafka: Kafka, server: Served, limit: str, sizes: tuple[int, ...]) -> None:
+def test_poison(recorded: Recorded, server: Served, limit: str, sizes: tuple[int, ...]) -> None:
     """What is released again and again is given in ever smaller pieces, and then no more."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -98,11 +98,11 @@ def test_poison(kafka: Kafka, server: Served, limit: str, sizes: tuple[int, ...]
         one.nothing()
         cluster.share_offsets(queue, part)
 
-    alike_in_shares(kafka, server, script, f"poison-{limit}")
+    alike_in_shares(recorded, server, script)
 
 
 @pytest.mark.parametrize("case", ["first", "last"])
-def test_poison_among_others(kafka: Kafka, server: Served, case: str) -> None:
+def test_poison_among_others(recorded: Recorded, server: Served, case: str) -> None:
     """A piece of what was released often is all that a fetch gives, or is put off."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -121,10 +121,10 @@ def test_poison_among_others(kafka: Kafka, server: Served, case: str) -> None:
         cluster.write(queue, 3)
         given(one, part, last + 4)
 
-    alike_in_shares(kafka, server, script, f"poison-{case}")
+    alike_in_shares(recorded, server, script)
 
 
-def test_a_lower_limit(kafka: Kafka, server: Served) -> None:
+def test_a_lower_limit(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         part = (queue, 0)
@@ -138,10 +138,10 @@ def test_a_lower_limit(kafka: Kafka, server: Served) -> None:
         one.nothing()
         cluster.share_offsets(queue, part)
 
-    alike_in_shares(kafka, server, script, "lower-limit")
+    alike_in_shares(recorded, server, script)
 
 
-def test_locks_end(kafka: Kafka, server: Served) -> None:
+def test_locks_end(recorded: Recorded, server: Served) -> None:
     """What is neither acknowledged nor renewed within its time is given again."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -157,10 +157,10 @@ def test_locks_end(kafka: Kafka, server: Served) -> None:
         two.ack({part: [(0, 4, ACCEPT)]})
         one.ack({part: [(0, 4, ACCEPT)]})
 
-    alike_in_shares(kafka, server, script, "locks-end")
+    alike_in_shares(recorded, server, script)
 
 
-def test_closed_connections(kafka: Kafka, server: Served) -> None:
+def test_closed_connections(recorded: Recorded, server: Served) -> None:
     """They end their sessions, but not one that was opened anew elsewhere."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -180,11 +180,11 @@ def test_closed_connections(kafka: Kafka, server: Served) -> None:
         wires[2].socket.close()
         another(one, "three").fetch(part)
 
-    alike_in_shares(kafka, server, script, "closed-connections")
+    alike_in_shares(recorded, server, script)
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_transactions(kafka: Kafka, server: Served, isolation: str) -> None:
+def test_transactions(recorded: Recorded, server: Served, isolation: str) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, share_isolation_level=isolation)
         part = (queue, 0)
@@ -222,11 +222,11 @@ def test_transactions(kafka: Kafka, server: Served, isolation: str) -> None:
         two.fetch()
         two.ack({part: [(15, 15, 0)]})
 
-    alike_in_shares(kafka, server, script, f"fetch-{isolation}")
+    alike_in_shares(recorded, server, script)
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_transactions_by_pieces(kafka: Kafka, server: Served, isolation: str) -> None:
+def test_transactions_by_pieces(recorded: Recorded, server: Served, isolation: str) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         cluster.make(queue)
         producer = Producer(cluster, queue).init()
@@ -247,10 +247,10 @@ def test_transactions_by_pieces(kafka: Kafka, server: Served, isolation: str) ->
             one.close()
             one.fetch((queue, 0))
 
-    alike_in_shares(kafka, server, script, f"pieces-{isolation}")
+    alike_in_shares(recorded, server, script)
 
 
-def test_isolation_changes(kafka: Kafka, server: Served) -> None:
+def test_isolation_changes(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         part = (queue, 0)
@@ -264,10 +264,10 @@ def test_isolation_changes(kafka: Kafka, server: Served) -> None:
         one.ack({part: [(0, 2, RELEASE)]})
         one.fetch()
 
-    alike_in_shares(kafka, server, script, "isolation-changes")
+    alike_in_shares(recorded, server, script)
 
 
-def test_where_it_begins(kafka: Kafka, server: Served) -> None:
+def test_where_it_begins(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         cluster.make(queue)
         # Times are of when the tests began, some of an hour ago. Where nothing is late enough, a
@@ -287,10 +287,10 @@ def test_where_it_begins(kafka: Kafka, server: Served) -> None:
         cluster.write(queue, 2)
         latest.fetch()
 
-    alike_in_shares(kafka, server, script, "where-it-begins")
+    alike_in_shares(recorded, server, script)
 
 
-def test_trims(kafka: Kafka, server: Served) -> None:
+def test_trims(recorded: Recorded, server: Served) -> None:
     """What was deleted is done with; what is left is given, also of a batch cut in two."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -318,10 +318,10 @@ def test_trims(kafka: Kafka, server: Served) -> None:
         cluster.configure(queue + "-late", share_auto_offset_reset="earliest")
         Sharer(cluster, queue + "-late", "one", queue).silently(1).fetch(part)
 
-    alike_in_shares(kafka, server, script, "trims")
+    alike_in_shares(recorded, server, script)
 
 
-def test_a_topic_made_anew(kafka: Kafka, server: Served) -> None:
+def test_a_topic_made_anew(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         cluster.write(queue, 4)
@@ -335,4 +335,4 @@ def test_a_topic_made_anew(kafka: Kafka, server: Served) -> None:
         cluster.write(queue, 2)
         one.fetch((queue, 0), epoch=0)
 
-    alike_in_shares(kafka, server, script, "made-anew")
+    alike_in_shares(recorded, server, script)

@@ -11,6 +11,7 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
+from tests.kafka.recorded import Recorded
 from tests.kafka.share_cluster import ShareCluster, alike_in_shares
 from tests.kafka.shares import (
     ACCEPT,
@@ -23,11 +24,10 @@ from tests.kafka.shares import (
     another,
     sharing,
 )
-from tests.real_kafka import Kafka
 from tests.wire import Wire
 
 
-def test_sessions(kafka: Kafka, server: Served) -> None:
+def test_sessions(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         part = (queue, 0)
@@ -52,10 +52,10 @@ def test_sessions(kafka: Kafka, server: Served) -> None:
         one.close()
         one.fetch(part)
 
-    alike_in_shares(kafka, server, script, "fetch-sessions")
+    alike_in_shares(recorded, server, script)
 
 
-def test_partitions_come_and_go(kafka: Kafka, server: Served) -> None:
+def test_partitions_come_and_go(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, partitions=3)
         parts = [(queue, index) for index in range(3)]
@@ -77,10 +77,10 @@ def test_partitions_come_and_go(kafka: Kafka, server: Served) -> None:
         one.nothing(epoch=-1, acks={parts[0]: [(0, 1, ACCEPT)]})
         one.fetch(parts[2], epoch=0)
 
-    alike_in_shares(kafka, server, script, "fetch-partitions")
+    alike_in_shares(recorded, server, script)
 
 
-def test_strangers(kafka: Kafka, server: Served) -> None:
+def test_strangers(recorded: Recorded, server: Served) -> None:
     """Who fetches need not be a member; the group must have been given the partition."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -94,7 +94,7 @@ def test_strangers(kafka: Kafka, server: Served) -> None:
         Sharer(cluster, queue + "-no-group", "one", queue).fetch(part)
         one.nothing(part)
 
-    alike_in_shares(kafka, server, script, "fetch-strangers")
+    alike_in_shares(recorded, server, script)
 
 
 LIMITS = [
@@ -103,7 +103,7 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("version", "mode"), [(1, 0), (2, 0), (2, 1)])
-def test_limits(kafka: Kafka, server: Served, version: int, mode: int) -> None:
+def test_limits(recorded: Recorded, server: Served, version: int, mode: int) -> None:
     """Batches of 3, 1, 5, 2, 10 and 1 records, by MaxRecords and BatchSize."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -120,10 +120,10 @@ def test_limits(kafka: Kafka, server: Served, version: int, mode: int) -> None:
             left = one.got[queue, 0][-1][1] < 21
             (one.fetch if left else one.nothing)(**limits)
 
-    alike_in_shares(kafka, server, script, f"fetch-limits-{version}-{mode}")
+    alike_in_shares(recorded, server, script)
 
 
-def test_bytes(kafka: Kafka, server: Served) -> None:
+def test_bytes(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         part = (queue, 0)
@@ -136,10 +136,10 @@ def test_bytes(kafka: Kafka, server: Served) -> None:
         one.nothing(records=0)
         one.fetch(min_bytes=1_000)  # the time is up: what there is
 
-    alike_in_shares(kafka, server, script, "fetch-bytes")
+    alike_in_shares(recorded, server, script)
 
 
-def test_waiting(kafka: Kafka, server: Served) -> None:
+def test_waiting(recorded: Recorded, server: Served) -> None:
     """A record that is written ends a wait."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -157,10 +157,10 @@ def test_waiting(kafka: Kafka, server: Served) -> None:
             answer = own.receive(ApiKey.SHARE_FETCH, 2)[1]
         cluster.say("woken", acquired(answer.responses[0].partitions[0], apart=True))
 
-    alike_in_shares(kafka, server, script, "fetch-waiting")
+    alike_in_shares(recorded, server, script)
 
 
-def test_redelivery(kafka: Kafka, server: Served) -> None:
+def test_redelivery(recorded: Recorded, server: Served) -> None:
     """Counts, limits over what comes again, and who gets the rest of a batch."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -184,10 +184,10 @@ def test_redelivery(kafka: Kafka, server: Served) -> None:
         one.close()
         two.fetch()
 
-    alike_in_shares(kafka, server, script, "redelivery")
+    alike_in_shares(recorded, server, script)
 
 
-def test_acknowledged_on_the_way(kafka: Kafka, server: Served) -> None:
+def test_acknowledged_on_the_way(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, partitions=2)
         first, second = (queue, 0), (queue, 1)
@@ -208,10 +208,10 @@ def test_acknowledged_on_the_way(kafka: Kafka, server: Served) -> None:
         one.nothing(acks={second: [(1, 1, REJECT)]}, epoch=-1)
         one.fetch(first)
 
-    alike_in_shares(kafka, server, script, "on-the-way")
+    alike_in_shares(recorded, server, script)
 
 
-def test_epochs_of_a_session_run_on(kafka: Kafka, server: Served) -> None:
+def test_epochs_of_a_session_run_on(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         cluster.write(queue, 20)
@@ -219,4 +219,4 @@ def test_epochs_of_a_session_run_on(kafka: Kafka, server: Served) -> None:
         for first, last in pairwise(range(0, 20, 2)):
             one.nothing(acks={(queue, 0): [(first, last - 1, ACCEPT)]}, wait_ms=NOT_LONG_MS // 5)
 
-    alike_in_shares(kafka, server, script, "session-epochs")
+    alike_in_shares(recorded, server, script)

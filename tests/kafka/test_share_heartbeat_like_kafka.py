@@ -11,13 +11,14 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
+from tests.kafka.canonical import unheard
 from tests.kafka.groups import Classic, Modern, commit_values
+from tests.kafka.recorded import Recorded
 from tests.kafka.share_cluster import ShareCluster, alike_in_shares
 from tests.kafka.shares import Sharer, sharing
-from tests.real_kafka import Kafka
 
 
-def test_refusals(kafka: Kafka, server: Served) -> None:
+def test_refusals(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         cluster.make(queue)
         for index, changes in enumerate((
@@ -29,10 +30,10 @@ def test_refusals(kafka: Kafka, server: Served) -> None:
         )):  # fmt: skip
             Sharer(cluster, f"{queue}-{index}", "one", queue).beat(**changes)
 
-    alike_in_shares(kafka, server, script, "share-refusals")
+    alike_in_shares(recorded, server, script)
 
 
-def test_what_may_be_joined(kafka: Kafka, server: Served) -> None:
+def test_what_may_be_joined(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         for index, changes in enumerate((
             {"subscribed_topic_names": ("never",)}, {"subscribed_topic_names": ("a b!",)},
@@ -43,10 +44,10 @@ def test_what_may_be_joined(kafka: Kafka, server: Served) -> None:
             one.beat(**changes)
             one.beat(**{k: v for k, v in changes.items() if k == "member_id"})
 
-    alike_in_shares(kafka, server, script, "share-joins")
+    alike_in_shares(recorded, server, script)
 
 
-def test_one_member(kafka: Kafka, server: Served) -> None:
+def test_one_member(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         other = cluster.make(queue + "-other")
         one = sharing(cluster, queue, partitions=3)
@@ -81,7 +82,7 @@ def test_one_member(kafka: Kafka, server: Served) -> None:
         two.beat(member_epoch=3, subscribed_topic_names=None)
         two.beat(member_epoch=-1)
 
-    alike_in_shares(kafka, server, script, "share-member")
+    alike_in_shares(recorded, server, script)
 
 
 def settled(*members: Sharer) -> None:
@@ -96,7 +97,8 @@ def settled(*members: Sharer) -> None:
             (m.epoch, m.parts) for m in members
         ]
 
-    eventually(lambda: all(still() for _ in range(3)), period=0.05)
+    with unheard():
+        eventually(lambda: all(still() for _ in range(3)), period=0.05)
     del members[0].cluster.said[said:]
 
 
@@ -114,7 +116,7 @@ def say_shares(cluster: ShareCluster, *members: Sharer) -> None:
     ("partitions", "members"),
     [(1, 1), (1, 2), (1, 5), (2, 2), (2, 4), (3, 2), (3, 3), (5, 2), (5, 3), (7, 4), (4, 6)],
 )
-def test_shares(kafka: Kafka, server: Served, partitions: int, members: int) -> None:
+def test_shares(recorded: Recorded, server: Served, partitions: int, members: int) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue, partitions=partitions)
         all_ = [one, *(Sharer(cluster, queue, f"m{i}", queue) for i in range(1, members))]
@@ -128,10 +130,10 @@ def test_shares(kafka: Kafka, server: Served, partitions: int, members: int) -> 
             settled(*all_)
             say_shares(cluster, *all_)
 
-    alike_in_shares(kafka, server, script, f"shares-{partitions}-{members}")
+    alike_in_shares(recorded, server, script)
 
 
-def test_different_subscriptions(kafka: Kafka, server: Served) -> None:
+def test_different_subscriptions(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         a, b = cluster.make(queue + "-a", 4), cluster.make(queue + "-b", 2)
         Sharer(cluster, queue, "first", a, b).silently(6).leave()
@@ -147,10 +149,10 @@ def test_different_subscriptions(kafka: Kafka, server: Served) -> None:
         cluster.say("given", sorted(given))
         cluster.say("each has some", [bool(member.parts) for member in members])
 
-    alike_in_shares(kafka, server, script, "share-subscriptions")
+    alike_in_shares(recorded, server, script)
 
 
-def test_topics_come_and_go(kafka: Kafka, server: Served) -> None:
+def test_topics_come_and_go(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = Sharer(cluster, queue, "one", queue)
         one.beat()
@@ -171,10 +173,10 @@ def test_topics_come_and_go(kafka: Kafka, server: Served) -> None:
         one.silently(1)
         one.leave()
 
-    alike_in_shares(kafka, server, script, "share-topics")
+    alike_in_shares(recorded, server, script)
 
 
-def test_other_requests_for_a_share_group(kafka: Kafka, server: Served) -> None:
+def test_other_requests_for_a_share_group(recorded: Recorded, server: Served) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         one = sharing(cluster, queue)
         wire = cluster.coordinator(queue, 0)
@@ -212,10 +214,10 @@ def test_other_requests_for_a_share_group(kafka: Kafka, server: Served) -> None:
         modern.close()
         classic.close()
 
-    alike_in_shares(kafka, server, script, "share-others")
+    alike_in_shares(recorded, server, script)
 
 
-def test_share_members_of_other_groups(kafka: Kafka, server: Served) -> None:
+def test_share_members_of_other_groups(recorded: Recorded, server: Served) -> None:
     """Also once they are empty: a group's type stays."""
 
     def script(cluster: ShareCluster, queue: str) -> None:
@@ -243,4 +245,4 @@ def test_share_members_of_other_groups(kafka: Kafka, server: Served) -> None:
         classic.close()
         modern.close()
 
-    alike_in_shares(kafka, server, script, "share-elsewhere")
+    alike_in_shares(recorded, server, script)

@@ -8,12 +8,12 @@ import pytest
 
 from tests.harness import Served
 from tests.kafka.cluster import Cluster
+from tests.kafka.recorded import Recorded
 from tests.kafka.transactions import Producer, alike_in_transactions
-from tests.real_kafka import Kafka
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_init(kafka: Kafka, server: Served, version: int) -> None:
+def test_init(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         one = Producer(cluster, queue).init(version)
         cluster.describe(queue)
@@ -27,11 +27,11 @@ def test_init(kafka: Kafka, server: Served, version: int) -> None:
         Producer(cluster, " " + queue).init(version)
         Producer(cluster, "é" * 200 + queue).init(version)
 
-    alike_in_transactions(kafka, server, script, f"init-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_init_with_what_is_expected(kafka: Kafka, server: Served, version: int) -> None:
+def test_init_with_what_is_expected(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         one = Producer(cluster, queue).init(version)
         first = one.but()
@@ -54,12 +54,14 @@ def test_init_with_what_is_expected(kafka: Kafka, server: Served, version: int) 
         Producer(cluster, queue + "-new").init(version, like=one)  # nobody had that id: a new one
         Producer(cluster, queue + "-new").init(version)
 
-    alike_in_transactions(kafka, server, script, f"init-expected-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
 @pytest.mark.parametrize("expected", [False, True])
-def test_init_fences_what_is_open(kafka: Kafka, server: Served, tv: int, expected: bool) -> None:
+def test_init_fences_what_is_open(
+    recorded: Recorded, server: Served, tv: int, expected: bool
+) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         one = Producer(cluster, queue, tv).init()
@@ -78,11 +80,11 @@ def test_init_fences_what_is_open(kafka: Kafka, server: Served, tv: int, expecte
         cluster.fetch(queue)
         cluster.describe(queue)
 
-    alike_in_transactions(kafka, server, script, f"init-open-{tv}-{expected}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
-def test_init_of_a_zombie_fences_what_is_open(kafka: Kafka, server: Served, tv: int) -> None:
+def test_init_of_a_zombie_fences_what_is_open(recorded: Recorded, server: Served, tv: int) -> None:
     """While a transaction is open its producer id alone is looked at: even a zombie aborts it."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -100,10 +102,10 @@ def test_init_of_a_zombie_fences_what_is_open(kafka: Kafka, server: Served, tv: 
             one.end(True)
         cluster.fetch(queue)
 
-    alike_in_transactions(kafka, server, script, f"zombie-{tv}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_init_after_a_transaction(kafka: Kafka, server: Served) -> None:
+def test_init_after_a_transaction(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         for tv in (1, 2):
@@ -121,11 +123,11 @@ def test_init_after_a_transaction(kafka: Kafka, server: Served) -> None:
                 cluster.describe(one.id)
                 one = two
 
-    alike_in_transactions(kafka, server, script, "init-after")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_add_partitions(kafka: Kafka, server: Served, version: int) -> None:
+def test_add_partitions(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue, 3)
         one = Producer(cluster, queue, tv=1)
@@ -155,11 +157,11 @@ def test_add_partitions(kafka: Kafka, server: Served, version: int) -> None:
         one.but(by=1).add((queue, 0), version=version)  # already there
         cluster.describe(queue)
 
-    alike_in_transactions(kafka, server, script, f"add-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_add_offsets(kafka: Kafka, server: Served, version: int) -> None:
+def test_add_offsets(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         one = Producer(cluster, queue, tv=1)
         one.but(pid=3, epoch=0).add_offsets(queue, version)  # an id that nobody has
@@ -178,7 +180,7 @@ def test_add_offsets(kafka: Kafka, server: Served, version: int) -> None:
         one.commit()
         one.commit()
 
-    alike_in_transactions(kafka, server, script, f"add-offsets-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 ENDS = ("abort", "commit")
@@ -186,7 +188,7 @@ ENDS = ("abort", "commit")
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("state", ["empty", "open", "aborted", "committed", "fenced"])
-def test_end(kafka: Kafka, server: Served, version: int, state: str) -> None:
+def test_end(recorded: Recorded, server: Served, version: int, state: str) -> None:
     """EndTxn in every state that stays, with every epoch: each on an id of its own."""
 
     def prepared(cluster: Cluster, queue: str, number: int) -> Producer:
@@ -216,11 +218,11 @@ def test_end(kafka: Kafka, server: Served, version: int, state: str) -> None:
         one.but(id=queue + "-absent").end(True, version)
         cluster.fetch(queue)
 
-    alike_in_transactions(kafka, server, script, f"end-{version}-{state}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
-def test_end_again(kafka: Kafka, server: Served, tv: int) -> None:
+def test_end_again(recorded: Recorded, server: Served, tv: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         one = Producer(cluster, queue, tv).init()
@@ -238,10 +240,10 @@ def test_end_again(kafka: Kafka, server: Served, tv: int) -> None:
         one.add((queue, 0)).commit()
         cluster.describe(queue)
 
-    alike_in_transactions(kafka, server, script, f"end-again-{tv}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_versions_change_between_transactions(kafka: Kafka, server: Served) -> None:
+def test_versions_change_between_transactions(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         one = Producer(cluster, queue).init()
@@ -257,12 +259,12 @@ def test_versions_change_between_transactions(kafka: Kafka, server: Served) -> N
         cluster.fetch(queue)
         cluster.describe(queue)
 
-    alike_in_transactions(kafka, server, script, "change")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", [4, 5])
-def test_epochs_run_out(kafka: Kafka, server: Served, version: int) -> None:
+def test_epochs_run_out(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         one = Producer(cluster, queue).init()
@@ -288,7 +290,7 @@ def test_epochs_run_out(kafka: Kafka, server: Served, version: int) -> None:
         cluster.fetch(queue)
         cluster.describe(queue)
 
-    alike_in_transactions(kafka, server, script, f"run-out-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 def bump(cluster: Cluster, one: Producer, epoch: int) -> None:

@@ -8,8 +8,8 @@ from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.cluster import Cluster, name
 from tests.kafka.groups import Classic, Modern, known
+from tests.kafka.recorded import Recorded
 from tests.kafka.transactions import Producer, alike_in_transactions
-from tests.real_kafka import Kafka
 
 NOBODY = 1 << 40  # a producer id that no Kafka has given out: a low one may be another test's
 
@@ -22,7 +22,7 @@ def shown(cluster: Cluster, group: str, queue: str, partition: int = 0) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_after_the_group_was_added(kafka: Kafka, server: Served, version: int) -> None:
+def test_after_the_group_was_added(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue, 2)
         group = queue + "-group"
@@ -48,11 +48,11 @@ def test_after_the_group_was_added(kafka: Kafka, server: Served, version: int) -
         one.commit()
         shown(cluster, group, queue)
 
-    alike_in_transactions(kafka, server, script, f"offsets-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 4, 5])
-def test_faults(kafka: Kafka, server: Served, version: int) -> None:
+def test_faults(recorded: Recorded, server: Served, version: int) -> None:
     """A fenced epoch is INVALID_PRODUCER_EPOCH in every version."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -81,10 +81,10 @@ def test_faults(kafka: Kafka, server: Served, version: int) -> None:
         one.abort()
         shown(cluster, group, queue)
 
-    alike_in_transactions(kafka, server, script, f"offset-faults-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_the_group_is_added_by_its_first_offset(kafka: Kafka, server: Served) -> None:
+def test_the_group_is_added_by_its_first_offset(recorded: Recorded, server: Served) -> None:
     """TxnOffsetCommit 5 (KIP-890)."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -106,10 +106,10 @@ def test_the_group_is_added_by_its_first_offset(kafka: Kafka, server: Served) ->
         shown(cluster, group, queue)
         shown(cluster, group + "-2", queue)
 
-    alike_in_transactions(kafka, server, script, "offsets-5")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_late_ones_of_old_clients(kafka: Kafka, server: Served) -> None:
+def test_late_ones_of_old_clients(recorded: Recorded, server: Served) -> None:
     """After its end, without being added again."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -124,11 +124,11 @@ def test_late_ones_of_old_clients(kafka: Kafka, server: Served) -> None:
         old.add_offsets(group)
         shown(cluster, group, queue)
 
-    alike_in_transactions(kafka, server, script, "late-offsets")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
-def test_plain_commits_between(kafka: Kafka, server: Served, tv: int) -> None:
+def test_plain_commits_between(recorded: Recorded, server: Served, tv: int) -> None:
     """What was committed last wins, not what became visible last."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -150,11 +150,11 @@ def test_plain_commits_between(kafka: Kafka, server: Served, tv: int) -> None:
         one.commit()
         shown(cluster, group, queue)
 
-    alike_in_transactions(kafka, server, script, f"between-{tv}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
-def test_two_producers_of_a_group(kafka: Kafka, server: Served, tv: int) -> None:
+def test_two_producers_of_a_group(recorded: Recorded, server: Served, tv: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         for first, second in ((True, True), (False, True), (True, False)):
@@ -168,11 +168,11 @@ def test_two_producers_of_a_group(kafka: Kafka, server: Served, tv: int) -> None
             one.end(first)
             shown(cluster, group, queue)
 
-    alike_in_transactions(kafka, server, script, f"two-producers-{tv}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
-def test_members_of_classic_groups(kafka: Kafka, server: Served, version: int) -> None:
+def test_members_of_classic_groups(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         group = queue + "-group"
@@ -203,11 +203,11 @@ def test_members_of_classic_groups(kafka: Kafka, server: Served, version: int) -
         member.leave()
         member.close()
 
-    alike_in_transactions(kafka, server, script, f"classic-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [2, 3, 5])
-def test_members_of_consumer_groups(kafka: Kafka, server: Served, version: int) -> None:
+def test_members_of_consumer_groups(recorded: Recorded, server: Served, version: int) -> None:
     """Another epoch is ILLEGAL_GENERATION here, not STALE_MEMBER_EPOCH."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -229,12 +229,12 @@ def test_members_of_consumer_groups(kafka: Kafka, server: Served, version: int) 
         member.beat(member_epoch=-1)
         member.close()
 
-    alike_in_transactions(kafka, server, script, f"modern-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("tv", [1, 2])
 def test_groups_and_offsets_are_deleted_with_what_pends(
-    kafka: Kafka, server: Served, tv: int
+    recorded: Recorded, server: Served, tv: int
 ) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
@@ -256,4 +256,4 @@ def test_groups_and_offsets_are_deleted_with_what_pends(
             one.commit()
             cluster.committed(group, queue)
 
-    alike_in_transactions(kafka, server, script, f"deleted-{tv}")
+    alike_in_transactions(recorded, server, script)

@@ -5,15 +5,15 @@ import pytest
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
 from tests.kafka.cluster import Cluster, name
+from tests.kafka.recorded import Recorded
 from tests.kafka.transactions import Producer, alike_in_transactions, ready
-from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
 
 CONTROL = 0x20
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 10, 11])
-def test_written_after_it_was_added(kafka: Kafka, server: Served, version: int) -> None:
+def test_written_after_it_was_added(recorded: Recorded, server: Served, version: int) -> None:
     """What is produced to what was not added is refused, with a code by version."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -47,11 +47,11 @@ def test_written_after_it_was_added(kafka: Kafka, server: Served, version: int) 
         write(sequence=0)
         cluster.fetch(queue)
 
-    alike_in_transactions(kafka, server, script, f"added-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [9, 10, 11, 12])
-def test_whose_transaction(kafka: Kafka, server: Served, version: int) -> None:
+def test_whose_transaction(recorded: Recorded, server: Served, version: int) -> None:
     """Not compared: another's id once a transaction is open in a partition. A real Kafka then asks
     nobody, and takes the batch."""
 
@@ -80,10 +80,10 @@ def test_whose_transaction(kafka: Kafka, server: Served, version: int) -> None:
         cluster.fetch(queue, partition=1)
         cluster.fetch(queue, partition=2)
 
-    alike_in_transactions(kafka, server, script, f"whose-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_written_without_being_added(kafka: Kafka, server: Served) -> None:
+def test_written_without_being_added(recorded: Recorded, server: Served) -> None:
     """Produce 12 adds the partition itself (KIP-890)."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -117,10 +117,10 @@ def test_written_without_being_added(kafka: Kafka, server: Served) -> None:
         for partition in range(4):
             cluster.fetch(queue, partition=partition)
 
-    alike_in_transactions(kafka, server, script, "not-added")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_a_new_epoch_starts_anew(kafka: Kafka, server: Served) -> None:
+def test_a_new_epoch_starts_anew(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         for tv in (1, 2):
@@ -136,11 +136,11 @@ def test_a_new_epoch_starts_anew(kafka: Kafka, server: Served) -> None:
         cluster.fetch(queue)
         cluster.producers(queue)
 
-    alike_in_transactions(kafka, server, script, "anew")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [9, 11, 12])
-def test_markers_of_clients(kafka: Kafka, server: Served, version: int) -> None:
+def test_markers_of_clients(recorded: Recorded, server: Served, version: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         one = Producer(cluster, queue).init()
@@ -153,10 +153,10 @@ def test_markers_of_clients(kafka: Kafka, server: Served, version: int) -> None:
         cluster.fetch(queue)
         one.commit()
 
-    alike_in_transactions(kafka, server, script, f"control-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_acks(kafka: Kafka, server: Served) -> None:
+def test_acks(recorded: Recorded, server: Served) -> None:
     """A transaction asks for all replicas, and does not insist."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -169,10 +169,10 @@ def test_acks(kafka: Kafka, server: Served) -> None:
             one.commit()
         cluster.fetch(queue)
 
-    alike_in_transactions(kafka, server, script, "acks")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_compacted_and_stamped(kafka: Kafka, server: Served) -> None:
+def test_compacted_and_stamped(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue, cleanup_policy="compact")
         cluster.make(queue + "-stamped", message_timestamp_type="LogAppendTime")
@@ -183,10 +183,10 @@ def test_compacted_and_stamped(kafka: Kafka, server: Served) -> None:
             one.write(queue + "-stamped").commit()
         cluster.fetch(queue + "-stamped")
 
-    alike_in_transactions(kafka, server, script, "compacted")
+    alike_in_transactions(recorded, server, script)
 
 
-def test_topics_by_id(kafka: Kafka, server: Served) -> None:
+def test_topics_by_id(recorded: Recorded, server: Served) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         cluster.make(queue)
         one = Producer(cluster, queue).init()
@@ -195,11 +195,11 @@ def test_topics_by_id(kafka: Kafka, server: Served) -> None:
         one.write(queue, version=13, sequence=1)
         cluster.fetch(queue, version=16)
 
-    alike_in_transactions(kafka, server, script, "by-id")
+    alike_in_transactions(recorded, server, script)
 
 
 @pytest.mark.parametrize("version", [9, 11, 12])
-def test_several_partitions_in_a_request(kafka: Kafka, server: Served, version: int) -> None:
+def test_several_partitions_in_a_request(recorded: Recorded, server: Served, version: int) -> None:
     """Each has its own answer: added, not added, out of order, absent."""
 
     def script(cluster: Cluster, queue: str) -> None:
@@ -233,7 +233,7 @@ def test_several_partitions_in_a_request(kafka: Kafka, server: Served, version: 
         for partition in range(4):
             cluster.fetch(queue, partition=partition)
 
-    alike_in_transactions(kafka, server, script, f"several-{version}")
+    alike_in_transactions(recorded, server, script)
 
 
 def test_another_id_has_no_part_in_what_is_open(server: Served) -> None:

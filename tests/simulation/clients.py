@@ -202,8 +202,11 @@ class Clients:
     async def _send(self, shard: Shard, queue_id: QueueId, index: int, body: bytes) -> int | None:
         times = 2 if self._rng.random() < self._world.conditions.sent_twice else 1
         envelopes = [
-            Envelope(Kind.APPEND, queue_id, index, body=body, number=NEVER_MS) for _ in range(times)
-        ]
+            Envelope(
+                Kind.APPEND, queue_id, index, body=body, number=NEVER_MS, time_ms=_TIME_MS
+            )
+            for _ in range(times)
+        ]  # fmt: skip
         for envelope in envelopes[1:]:
             shard.append([envelope])
         outcome = await self._ask(shard, envelopes[0])

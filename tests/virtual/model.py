@@ -76,6 +76,12 @@ class Model:
         assert envelope.kind == Kind.APPEND
         return self.append(part, envelope.body)
 
+    def forget(self, queue: bytes, index: int, producer_id: int) -> None:
+        """A producer was not used for long."""
+        parts = self.partitions.get(queue, [])
+        if index < len(parts):
+            parts[index].sent.pop(producer_id, None)
+
     def append(self, part: PlainPartition, body: bytes) -> tuple[Code, int | None]:
         header = read_header(body)
         pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence

@@ -30,6 +30,7 @@ from kproxy.virtual.commands import (
     ExpireOffsets,
     ExpireTransaction,
     Foreign,
+    ForgetProducers,
     GrowQueue,
     InitProducer,
     Marker,
@@ -67,6 +68,9 @@ def change(level: int) -> Envelope:
     )
 
 
+TRANSACTION_COMMIT = TransactionCommit(
+    "g", "m", 3, 7, 4, [OffsetCommit(Q, 1, 5, -1, "meta", False)], 9
+)
 COMMIT = CommitOffsets("g", "m", 3, [OffsetCommit(Q, 1, 5, -1, "meta", True)], 9)
 TAG = b"tag of t"
 PARTICIPANTS = [Participant(2, (Q, 1)), Participant(3, group="g")]
@@ -146,13 +150,22 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      CONTROL + b"\1" + (7).to_bytes(8, "big") + b"\0\3" + (6).to_bytes(8, "big")
      + b"\1\0\0\0\1\0\0\0\1" + BINARY_ID + b"\0\0\0\1\0\1g"),
     (Complete("t", 6, 9), None, Kind.COMPLETE, (0, 6, 9), b"\1t"),
-    (TransactionCommit("g", "m", 3, 7, 4, [OffsetCommit(Q, 1, 5, -1, "meta", False)], 9), None,
+    (COMMIT._replace(ordered=True), lambda: COMMIT.envelope(8), Kind.COMMIT, (0, 0, 9),
+     b"\2\0\1g\0\1m\0\0\0\3\0\0\0\1" + BINARY_ID
+     + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\1\0\0\0\4meta"),
+    (TRANSACTION_COMMIT._replace(ordered=True), lambda: TRANSACTION_COMMIT.envelope(8),
+     Kind.TRANSACTION_COMMIT, (0, -1, 9),
+     b"\2" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
+     + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\0\4meta"),
+    (TRANSACTION_COMMIT, lambda: TRANSACTION_COMMIT.envelope(7),
      Kind.TRANSACTION_COMMIT, (0, -1, 9),
      b"\1" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
      + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\0\4meta"),
     (ExpireTransaction("t", -1, 9), None, Kind.EXPIRE_TRANSACTION, (0, -1, 9), b"\1t"),
     (Restored(9), None, Kind.RESTORED, (0, 0, 9), b""),
     (ExpireTransaction("", 7, 9), None, Kind.EXPIRE_TRANSACTION, (0, 7, 9), b"\1"),
+    (ForgetProducers((Q, 2), [(7, 9), (8, 0)]), None, Kind.FORGET_PRODUCERS, (2, 0, 0),
+     b"\1" + b"".join(n.to_bytes(8, "big") for n in (7, 9, 8, 0))),
     *share_cases.WRITTEN,
     *route_cases.WRITTEN,
     *delay_cases.WRITTEN,
@@ -199,7 +212,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
-        "FORGET_LANDED", "RESTORED", "SECURE",
+        "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
@@ -211,10 +224,10 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
 def story() -> list[Envelope]:
     """A log of one shard of two in which each kind does all that it can do."""
 
-    def append(number: int, producer: int = -1, sequence: int = -1) -> Envelope:
+    def append(number: int, producer: int = -1, sequence: int = -1, time_ms: int = 0) -> Envelope:
         epoch = 0 if producer >= 0 else -1
         body = batch(b"%d" % number, producer_id=producer, epoch=epoch, sequence=sequence)
-        return Envelope(Kind.APPEND, Q, 0, body=body)
+        return Envelope(Kind.APPEND, Q, 0, time_ms=time_ms, body=body)
 
     def copy(kind: Kind = Kind.COPY, generations: int = 0) -> Envelope:
         body = batch(b"0", producer_id=1, epoch=0, sequence=0)
@@ -244,6 +257,8 @@ def story() -> list[Envelope]:
     log += [group(len(log) - 1, 0, {"m": None}), DeleteGroup("g").envelope()]
     log += [ConfigureGroup("g", {"a": "1"}, []).envelope()]
     log += [Secure({"Aa": {}, "Ub": {"v": 1}}).envelope(), Secure({"Aa": None}).envelope()]
+    log += [append(8, producer=8, sequence=0, time_ms=5), append(9, producer=9, sequence=0)]
+    log += [ForgetProducers((Q, 0), [(4, 5), (5, 5)]).envelope()]
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
     log += transactions(len(log))
@@ -275,7 +290,7 @@ def transactions(start: int) -> list[Envelope]:
 
     def offset(producer_id: int) -> Envelope:
         asked = OffsetCommit(Q, 0, 1, -1, "", False)
-        return TransactionCommit("tg", "", -1, producer_id, 0, [asked], 3).envelope()
+        return TransactionCommit("tg", "", -1, producer_id, 0, [asked], 3).envelope(8)
 
     taking = [Participant(0, (Q, 0)), Participant(0, group="tg"), Participant(1, (Q, 1))]
     log = [InitProducer("t", 100, -1, -1, 1).envelope()]
@@ -319,6 +334,7 @@ def test_a_kind_changes_the_published_rows_that_its_traits_name_and_no_others() 
         (Marker(CONTROL, 7, 3, 6, True, [], ["g"], 9).envelope(), 400),
         (route_cases.WRITTEN[0][0].envelope(), TURN),
         (route_cases.ship((Q, 0), Q, 1, [("a", b"")] * 400), 800),
+        (ForgetProducers((Q, 0), [(7, 9)] * 500).envelope(), 500),
         (delay_cases.later((Q, 0), *[b""] * 400), 400),
         (delay_cases.due((Q, 0), [0] * 200, [b""] * 200, time_ms=9), 800),
     ],

@@ -2,13 +2,17 @@
 
 from random import Random
 
+from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
-from kproxy.virtual.producer_rows import BatchMetadata
+from kproxy.virtual import rows
+from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.producer_rows import BatchMetadata, producer_id_of
 from kproxy.virtual.producers import find, judge, remember, repeated
-from kproxy.virtual.rows import Partition
+from kproxy.virtual.rows import Partition, decode_partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
-from tests.fakes import DictKv
+from tests.fakes import DictKv, MemoryShard
 from tests.together import together
 from tests.wire import batch
 
@@ -31,15 +35,58 @@ def test_the_handler_finds_every_repetition_that_the_fold_would(seed: int) -> No
         at = epoch - random.randint(0, 1) * (epoch > 0)
         header = read_header(batch(*[b"v"] * count, producer_id=7, epoch=at, sequence=near))
         known = find(state, KEY, row, 7)
-        verdict = judge(known, header)
+        verdict = judge(known, header, row, 1)
         repetition = verdict if isinstance(verdict, BatchMetadata) else None
         assert repeated(known, header) == repetition
         found += repetition is not None
         if verdict is None:
-            remember(state, KEY, row, known, header, offset)
+            remember(state, KEY, row, known, header, offset, 1)
             offset += header.record_count
             sequence = (near + header.record_count) & LAST
             sent.append((near, count))
         if random.random() < 0.02:
             sequence, epoch = 0, epoch + 1
     assert found
+
+
+CREATE = CreateQueue(KEY[0], "q", 1, {}).envelope()
+
+
+def sent(producer_id: int, sequence: int = 0, *, time_ms: int = 0) -> Envelope:
+    body = batch(b"v", producer_id=producer_id, epoch=0, sequence=sequence)
+    return Envelope(Kind.APPEND, *KEY, time_ms=time_ms, body=body)
+
+
+def crowded(spilled: int) -> MemoryShard:
+    """A partition with four producers in its row, and so many others: of those no rows."""
+    shard = MemoryShard()
+    shard.apply(CREATE)
+    for producer_id in range(4):
+        shard.apply(sent(producer_id))
+    row = shard.state.partition(KEY)
+    assert row is not None
+    row.spilled = spilled
+    return shard
+
+
+def test_more_producers_than_16_bits_count_do_not_end_the_process() -> None:
+    """FAULT: the row could not be written, not at the next start either."""
+    shard = crowded(0xFFFF)
+    assert shard.apply(sent(9)).code == Code.POLICY_VIOLATION
+    assert shard.apply(sent(3, 1)).code == Code.NONE, "it is known, and takes no room"
+    assert decode_partition(encoded(shard)).spilled == 0xFFFF
+
+
+def test_producers_that_are_remembered_by_time_are_counted_in_32_bits() -> None:
+    shard = crowded(0xFFFE)
+    for producer_id in range(9, 12):
+        assert shard.apply(sent(producer_id, time_ms=5)).code == Code.NONE
+    again = decode_partition(encoded(shard))
+    assert (again.spilled, again.by_time) == (0x1_0001, True)
+    assert [*map(producer_id_of, again.producers)] == [3, 9, 10, 11]
+
+
+def encoded(shard: MemoryShard) -> bytes:
+    data = shard.kv.get(rows.partition_key(*KEY))
+    assert data is not None
+    return data
