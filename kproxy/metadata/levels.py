@@ -28,6 +28,8 @@ SECURITY_FROM = 7
 """There may be access rules, users and quotas."""
 PRODUCERS_FROM = 8
 """Partitions remember idempotent producers by time."""
+SHIPS_FROM = 8
+"""A SHIP of a filter says where its cut begins."""
 FEATURE = "kproxy.level"
 
 

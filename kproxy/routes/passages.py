@@ -19,6 +19,7 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.levels import Level
 from kproxy.routes.passage import Passage
 from kproxy.routes.services import RouteServices
 from kproxy.shard.appends import Asks
@@ -150,10 +151,10 @@ class Passages:
 
     def __init__(
         self, serving: Callable[[], list[Shard]], asks: Asks, catalogue: Catalogue[Ticket],
-        config: Config, counters: Counters, clock: Clock,
+        config: Config, counters: Counters, clock: Clock, level: Level | None = None,
     ) -> None:  # fmt: skip
         self._serving = serving
-        self._shared = RouteServices(asks, catalogue, config, counters, clock)
+        self._shared = RouteServices(asks, catalogue, config, counters, clock, level or Level())
         self._by_shard: dict[int, _ShardRoutes] = {}
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:

@@ -10,6 +10,7 @@ from kproxy.counters import Counters
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.levels import Level
 from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept
 from kproxy.shard.appends import Asks
 from kproxy.virtual.types import QueueId
@@ -25,7 +26,7 @@ class RouteServices:
 
     def __init__(
         self, asks: Asks, catalogue: Catalogue[Ticket], config: Config, counters: Counters,
-        clock: Clock,
+        clock: Clock, level: Level,
     ) -> None:  # fmt: skip
         self.asks = asks
         self.catalogue = catalogue
@@ -33,6 +34,7 @@ class RouteServices:
         self.log_bytes_max = config.log_bytes_max
         self.counters = counters
         self.clock = clock
+        self.level = level
         self.readers = CapacityLimiter(_READERS)  # threads: a record may have 32 MiB
         self.kept: WeakSet[Kept] = WeakSet()
         self._said_s: dict[tuple[str, QueueId], float] = {}

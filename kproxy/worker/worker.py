@@ -249,7 +249,9 @@ class Worker:
         self.dead_letters = DeadLetters(
             routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock
         )
-        self.passages = Passages(routes.all, routes, self.catalogue, config, self.counters, clock)
+        self.passages = Passages(
+            routes.all, routes, self.catalogue, config, self.counters, clock, self.level
+        )
         self.delays = Delays(routes.all, self.catalogue, config, clock)
         self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
         self.share_sessions = ShareSessions(

@@ -1,7 +1,7 @@
 """Routes over a log on disk, embedded: what waits for them, and what they take up again."""
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.route_commands import Ship
-from kproxy.virtual.route_rows import landed_of, route_in
+from kproxy.virtual.route_rows import landed_of, route_in, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.worker.embedded import embedded
@@ -469,3 +469,38 @@ async def test_record_that_no_log_takes_does_not_stop_its_route(
         await until(lambda: landed(worker, source) == 2)
         assert read(worker, "a") == [b"1"]
         assert worker.counters.route_passed_over == 1
+
+
+async def test_filter_that_is_set_again_after_very_many_others_passes_nothing_on_twice(
+    tmp_path: Path,
+) -> None:
+    """Its mark was forgotten, and a cut lay across what it had taken: 100 of 250 came twice."""
+    taking = {"kproxy.route.from": "in", "kproxy.route.from.start": "true"}
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        one = await create(worker, "a", taking)
+        values = [b"%d" % n for n in range(250)]
+        await put(worker, source, *[(b"k", value) for value in values[:100]])
+        await until(lambda: len(read(worker, "a")) == 100)
+        await configure(worker, one, removed=taking)
+        await put(worker, source, *[(b"k", value) for value in values[100:]])
+        for n in range(102):
+            other = await create(worker, f"other-{n}", {"kproxy.route.from": "in"})
+            await worker.any_shard().append([DeleteQueue(other.queue_id).envelope()]).wait()
+        await until(lambda: not routes_of(worker, source))
+        await configure(worker, one, taking)
+        await until(lambda: len(read(worker, "a")) >= 250 and landed(worker, source) == 250)
+        assert read(worker, "a") == values
+
+
+async def configure(
+    worker: Worker, queue: Queue, configs: dict[str, str] | None = None,
+    removed: Iterable[str] = (),
+) -> None:  # fmt: skip
+    change = ConfigureQueue(queue.queue_id, configs or {}, list(removed), False)
+    (outcome,) = await worker.any_shard().append([change.envelope()]).wait()
+    assert outcome.code == Code.NONE, outcome
+
+
+def routes_of(worker: Worker, queue: Queue) -> list[Any]:
+    return list(worker.any_shard().state.kv.scan(*routes_range((queue.queue_id, 0))))
