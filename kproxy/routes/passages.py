@@ -34,7 +34,7 @@ _AT_ONCE = 32  # routes of one shard
 _LOOKED_AT_AT_ONCE = 20  # sources: each may have a hundred routes
 
 _FORGET_LOOK_S = 3600.0
-_FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a source that is gone
+_FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a route that is gone
 _FORGET_MAX = 500  # in one command
 
 RouteKey = tuple[PartitionKey, QueueId]
@@ -185,13 +185,14 @@ class Passages:
                 await self.forget(shard)
 
     async def forget(self, shard: Shard) -> None:
-        """Let go of what a shard knows of sources that are gone for long."""
+        """Let go of what a shard knows of sources and definers that are gone for long."""
         before_ms = self._shared.clock.now_ms() - _FORGET_MS
         find, gone = self._shared.catalogue.find_id, []
         async for found in scanned(shard.kv.scan, *RowKind.ROUTE_LANDED.range()):
             for key, data in found:
                 definer, source = landed_of(key)
-                if find(source[0]) is None and decode_landed(data).used_ms <= before_ms:
+                ended = find(source[0]) is None or find(definer) is None
+                if ended and decode_landed(data).used_ms <= before_ms:
                     gone.append((definer, source))
         for some in slices(gone, _FORGET_MAX):
             if not shard.serving:

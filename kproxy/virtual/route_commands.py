@@ -3,7 +3,7 @@
 - ROUTE, in the home shard of the source's name: a definer's route, or that it is gone.
 - CUT, in the source's shard, by its owner alone: what is passed on next, and in how many parts.
 - SHIP, in the shard of the targets: one part of a cut, a batch for each target.
-- FORGET_LANDED: nothing comes any more from these sources.
+- FORGET_LANDED: nothing comes any more by these routes.
 
 Cuts are logged before anything of them is shipped. So who has to ship again what may have landed
 makes the same parts: each target's batch is in a part that its name alone decides.
@@ -205,7 +205,7 @@ class Ship(NamedTuple):
 
 @of_kind(Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED,))
 class ForgetLanded(NamedTuple):
-    """Nothing comes any more of these routes: their sources are gone, for long.
+    """Nothing comes any more of these routes: their sources or definers are gone, for long.
 
     Void for what was used after `time_ms`.
     """

@@ -420,6 +420,24 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
         assert known() == [other.queue_id]
 
 
+async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_source_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
+    async with serving(tmp_path) as worker:
+        source, shard = await create(worker, "in", {}), worker.any_shard()
+        for n in range(3):
+            one = await create(worker, f"red-{n}", {"kproxy.route.from": "in"})
+            await put(worker, source, (b"a", b"%d" % n))
+            await until(lambda n=n: read(worker, f"red-{n}") == [b"%d" % n])
+            if n < 2:
+                await shard.append([DeleteQueue(one.queue_id).envelope()]).wait()
+        await worker.passages.forget(shard)
+        rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
+        assert [landed_of(key)[0] for key, _ in rows] == [one.queue_id]
+        assert len(routes_of(worker, source)) == 1
+
+
 async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:
     """It got nothing of more than 200,000 records, and its lag was said to be 0."""
     body = body_of(Content(b"a", b"v"), ())
