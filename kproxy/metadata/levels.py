@@ -30,6 +30,8 @@ PRODUCERS_FROM = 8
 """Partitions remember idempotent producers by time."""
 SHIPS_FROM = 8
 """A SHIP of a filter says where its cut begins."""
+LETTERS_FROM = 8
+"""Routes pass dead letters on."""
 FEATURE = "kproxy.level"
 
 

@@ -16,6 +16,7 @@ from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.appends import Asks
 from kproxy.virtual.rows import Queue
@@ -110,13 +111,15 @@ class Shared:
     """What the senders of all shards have in common."""
 
     def __init__(
-        self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock
-    ) -> None:
+        self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock,
+        level: Level,
+    ) -> None:  # fmt: skip
         self.routes = routes
         self.targets = targets
         self.config = config
         self.counters = counters
         self.clock = clock
+        self.level = level
         self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 32 MiB
         self._said_s: dict[str, float] = {}
 

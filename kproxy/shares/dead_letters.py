@@ -26,6 +26,7 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.levels import Level
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_sender import Sender
@@ -48,11 +49,12 @@ class DeadLetters:
         config: Config,
         counters: Counters,
         clock: Clock,
+        level: Level | None = None,
     ) -> None:
         self._serving = serving
         self._settings = settings
         targets = Targets(settings, catalogue, config, clock.monotonic)
-        self._shared = Shared(routes, targets, config, counters, clock)
+        self._shared = Shared(routes, targets, config, counters, clock, level or Level())
         self._by_shard: dict[int, Sender] = {}
 
     def owes(self, shard: Shard, group: str, records: int = 1) -> bool:

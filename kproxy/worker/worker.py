@@ -247,8 +247,9 @@ class Worker:
         )  # fmt: skip
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.dead_letters = DeadLetters(
-            routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock
-        )
+            routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock,
+            self.level,
+        )  # fmt: skip
         self.passages = Passages(
             routes.all, routes, self.catalogue, config, self.counters, clock, self.level
         )

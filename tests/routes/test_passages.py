@@ -23,12 +23,22 @@ from kproxy.routes.passages import Passages
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.route_commands import Ship
 from kproxy.virtual.route_rows import landed_of, route_in, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
+from kproxy.virtual.share_commands import (
+    ChangeShares,
+    Run,
+    SetShares,
+    ShareAction,
+    ShareChange,
+    ShareRuns,
+)
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
+from tests.virtual.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
 
 pytestmark = pytest.mark.anyio
@@ -436,6 +446,28 @@ async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_so
         rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
         assert [landed_of(key)[0] for key, _ in rows] == [one.queue_id]
         assert len(routes_of(worker, source)) == 1
+
+
+async def test_dead_letters_are_passed_on_from_their_queue_once(tmp_path: Path) -> None:
+    """A filter said that it had passed them on, and got nothing."""
+    async with serving(tmp_path) as worker:
+        source, shard = await create(worker, "in", {}), worker.any_shard()
+        letters = await create(worker, "dlq.in", {"errors.deadletterqueue.group.enable": "true"})
+        await create(worker, "red", {"kproxy.route.from": "dlq.in", "kproxy.route.filter": "key:r"})
+        wanted = {"errors.deadletterqueue.topic.name": "dlq.in",
+                  "errors.deadletterqueue.copy.record.enable": "true"}  # fmt: skip
+        await shard.append([ConfigureGroup("g", wanted, []).envelope()]).wait()
+        await put(worker, source, *[(b"red" if n % 2 else b"blue", b"%d" % n) for n in range(20)])
+        key = source.queue_id, 0
+        change = ShareChange(key, ShareAction.INITIALISE, 1, 0)
+        await shard.append([SetShares("g", [change], worker.now_ms()).envelope()]).wait()
+        for n in range(20):
+            run = Run(n, 1, ARCHIVED_3, LOST)
+            share = ChangeShares("g", [ShareRuns(key, 1, [run])], worker.now_ms())
+            (outcome,) = await shard.append([share.envelope()]).wait()
+            assert outcome.code == Code.NONE
+        await until(lambda: landed(worker, letters) == 20)
+        assert read(worker, "red") == [b"%d" % n for n in range(1, 20, 2)]
 
 
 async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:
