@@ -11,7 +11,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
-from tests.cpu import pytest_addoption, pytest_configure
+from tests import cpu, marks
+from tests.cpu import pytest_configure
 from tests.harness import Served, served
 from tests.real_kafka import Kafka
 from tests.timeouts import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
@@ -19,8 +20,7 @@ from tests.wire import Wire
 from tests.workers import Workers
 
 __all__ = [
-    "pytest_addoption", "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup",
-    "pytest_runtest_teardown",
+    "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup", "pytest_runtest_teardown",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
 _LONGEST_FIRST = (
@@ -28,18 +28,6 @@ _LONGEST_FIRST = (
     "releases",
 )  # fmt: skip
 """Folders and files whose tests take longest; the quick ones fill up the end of a run."""
-
-
-_LONG_SITES = {
-    "spark/test_delays.py": "embedded",
-    "spark/test_jobs.py": "embedded",
-    "frameworks/test_streams.py": "embedded",
-    "clients/test_documented_tools.py": "kafka",
-    "clients/test_group_tools.py": "kafka",
-    "kafka/test_admin_table_like_kafka.py": "kafka",
-    "kafka/test_configs_like_kafka.py": "kafka",
-}
-"""A Java program for each step: the `site` that adds least to the other one is for `-m long`."""
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -58,15 +46,16 @@ def _chosen(config: pytest.Config) -> bool:
     return list(config.args) != [str(_TESTS)] and config.args != config.getini("testpaths")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    cpu.pytest_addoption(parser)
+    parser.addoption("--record", action="store_true", help="record a Kafka's answers anew")
+    parser.addoption("--live", action="store_true", help="compare those recorded with a Kafka's")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is long by its site. Side by side (`-n`) the longest begin."""
-    for item in items:
-        assert isinstance(item, pytest.Function)
-        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        site = _LONG_SITES.get(f"{item.path.parent.name}/{item.path.name}")
-        if site is not None and site in params:
-            item.add_marker(pytest.mark.long)
+    """Mark tests by where they are. Side by side (`-n`) the longest begin."""
+    marks.mark(items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         order = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
         last = len(order)

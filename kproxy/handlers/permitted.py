@@ -128,6 +128,10 @@ def unreadable(worker: Worker, permits: Permits, topic: str | bytes) -> Code:
     return Code.NONE if permits.topic(Op.READ, topic) else Code.TOPIC_AUTHORIZATION_FAILED
 
 
-def reader_of(worker: Worker, request: Request) -> Callable[[str | bytes], Code] | None:
+Refuses = Callable[[str | bytes], Code]
+"""Why a client may not read a topic, by its name or id; NONE where it may."""
+
+
+def reader_of(worker: Worker, request: Request) -> Refuses | None:
     """`unreadable` by the topic alone; None where the client may read all."""
     return None if request.permits.all else partial(unreadable, worker, request.permits)

@@ -19,7 +19,9 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
-from kproxy.routes.passage import Passage, Shared
+from kproxy.routes.passage import Passage
+from kproxy.routes.services import RouteServices
+from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
@@ -41,7 +43,7 @@ RouteKey = tuple[PartitionKey, QueueId]
 class _ShardRoutes:
     """The routes of one shard that have something to pass on."""
 
-    def __init__(self, shard: Shard, shared: Shared, tasks: TaskGroup) -> None:
+    def __init__(self, shard: Shard, shared: RouteServices, tasks: TaskGroup) -> None:
         self._shard = shard
         self._claim_offset = shard.claim_offset
         self._shared = shared
@@ -149,10 +151,10 @@ class Passages:
 
     def __init__(
         self, serving: Callable[[], list[Shard]], asks: Asks, catalogue: Catalogue[Ticket],
-        config: Config, counters: Counters, clock: Clock,
+        config: Config, counters: Counters, clock: Clock, behalf: Behalf | None = None,
     ) -> None:  # fmt: skip
         self._serving = serving
-        self._shared = Shared(asks, catalogue, config, counters, clock)
+        self._shared = RouteServices(asks, catalogue, config, counters, clock, behalf or Anybody())
         self._by_shard: dict[int, _ShardRoutes] = {}
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:

@@ -217,6 +217,7 @@ class LoginConnection(Connection):
         self.peer = self.peer._replace(principal=f"User:{identity.name}")
         assert self.place is not None
         self.place.known(self.peer.principal)
+        self._known()
         reauth_ms = self._worker.config.connections_max_reauth_ms
         lifetimes = [reauth_ms] if reauth_ms else []
         if identity.expires_s is not None:

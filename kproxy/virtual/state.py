@@ -482,10 +482,14 @@ class Keys:
         """`changed`: those put or deleted and not written yet, in their order."""
         self._state, self._kv, self._changed = state, kv, changed
 
-    def between(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Keys with start <= key < end. No other rows are walked before it is done."""
+    def between(self, start: bytes, end: bytes, *, bounded: bool = False) -> Iterator[bytes]:
+        """Keys with start <= key < end. No other rows are walked before it is done.
+
+        `bounded`: RocksDB steps over no deleted rows behind `end`, but takes longer to begin.
+        """
         low, high = bisect_left(self._changed, start), bisect_left(self._changed, end)
-        stored = (key for key, _ in self._kv.walk(start, end))
+        read = self._kv.scan if bounded else self._kv.walk
+        stored = (key for key, _ in read(start, end))
         last = b""
         for key in merge(stored, self._changed[low:high]):
             if key != last and self._state.get(key) is not None:

@@ -136,3 +136,14 @@ async def test_a_session_looks_again_where_its_queues_settings_have_changed() ->
         assert not client.worker.any_shard().apply(change).code
         await client.fetch({}, session_id=answer.session_id, epoch=2)
     assert looks == [("q", 5)]
+
+
+async def test_who_may_read_nothing_takes_no_session() -> None:
+    """FAULT: a user without rights had all sessions."""
+    worker = memory_worker(authorizer="acl")
+    for _ in range(3):
+        refused = await fetched(worker, "10.0.0.1", offsets={("q", 0): 0, ("r", 0): 0}, epoch=0)
+        assert refused.session_id == 0
+        codes = [topic.partitions[0].error_code for topic in refused.responses]
+        assert codes == [29, 29]
+    assert worker.sessions.count == 0

@@ -10,15 +10,18 @@ import anyio
 import pytest
 
 from kproxy.config import Config
-from kproxy.errors import Code
+from kproxy.errors import Code, KafkaError
 from kproxy.handlers import produce
+from kproxy.log.base import Ticket
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import read_header
-from kproxy.protocol.made_batches import content_of_body
+from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.routes import cutting, passage, passages, reading
+from kproxy.routes import cutting, passage, passages, reading, services
 from kproxy.routes.passages import Passages
+from kproxy.security.acls import Binding, Effect, Op, Pattern, Resource
+from kproxy.security.quotas import MUTATED
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
@@ -26,13 +29,14 @@ from kproxy.virtual.route_commands import Ship
 from kproxy.virtual.route_rows import landed_of, route_in
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
+from kproxy.virtual.security_rows import quota_name
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
-from tests.wire import keyed
+from tests.harness import until
+from tests.wire import TODAY_MS, batch, keyed
 
 pytestmark = pytest.mark.anyio
 TO = {"kproxy.route.to": "to-{key}", "kproxy.route.unroutable": "lost"}
-SECONDS = 20
 
 
 @asynccontextmanager
@@ -74,19 +78,13 @@ def read(worker: Worker, name: str) -> list[bytes | None]:
     found: list[bytes | None] = []
     row = shard.state.partition((queue.queue_id, 0))
     assert row is not None
-    for _, batch in shard.state.batches((queue.queue_id, 0), row.log_start, row.next_offset):
-        data = bytearray(batch.length)
-        shard.segments.read_into(memoryview(data), batch.segment, batch.position, True)
+    for _, stored in shard.state.batches((queue.queue_id, 0), row.log_start, row.next_offset):
+        data = bytearray(stored.length)
+        shard.segments.read_into(memoryview(data), stored.segment, stored.position, True)
         head = read_header(bytes(data))
         for _, _, _, body, _ in bodies(head, unpacked(bytes(data)), headers=False):
             found.append(content_of_body(body).value)
     return found
-
-
-async def until(found: Any) -> None:
-    with anyio.fail_after(SECONDS):
-        while not found():
-            await anyio.sleep(0.01)
 
 
 async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
@@ -109,7 +107,7 @@ async def test_what_is_kept_for_the_next_cut_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutting, "CUT_TARGETS", 2)
-    monkeypatch.setattr(passage, "KEPT_RECORDS_MAX", 5)
+    monkeypatch.setattr(services, "KEPT_RECORDS_MAX", 5)
     sizes = []
     gather = reading.gather
 
@@ -210,8 +208,10 @@ async def test_what_was_cut_is_shipped_by_who_comes_next_and_once(
             one = passage.Passage(shard, source, entrance.queue_id, worker.passages._shared)
             send = one._send
 
-            async def only_some(ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:
-                return await send(ships[:1]) + ships[1:]
+            async def only_some(
+                ships: list[tuple[int, Envelope]], gathered: cutting.Gathered
+            ) -> list[tuple[int, Envelope]]:
+                return await send(ships[:1], gathered) + ships[1:]
 
             one._send = only_some  # type: ignore[method-assign]
             patch.setattr(passage, "_SHIP_S", 0.01)
@@ -415,3 +415,100 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
         monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
         await worker.passages.forget(shard)
         assert known() == [other.queue_id]
+
+
+async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:
+    """It got nothing of more than 200,000 records, and its lag was said to be 0."""
+    body = body_of(Content(b"a", b"v"), ())
+    other = body_of(Content(b"b", b"v"), ())
+    records = batch_of_bodies([(other, TODAY_MS)] * 200_000 + [(body, TODAY_MS)], 4)
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        await create(worker, "a", {"kproxy.route.from": "in", "kproxy.route.filter": "key:a"})
+        append = Envelope(Kind.APPEND, source.queue_id, 0, body=records)
+        await worker.any_shard().append([append]).wait()
+        await until(lambda: landed(worker, source) == 200_001)
+        assert read(worker, "a") == [b"v"]
+        assert worker.counters.route_passed_over == 0
+
+
+async def test_filter_counts_what_it_cannot_look_at(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        await create(worker, "a", {"kproxy.route.from": "in", "kproxy.route.filter": "key:a"})
+        torn = batch(b"", b"", packed=b"\x7f")
+        append = Envelope(Kind.APPEND, source.queue_id, 0, body=torn)
+        await worker.any_shard().append([append]).wait()
+        await put(worker, source, (b"a", b"1"))
+        await until(lambda: read(worker, "a") == [b"1"])
+        assert worker.counters.route_passed_over == 2
+
+
+async def test_record_that_no_log_takes_does_not_stop_its_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was shipped again and again, and its source kept all behind it."""
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        await create(worker, "a", {"kproxy.route.from": "in", "kproxy.route.filter": "key:a"})
+        ask = worker.passages._shared.asks.ask
+
+        def refusing(index: int, envelope: Envelope) -> Ticket:
+            if envelope.kind == Kind.SHIP and len(envelope.body) > 20_000:
+                ticket = Ticket([envelope])
+                ticket.set_error(KafkaError(Code.MESSAGE_TOO_LARGE, "too large"))
+                return ticket
+            return ask(index, envelope)
+
+        monkeypatch.setattr(worker.passages._shared.asks, "ask", refusing)
+        await put(worker, source, (b"a", bytes(1_000_000)))
+        await put(worker, source, (b"a", b"1"))
+        await until(lambda: landed(worker, source) == 2)
+        assert read(worker, "a") == [b"1"]
+        assert worker.counters.route_passed_over == 1
+
+
+async def test_a_route_waits_while_who_has_set_it_may_not_read(tmp_path: Path) -> None:
+    async with serving(tmp_path, authorizer="acl") as worker:
+        await create(worker, "in", {})
+        by = {"kproxy.set.by": "10.0.0.1 User:alice"}
+        out = await create(worker, "out", {"kproxy.route.from": "in", **by})
+        source = worker.catalogue.find("in")
+        assert source is not None
+        await put(worker, source, (b"k", b"secret"))
+        await until(lambda: worker.counters.routes_held_back > 2)
+        assert not read(worker, "out")
+        rule = Binding(
+            Resource.TOPIC, "in", Pattern.LITERAL, "User:alice", "*", Op.READ, Effect.ALLOW
+        )
+        worker.security.acls.add(rule)
+        worker.security.generation += 1
+        await until(lambda: read(worker, "out") == [b"secret"])
+        assert out.name == "out"
+
+
+def quota(worker: Worker, user: str, rate: float | None) -> None:
+    row = quota_name((("user", user),), MUTATED)
+    worker.security.quotas.setdefault((("user", user),), {})
+    if rate is None:
+        worker.security.quotas[("user", user),].pop(MUTATED)
+    else:
+        worker.security.quotas[("user", user),][MUTATED] = rate
+    for told in worker.security.on_change:
+        told(row, None if rate is None else {"value": rate})
+
+
+async def test_queues_that_a_route_makes_count_for_who_has_set_it(tmp_path: Path) -> None:
+    """FAULT: no handler made them, and so `controller_mutation_rate` did not hold for them."""
+    async with serving(tmp_path) as worker:
+        quota(worker, "alice", 0.1)
+        entrance = await create(worker, "in", TO | {"kproxy.set.by": "-10.0.0.1 User:alice"})
+        others = await create(worker, "in2", TO | {"kproxy.set.by": "-10.0.0.1 User:bob"})
+        await put(worker, entrance, *[(b"a%d" % number, b"1") for number in range(50)])
+        await until(lambda: worker.counters.routes_held_back > 2)
+        made = [n for n in range(50) if worker.catalogue.find(f"to-a{n}") is not None]
+        assert 1 <= len(made) <= 4
+        await put(worker, others, *[(b"b%d" % number, b"1") for number in range(20)])
+        await until(lambda: read(worker, "to-b19") == [b"1"])
+        quota(worker, "alice", None)
+        await until(lambda: read(worker, "to-a49") == [b"1"])

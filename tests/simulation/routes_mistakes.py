@@ -64,7 +64,7 @@ def _cut_before_the_last_one_has_landed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_unknown_fate_is_taken_for_landed(patch: pytest.MonkeyPatch) -> None:
-    async def send(self: Passage, ships: list[tuple[int, Envelope]]) -> list[Any]:
+    async def send(self: Passage, ships: list[tuple[int, Envelope]], _: Any) -> list[Any]:
         for index, one in ships:
             await outcome_of(self._shared.asks.ask(index, passage._again(one)))
         return []
