@@ -13,7 +13,6 @@ LONG_SITES = {
     "clients/test_group_tools.py": "kafka",
     "frameworks/test_streams.py": "embedded",
     "kafka/test_admin_table_like_kafka.py": "kafka",
-    "kafka/test_configs_like_kafka.py": "kafka",
     "spark/test_delays.py": "embedded",
     "spark/test_jobs.py": "embedded",
 }
