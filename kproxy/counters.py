@@ -74,7 +74,9 @@ class Counters:
         "produced_bytes", "produced_records", "producers_forgotten", "producers_forgotten_early",
         "request_bytes", "request_seconds", "requests",
         "response_bytes", "route_passed_over", "routed",
-        "routes_held_back", "takeover_seconds", "throttled", "unroutable", "writes",
+        "routes_held_back", "share_accepted", "share_archived", "share_delivered", "share_rejected",
+        "share_released", "share_timed_out", "takeover_seconds", "throttled", "unroutable",
+        "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -114,6 +116,12 @@ class Counters:
         self.expired_at_once = 0  # records taken that are older than their queue keeps them
         self.routed = 0  # records that were passed on to other queues, unroutable ones among them
         self.routes_held_back = 0  # times that a route had to wait
+        self.share_accepted = 0  # records, as all of these: members of share groups accepted them
+        self.share_archived: Counter[str] = Counter()  # by cause: nobody is given them any more
+        self.share_delivered = 0  # each time that they were given
+        self.share_rejected = 0
+        self.share_released = 0  # members gave them back
+        self.share_timed_out = 0  # members held them for too long
         self.throttled: Counter[str] = Counter()  # times that a client was to wait, by quota
         self.unroutable = 0  # records that have no queue to go to
         self.writes = 0  # to clients: a connection's answers of a turn of the loop are one

@@ -30,6 +30,10 @@ ARRIVAL_FROM = 8
 """Retention may count from the arrival of records."""
 PRODUCERS_FROM = 8
 """Partitions remember idempotent producers by time."""
+SHIPS_FROM = 8
+"""A SHIP of a filter says where its cut begins."""
+LETTERS_FROM = 8
+"""Routes pass dead letters on."""
 FEATURE = "kproxy.level"
 
 

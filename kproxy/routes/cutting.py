@@ -167,6 +167,7 @@ class Cutter:
         `limited`: it ends where a cut is large enough; else what is cut already is made again.
         """
         self.start, self._end, self._index = start, end, index
+        self.epoch = epoch
         self._limited = limited
         self.gathered = Gathered(shards, start, log_bytes_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)

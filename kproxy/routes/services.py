@@ -10,6 +10,7 @@ from kproxy.counters import Counters
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.levels import Level
 from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept
 from kproxy.security.behalf import Behalf
 from kproxy.shard.appends import Asks
@@ -26,7 +27,7 @@ class RouteServices:
 
     def __init__(
         self, asks: Asks, catalogue: Catalogue[Ticket], config: Config, counters: Counters,
-        clock: Clock, behalf: Behalf,
+        clock: Clock, level: Level, behalf: Behalf,
     ) -> None:  # fmt: skip
         self.behalf = behalf
         self.asks = asks
@@ -35,6 +36,7 @@ class RouteServices:
         self.log_bytes_max = config.log_bytes_max
         self.counters = counters
         self.clock = clock
+        self.level = level
         self.readers = CapacityLimiter(_READERS)  # threads: a record may have 32 MiB
         self.kept: WeakSet[Kept] = WeakSet()
         self._said_s: dict[tuple[str, QueueId], float] = {}

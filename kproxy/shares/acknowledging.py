@@ -10,6 +10,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
+from kproxy.shares.counting import By
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
@@ -123,7 +124,7 @@ class Acknowledging:
         finally:
             self._shares.let_go(share)
         if pending.runs:
-            change = Change(share, pending.runs, pending)
+            change = Change(share, pending.runs, pending, By.MEMBER)
             self._changes.append(change)
             self._idents[id(change)] = ident
 

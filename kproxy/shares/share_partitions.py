@@ -13,11 +13,14 @@ from typing import NamedTuple
 
 import anyio
 
+from kproxy.counters import Counters
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
+from kproxy.shares.counting import By
+from kproxy.shares.counting import count as count_runs
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.window import Pending
 from kproxy.virtual import share_rows
@@ -38,6 +41,7 @@ class Change(NamedTuple):
     share: SharePartition
     runs: list[Run]
     pending: Pending | None
+    by: By = By.FETCH
 
 
 class SharePartitions:
@@ -48,11 +52,13 @@ class SharePartitions:
         settings: Callable[[str], GroupSettings],
         owes: Callable[[Shard, str, int], bool],
         now_ms: Callable[[], int],
+        counters: Counters,
     ) -> None:
         """`owes`: whether so many records of a group, archived now, go to a dead-letter queue."""
         self.settings = settings
         self._owes = owes
         self._now_ms = now_ms
+        self._counters = counters
         self._shares: dict[tuple[str, PartitionKey], SharePartition] = {}
         self._timers: list[tuple[float, int, SharePartition]] = []
         self._numbers = count(1)
@@ -152,6 +158,8 @@ class SharePartitions:
         def done() -> None:
             now = self.now()
             for change, code in zip(changes, codes_of(ticket, len(changes)), strict=True):
+                if not code:
+                    count_runs(self._counters, change.runs, change.by)
                 if change.pending is None:
                     continue
                 if code:
@@ -223,7 +231,9 @@ class SharePartitions:
             share.wake_next()
         pending = share.window.expire(now, limit)
         if pending.runs:
-            by_group.setdefault(share.group, []).append(Change(share, pending.runs, pending))
+            by_group.setdefault(share.group, []).append(
+                Change(share, pending.runs, pending, By.TIME)
+            )
         self.set_timer(share, now + _AGAIN_S if pending.runs else now)
         self.let_go(share)
 

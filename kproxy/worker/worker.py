@@ -250,20 +250,17 @@ class Worker:
         )  # fmt: skip
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.dead_letters = DeadLetters(
-            routes.all,
-            routes,
-            self.group_settings,
-            self.catalogue,
-            config,
-            self.counters,
-            clock,
-            self.signatures,
-        )
+            routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock,
+            self.level, self.signatures,
+        )  # fmt: skip
         self.passages = Passages(
-            routes.all, routes, self.catalogue, config, self.counters, clock, self.signatures
-        )
+            routes.all, routes, self.catalogue, config, self.counters, clock, self.level,
+            self.signatures,
+        )  # fmt: skip
         self.delays = Delays(routes.all, self.catalogue, config, clock)
-        self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
+        self.shares = SharePartitions(
+            self.group_settings, self.dead_letters.owes, clock.now_ms, self.counters
+        )
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )

@@ -16,7 +16,8 @@ from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.errors import Code
 from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.coordinators import Coordinators
-from kproxy.loop import garbage, pace
+from kproxy.loop import pace
+from kproxy.loop.garbage import GarbageNet
 from kproxy.loop.steps import at_once
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard import housekeeper
@@ -180,9 +181,7 @@ async def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(life: Lif
         assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_little_is_left_of_shards_that_were_given_up(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_little_is_left_of_shards_that_were_given_up(life: Life) -> None:
     """Python does not look for what has lived long: a shard's caches would stay for ever."""
     given_up: list[weakref.ref[Shard]] = []
 
@@ -198,18 +197,18 @@ async def test_little_is_left_of_shards_that_were_given_up(
             while life.shards.serving(0) is not None or shard.tasks is not None:
                 await checkpoint()
 
-    monkeypatch.setattr(garbage, "_PIECES_MAX", 2)
-    monkeypatch.setattr(garbage, "_pieces", count(1))
+    sizes = (4**number for number in count(20))
+    net = GarbageNet(lambda: next(sizes), lambda: 1 << 30)  # as if memory doubled each time
     with as_served():
         await give_up(life)
-        with anyio.fail_after(20):
-            while (left := given_up[0]()) is not None and left.state.cached:
-                await anyio.sleep(0.01)
-        del left
+        await until(lambda: (left := given_up[0]()) is None or not left.state.cached, 20)
         with anyio.fail_after(30):  # a loop's variable may hold one, timers hold the latest
             while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
                 await give_up(life)
-                await anyio.sleep(0.5)
+                looked = net.look(0)
+                assert looked is not None
+                assert looked.everything
+                await anyio.sleep(0.01)
 
 
 def publish(world: World) -> None:
