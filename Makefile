@@ -1,25 +1,41 @@
-# make run · make test · make check · make test-long · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make test-shuffled · make record · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
-JOBS ?= 3
-FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
+JOBS ?= 2
+SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
+# Tests are compiled once, not in each process, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-long check format clean kafka-libs spark-jars client-jars spark bench bench-quick
+.PHONY: run test test-shuffled test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
 	$(BIN)/kproxy serve
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
-test: $(VENV)/.dev kafka-libs spark-jars client-jars static
+test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
-	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
 
-test-long: $(VENV)/.dev kafka-libs spark-jars client-jars
+# The same five times, files in another order each time: tests that fail now and then show.
+test-shuffled: $(VENV)/.dev kafka-libs spark-jars old-clients
+	$(BIN)/python -m compileall -q kproxy
+	$(BIN)/python -m tests.shuffled -m "not long" $(SIDE_BY_SIDE)
+
+# All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
+prove: $(VENV)/.dev kafka-libs spark-jars old-clients
+	$(BIN)/python -m tests.prove
+
+test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest --live -m "not long" tests/kafka
+
+# Kafka's answers, which kproxy's are compared with: tests/kafka/golden.
+record: $(VENV)/.dev kafka-libs
+	$(BIN)/python -m pytest --record -m "not long" tests/kafka
 
 # kproxy against the Kafka beside it: README's table and picture, in benchmarks/results.
 bench: $(VENV)/.dev kafka-libs
@@ -28,9 +44,9 @@ bench: $(VENV)/.dev kafka-libs
 bench-quick: $(VENV)/.dev kafka-libs
 	$(BIN)/python -m benchmarks --quick --results benchmarks/results/quick
 
-# Under a minute, nothing but Python needed.
+# Every test that needs nothing but Python.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long" $(FAST:%=tests/%)
+	KPROXY_ONLY_PYTHON=true $(BIN)/python -m pytest -q -m "not long and not outside" $(SIDE_BY_SIDE)
 
 .PHONY: static
 static: $(VENV)/.check
@@ -52,13 +68,17 @@ spark: $(VENV)/.run spark-jars
 
 kafka-libs: .tools/kafka-libs/.done
 spark-jars: .tools/spark-jars/.done
-client-jars: .tools/client-jars/.done
+old-clients: .tools/client-jars/.done .tools/kafka-python-2.0.2/.done
 # Releases of one artifact exclude each other as dependencies.
 .tools/client-jars/.done: GOAL := copy
 
 .tools/%/.done: tools/
 	mkdir -p .tools/$*
 	$(MVN) -f tools/$(firstword $(subst -, ,$*))/pom.xml dependency:$(GOAL) -DoutputDirectory=$(CURDIR)/.tools/$*
+	touch $@
+
+.tools/kafka-python-%/.done: $(VENV)/.made
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --target .tools/kafka-python-$* kafka-python==$*
 	touch $@
 
 $(VENV)/.made:

@@ -47,8 +47,7 @@ class NoSocket(asyncio.Transport):
 class Everybody:
     """Lets every connection in."""
 
-    def register(self, connection: Connection) -> bool:
-        return True
+    def register(self, connection: Connection) -> None: ...
 
     def unregister(self, connection: Connection) -> None: ...
 

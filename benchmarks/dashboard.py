@@ -104,7 +104,7 @@ def _line(axis: Any, series: Any, legend: str, begin: float) -> None:
 def main(picture: Path, seconds: float) -> None:
     over = threading.Event()
     with tempfile.TemporaryDirectory() as directory:
-        with served(Path(directory) / "data", *_FLAGS) as running:
+        with served(Path(directory) / "data", *_FLAGS, by_exec=True) as running:
             event = running.event("http_ready")
             assert event is not None
             with prometheus(Path(directory) / "prometheus", [event["listen"]]) as seen:

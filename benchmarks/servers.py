@@ -92,7 +92,7 @@ def on_kafka(broker: Kafka, directory: Path, prefix: str, shards: int = 8) -> It
 def embedded(directory: Path, sync: str) -> Iterator[Server]:
     """kproxy on its own storage; `sync`: never (as Kafka's default), always (kproxy's)."""
     name = EMBEDDED if sync == "never" else SYNCED
-    with served(directory, "--sync", sync, *_AS_SHIPPED) as process:
+    with served(directory, "--sync", sync, *_AS_SHIPPED, by_exec=True) as process:
         yield Server(name, process.address, psutil.Process(process.process.pid), process)
 
 

@@ -140,7 +140,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kproxy-bench-") as directory:
         bench = Bench(Path(directory))
         flags = ("--config", str(bench.config), "--sync", "never")
-        with served(Path(directory) / "data", *flags) as server:
+        with served(Path(directory) / "data", *flags, by_exec=True) as server:
             process = psutil.Process(server.process.pid)
             for number in range(rounds + 1):  # the first one warms up
                 for work in arguments.work or _WORKS:

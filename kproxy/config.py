@@ -31,17 +31,14 @@ from kproxy.config_of_listeners import (
     together,
 )
 from kproxy.config_of_security import SecurityConfig
-from kproxy.log.local import Sync
+from kproxy.errors import BadConfig
+from kproxy.log.sync import Sync
 
 ENV_PREFIX = "KPROXY_"
 MIB = 1 << 20
 HTTP_DEFAULT = "127.0.0.1:9644"
 _SECRET = re.compile("passw|secret|token|credential|key")  # in a name: the value is never shown
 _SHOWN_MAX = 200
-
-
-class BadConfig(Exception):
-    """A setting is unknown or wrong; the message is one line for a person."""
 
 
 def _http_address(text: str) -> str:
@@ -107,6 +104,11 @@ class Config(SecurityConfig, GroupsConfig):
     http_tls_key: Path | None = Field(None, description="its key, where the chain has none")
     http_token_file: Path | None = Field(
         None, description="file of the bearer token that metrics and /healthz ask for"
+    )
+    http_hosts: str = Field(
+        "",
+        description="names, with commas between, by which metrics may be asked for without a"
+        " token; addresses, and names without a dot, always may",
     )
     metrics_queues: str | None = Field(
         None, description="queues that have series of their own: an expression (RE2) of names"
@@ -288,6 +290,12 @@ class Config(SecurityConfig, GroupsConfig):
     def addresses(self) -> dict[str, tuple[str, int]]:
         """What clients are told to use, by listener; empty where there is but the flags' one."""
         return {one.name: one.advertised for one in self.listeners}
+
+    @property
+    def log_bytes_max(self) -> int:
+        """The most bytes that a shard's log takes in one record."""
+        embedded = self.bootstrap_servers is None
+        return int(self.frame_bytes_max if embedded else self.data_message_bytes_max)
 
     @property
     def sync_policy(self) -> Sync:

@@ -122,6 +122,10 @@ class CannotStart(Exception):
     """The server cannot start; the message is one line for a person."""
 
 
+class BadConfig(Exception):
+    """A setting is unknown or wrong; the message is one line for a person."""
+
+
 class CannotGoOn(CannotStart):
     """The server had to stop; the message is one line for a person."""
 

@@ -1,5 +1,6 @@
 """A served kproxy, and what tests need around it."""
 
+import asyncio
 import json
 import os
 import random
@@ -7,10 +8,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cpu import note_start
+from tests.forked import AS_INSTALLED, KPROXY, ROOT, Forked
+from tests.jvm import SHORT_LIVED_JAVA, archived
+from tests.marks import must_be_outside
 from tests.wire import Wire
 
-ROOT = Path(__file__).resolve().parent.parent
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
 SPARK_JARS = ROOT / ".tools" / "spark-jars"
 CLIENT_JARS = ROOT / ".tools" / "client-jars"
-AS_INSTALLED = {"PYTHONPATH": str(ROOT / "tests" / "as_installed")}
+OLD_KAFKA_PYTHON = ROOT / ".tools" / "kafka-python-2.0.2"
 IN_CI = os.environ.get("CI") == "true"
 
 
@@ -35,6 +38,7 @@ def need(present: Any, what: str) -> None:
 
 
 def need_program(name: str) -> str:
+    must_be_outside(f"the program {name}")
     path = shutil.which(name)
     need(path, f"the program {name}")
     assert path
@@ -55,7 +59,11 @@ def free_port(count: int = 1) -> int:
 
 
 class Served:
-    """A kproxy process. `events` are the log events it wrote so far."""
+    """A kproxy process. `events` are the log events it wrote so far.
+
+    It is forked, or started as a user starts it: `by_exec`, with a `prefix`, or with another
+    environment of the interpreter (LD_PRELOAD, PYTHONPATH).
+    """
 
     def __init__(
         self,
@@ -64,16 +72,18 @@ class Served:
         port: int = 0,
         env: dict[str, str] | None = None,
         prefix: tuple[str, ...] = (),
+        by_exec: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self.events: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self._ready = threading.Event()
+        self._noted = False
         command = [
-            *prefix, sys.executable, "-m", "kproxy", "serve", "--listen", f"127.0.0.1:{port}",
+            *prefix, *KPROXY, "serve", "--listen", f"127.0.0.1:{port}",
             "--data-dir", str(data_dir), "--log-format", "json", *flags,
         ]  # fmt: skip
-        self.process = subprocess.Popen(
+        self.process = (subprocess.Popen if by_exec else Forked)(
             command, stderr=subprocess.PIPE, text=True, cwd=ROOT,
             env=os.environ | AS_INSTALLED | (env or {}),
         )  # fmt: skip
@@ -99,6 +109,9 @@ class Served:
         if not ready:
             self.kill()
             raise AssertionError("kproxy did not get ready:\n" + "".join(self.raw))
+        if not self._noted:
+            self._noted = True
+            note_start("kproxy", self.process.pid)
         host, _, port = ready["listen"].rpartition(":")
         self.host, self.port = host, int(port)
         return self
@@ -174,7 +187,7 @@ def served(data_dir: Path, *flags: str, **options: Any) -> Iterator[Served]:
     assert not server.faults(), server.faults()
 
 
-def eventually(check: Any, seconds: float = 15, period: float = 0.05) -> Any:
+def eventually(check: Callable[[], Any], seconds: float = 15, period: float = 0.05) -> Any:
     """Wait until `check()` is true, and return what it gave."""
     end = time.monotonic() + seconds
     while True:
@@ -183,6 +196,15 @@ def eventually(check: Any, seconds: float = 15, period: float = 0.05) -> Any:
             return value
         assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(period)
+
+
+async def until(check: Callable[[], Any], seconds: float = 30, period: float = 0.01) -> Any:
+    """Wait as `eventually` does, in an event loop that goes on meanwhile."""
+    end = time.monotonic() + seconds
+    while not (value := check()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        await asyncio.sleep(period)
+    return value
 
 
 def stand_still(process: "subprocess.Popen[Any]") -> None:
@@ -213,8 +235,8 @@ def java(
     return done.stdout
 
 
-SHORT_LIVED_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""For a JVM that ends within a minute: its own compiler would take most of the CPU."""
+KAFKA_JAVA = (*SHORT_LIVED_JAVA, *archived(KAFKA_LIBS))
+"""The same, where the class path begins with Kafka's jars."""
 SPARK_ENV = {"JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED_JAVA)}
 
 
@@ -229,7 +251,7 @@ def run_java(
     need_program("java")
     need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
     command = [
-        "java", "-Xmx256m", *SHORT_LIVED_JAVA,
+        "java", "-Xmx256m", *(SHORT_LIVED_JAVA if libs else KAFKA_JAVA),
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp", libs or f"{KAFKA_LIBS}/*", main_class, *arguments,
     ]  # fmt: skip

@@ -121,9 +121,9 @@ class Site:
         )
 
     @contextmanager
-    def running(self, *flags: str) -> Iterator["Site"]:
+    def running(self, *flags: str, **options: Any) -> Iterator["Site"]:
         data = self.directory / "data"
-        with served(data, "--config", str(self.config), *flags) as self.server:
+        with served(data, "--config", str(self.config), *flags, **options) as self.server:
             yield self
 
     def address(self, name: str) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from kproxy.config import BadConfig, Config, _one_line, load
+from kproxy.config import Config, _one_line, load
+from kproxy.errors import BadConfig
 
 
 def refused(**flags: Any) -> str:

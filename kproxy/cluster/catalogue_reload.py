@@ -9,7 +9,6 @@ the cached catalogue meanwhile.
 from collections.abc import Awaitable, Callable
 
 import structlog
-from confluent_kafka import KafkaException
 
 from kproxy.cluster.catalogue_cache import CatalogueCache
 from kproxy.errors import KafkaError
@@ -56,7 +55,7 @@ class CatalogueReload:
                 self._began_ms = asked_ms
                 await self._again(cache.read_again)
             await self._settle()
-        except (KafkaError, KafkaException) as error:
+        except KafkaError as error:
             _log.debug("catalogue_not_current", reason=str(error))
             return
         if cache.reading_again:

@@ -16,6 +16,7 @@ _log = structlog.get_logger()
 
 _LOOK_S = 0.05
 _ASK_S = 0.5
+_AWAY_S = 5.0
 _LINGER_S = 0.5  # clients ask it where their shards are now
 
 
@@ -35,6 +36,7 @@ class Draining:
         self._live = live
         self._seconds = seconds
         self._alone = False
+        self._away = False
 
     async def run(self, report: Callable[[int], None]) -> None:
         """Ends once others serve all shards, when none is left to, or after its time.
@@ -64,11 +66,13 @@ class Draining:
             return "others serve its shards"
         if self._alone:
             return "no other worker is there"
+        if self._away:
+            return "the cluster does not answer: others take its shards once it does"
         return "others take the rest once it has stopped; --drain-ms-max gives them more time"
 
     async def _handed_over(self, report: Callable[[int], None]) -> None:
         before = -1
-        while (left := len(self._shards.all())) and not self._alone:
+        while (left := len(self._shards.all())) and not (self._alone or self._away):
             if left != before:
                 report(left)
                 before = left
@@ -76,10 +80,14 @@ class Draining:
         report(left)
 
     async def _watch_group(self) -> None:
-        """Find out that no other worker is there, or that they all leave."""
+        """Find out that no other worker is there, that they all leave, or nobody can take over."""
+        answered_at = anyio.current_time()
         while True:
             await anyio.sleep(_ASK_S)
-            try:
-                self._alone = not await self._live()
-            except KafkaError as error:
-                _log.debug("members_not_known", reason=error.message)
+            with anyio.move_on_after(_AWAY_S):
+                try:
+                    self._alone = not await self._live()
+                    answered_at = anyio.current_time()
+                except KafkaError as error:
+                    _log.debug("members_not_known", reason=error.message)
+            self._away = anyio.current_time() - answered_at > _AWAY_S

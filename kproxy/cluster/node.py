@@ -1,15 +1,13 @@
 """This worker's membership of a cluster: from the cluster's address to a `Worker` that serves."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import anyio
 import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from kproxy.cluster.announcer import ClusterContext
 from kproxy.cluster.catalogue_barrier import CatalogueBarrier
@@ -26,11 +24,12 @@ from kproxy.cluster.standing import NodeStanding
 from kproxy.cluster.upgrades import ClusterUpgrades
 from kproxy.config import Config
 from kproxy.counters import Counters
-from kproxy.errors import CannotStart
+from kproxy.errors import CannotStart, KafkaError
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
+from kproxy.loop.threads import left_behind
 from kproxy.metadata.cluster_map import (
     BadMap,
     ClusterMap,
@@ -46,6 +45,7 @@ from kproxy.progress import Progress
 from kproxy.protocol.responses import Broker
 from kproxy.shard.compactor import CompactionLimits
 from kproxy.store.rocks import RocksKv
+from kproxy.upstream.boundary import admin_client
 from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.membership import Membership
 from kproxy.upstream.settings import BadKafkaConfig, Upstream, upstream_of
@@ -85,7 +85,7 @@ class ClusterNode:
         self.map = ClusterMap(config.shards)
         self.shards = OwnedShards(config.shards, config.data_dir)
         self.disk_space = DiskSpace(config.data_dir, config.disk_free_bytes_min)
-        self.disk_space.maintain_reserve()  # opening writes, too
+        self.disk_space.look()  # opening writes, too
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
         self.cache = CatalogueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)
@@ -138,7 +138,7 @@ class ClusterNode:
         # A producer takes up to a second over the first record of a topic: not a client's second.
         self.link.publish_queue(outcome_key(0, self.link.writer), None)
         began_ms = self.clock.now_ms()
-        await to_thread.run_sync(self._follower.start)
+        self._follower.start()
         await self._until(self._follower.caught_up.is_set)
         self.cache.is_current(began_ms)
         await self._until(lambda: self.map.cluster_id is not None, self._name_cluster)
@@ -276,8 +276,12 @@ class ClusterNode:
         self.rows.close()
 
 
-async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> Topics:
+async def _prepared(config: Config, upstream: Upstream) -> Topics:
     """The topics, made and checked, for as long as it takes the cluster to answer."""
+    try:
+        admin = admin_client(upstream)
+    except KafkaError as error:
+        raise BadKafkaConfig(f"--kafka-config {config.kafka_config}: {error.message}") from None
     topics = Topics(
         admin,
         upstream,
@@ -288,16 +292,26 @@ async def _prepared(config: Config, upstream: Upstream, admin: AdminClient) -> T
     )
     while True:
         try:
-            await to_thread.run_sync(topics.prepare, abandon_on_cancel=True)
-        except KafkaException as error:
+            await left_behind(topics.prepare)
+        except KafkaError as error:
             _log.warning(
-                "kafka_unreachable", servers=upstream.servers, reason=error.args[0].str(),
+                "kafka_unreachable", servers=upstream.servers, reason=error.message,
                 hint="is the cluster up, and does --bootstrap-servers name it? trying again",
             )  # fmt: skip
             await anyio.sleep(_AGAIN_S)
         else:
             upstream.connectivity.report_success()
             return topics
+
+
+@contextmanager
+def _making_clients(upstream: Upstream) -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        raise CannotStart(
+            f"cannot use the cluster at {upstream.servers}: {error.message}"
+        ) from error
 
 
 @asynccontextmanager
@@ -307,14 +321,9 @@ async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Work
     Raises CannotStart.
     """
     upstream = upstream_of(config)
-    try:
-        admin = AdminClient(upstream.settings())
-    except KafkaException as error:
-        raise BadKafkaConfig(
-            f"--kafka-config {config.kafka_config}: {error.args[0].str()}"
-        ) from None
-    topics = await _prepared(config, upstream, admin)
-    node = ClusterNode(config, upstream, address, topics.tombstones_kept_ms)
+    topics = await _prepared(config, upstream)
+    with _making_clients(upstream):
+        node = ClusterNode(config, upstream, address, topics.tombstones_kept_ms)
     try:
         async with anyio.create_task_group() as tasks:
             yield await _served(node, tasks)
@@ -366,13 +375,14 @@ def _start_tasks(
 ) -> Membership:
     assert node.me is not None
     shards = node.shards
-    membership = Membership(
-        node.upstream,
-        f"{node.me.host}:{node.me.port}",
-        node.config.session_ms,
-        shards.assigned,
-        node.fail,
-    )
+    with _making_clients(node.upstream):
+        membership = Membership(
+            node.upstream,
+            f"{node.me.host}:{node.me.port}",
+            node.config.session_ms,
+            shards.assigned,
+            node.fail,
+        )
     away = DepartedNodes(
         node.map,
         upgrades.live,

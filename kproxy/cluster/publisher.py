@@ -15,6 +15,7 @@ Publication bounds the log: without it a new owner would fold the log from its f
 All published rows together are the shard's state at X. `cluster.rebuild` starts from there.
 """
 
+from functools import partial
 from itertools import islice
 
 import anyio
@@ -27,6 +28,7 @@ from kproxy.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
+from kproxy.loop.threads import stoppable
 from kproxy.shard.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
@@ -116,7 +118,7 @@ class Publisher:
         as_of, trim_to = self._shard.applied_through.next_offset, self._shard.first_live()
         try:
             changed = await self._captured(keys)
-            await to_thread.run_sync(writer.write, iter(changed.items()), as_of)
+            await stoppable(partial(writer.write, iter(changed.items()), as_of))
         except BaseException as error:
             state.unpublished |= keys
             if not isinstance(error, NotPublished):
@@ -151,7 +153,7 @@ class Publisher:
             writer = await to_thread.run_sync(
                 RowsWriter, self._upstream, self._shard.shard, self._row_bytes_max
             )
-            await to_thread.run_sync(writer.fence)
+            await stoppable(writer.fence)
             self._writer = writer
             await self._shard.log.catch_up()
         return self._writer

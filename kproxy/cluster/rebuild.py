@@ -29,6 +29,7 @@ from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.log.weight import weight
 from kproxy.loop.pace import Pace
+from kproxy.loop.threads import Stop, stoppable
 from kproxy.shard.shard import Shard
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
@@ -190,9 +191,10 @@ async def _read_rows(shard: Shard, services: ShardServices) -> int:
     """Put the published rows in place; the log offset they stand for."""
     as_of = 0
 
-    def read() -> None:
+    def read(stop: Stop) -> None:
         nonlocal as_of
-        for chunk in read_to_end(services.upstream, services.upstream.offset, shard.shard):
+        topic = services.upstream.offset
+        for chunk in read_to_end(services.upstream, topic, shard.shard, check=stop.check):
             changes: dict[bytes, bytes | None] = {}
             for key, value in chunk:
                 if key == AS_OF_KEY and value is not None:
@@ -204,8 +206,9 @@ async def _read_rows(shard: Shard, services: ShardServices) -> int:
                 shard.kv.flush()
         names = snapshot.names(shard.kv)
         while part := list(islice(names, _NAMES)):
+            stop.check()
             shard.kv.write(dict(part))
-        shard.state.counts = counted(shard.kv)  # its bytes come with the log
+        shard.state.counts = counted(shard.kv, stop.check)  # its bytes come with the log
 
-    await to_thread.run_sync(read)
+    await stoppable(read)
     return as_of

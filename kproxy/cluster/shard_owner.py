@@ -38,7 +38,7 @@ from kproxy.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
-from kproxy.loop.garbage import left_behind
+from kproxy.loop.threads import Stop, Stopped, stoppable
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.producer_expiry import ProducerExpiry
@@ -156,13 +156,12 @@ class ShardOwner:
             shard.kv.shut()
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(shard.close)
-            left_behind()
 
     # -- the local copy
 
     async def _open(self) -> Shard:
         """The shard with a local copy that is a prefix of its log."""
-        shard = await to_thread.run_sync(self._open_local)
+        shard = await stoppable(self._open_local)
         if shard is not None:
             try:
                 if await self._is_prefix(shard):
@@ -186,7 +185,7 @@ class ShardOwner:
             raise
         return shard
 
-    def _open_local(self) -> Shard | None:
+    def _open_local(self, stop: Stop) -> Shard | None:
         if not (self._directory / "rows").exists():
             return None
         shard = self._new()
@@ -195,11 +194,14 @@ class ShardOwner:
             shard.close()
             return None
         try:
-            shard.recover()
+            shard.recover(stop.check)
         except (DamagedLog, RowsFailed) as error:
             _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
             shard.close()
             return None
+        except Stopped:
+            shard.close()
+            raise
         return shard
 
     def _new(self) -> Shard:

@@ -8,16 +8,13 @@ is one that workers of releases before levels refuse with one clear line.
 from collections.abc import Awaitable, Callable
 
 import anyio
-from anyio import to_thread
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.cluster_map import ClusterMap, cluster_record
 from kproxy.metadata.levels import OLDEST
+from kproxy.upstream.membership import live_members
 from kproxy.upstream.settings import Upstream
 
-_ASK_S = 10
 _WAIT_S = 10.0
 
 
@@ -47,18 +44,7 @@ class ClusterUpgrades:
 
     async def live(self) -> list[str]:
         """The addresses of those that Kafka's group has as members. Raises KafkaError."""
-        return await to_thread.run_sync(self._live)
-
-    def _live(self) -> list[str]:
-        group = self._upstream.group
-        try:
-            admin = AdminClient(self._upstream.settings())
-            described = admin.describe_consumer_groups([group], request_timeout=_ASK_S)
-            return [member.client_id for member in described[group].result().members]
-        except KafkaException as error:
-            raise KafkaError(
-                Code.NOT_CONTROLLER, f"the cluster does not say who is alive: {error.args[0].str()}"
-            ) from error
+        return await live_members(self._upstream)
 
     async def finalize(self, level: int) -> None:
         assert self._map.cluster_id is not None

@@ -88,9 +88,9 @@ class GroupDeletions:
             code = await self._drop_shares(group, head.version, head.values["making"])
             if code:
                 return Code.COORDINATOR_NOT_AVAILABLE
-        code = await self._delete_most_offsets(group, head)
+        code = await self._delete_most_pending(group)  # first: an EXPIRE spares what they are for
         if not code:
-            code = await self._delete_most_pending(group)
+            code = await self._delete_most_offsets(group, head)
         if not code:
             envelope = DeleteGroup(group).envelope()
             code = (await append(self._shard, envelope)).code

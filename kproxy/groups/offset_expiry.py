@@ -2,8 +2,9 @@
 
 A group without members: its offsets expire that long after the last member left or the offset was
 committed, whichever is later. A group with members: an offset expires that long after its commit,
-if no member reads the queue. An offset of a deleted queue expires at once. A share group has no
-offsets, and stays; what it has of deleted queues goes.
+if no member reads the queue. An offset of a deleted queue expires at once. None expires while an
+open transaction has staged a later one of its partition. A share group has no offsets, and stays;
+what it has of deleted queues goes.
 
 The scanner appends EXPIRE. The fold ignores it where the group or the offset has changed since the
 scan. An `e` row files each group under the earliest time at which an offset of it can expire.
@@ -123,6 +124,8 @@ class OffsetExpiry(DueIndexScanner):
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
         expired: list[tuple[QueueId, int, int]] = []
         again_ms, left = self._now_ms(), False
+        state = self._shard.state
+        staged = state.any_pending(group)
         async with aclosing(self._offsets(group)) as offsets:
             async for key, committed in offsets:
                 queue_id, index = rows.partition_of_offset(key)
@@ -136,6 +139,9 @@ class OffsetExpiry(DueIndexScanner):
                 if queue is not None and since_ms >= before_ms:
                     again_ms, left = min(again_ms, since_ms), True
                     continue
+                if staged and state.any_pending(group, (queue_id, index)):
+                    again_ms, left = min(again_ms, before_ms + round(self._period_s * 1000)), True
+                    continue
                 expired.append((queue_id, index, committed.time_ms))
                 if len(expired) == _OFFSETS_MAX:
                     self._begun[group] = key + b"\0"
@@ -148,7 +154,7 @@ class OffsetExpiry(DueIndexScanner):
         if head.kind == "share":
             left = True  # as in Kafka, it stays until it is deleted
             await self._forget_gone_queues(group, head.version)
-        left = left or self._shard.state.any_pending(group)
+        left = left or state.any_pending(group)
         if not left and not head.members:
             again_ms = head.look_ms  # once more, then it goes
         expiry = ExpireOffsets(group, head.version, not left, expired, again_ms)

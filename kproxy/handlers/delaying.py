@@ -50,7 +50,8 @@ def later(
             key, [whole], delay_ms=delay.fixed_ms, time_ms=now_ms, look_ms=look_ms,
             by_time=by_time,
         )  # fmt: skip
-    now = stamped(split.now, now_ms) if split.now and settings.log_append_time else split.now
+    stamps = bool(split.now) and settings.demands.log_append_time
+    now = stamped(split.now, now_ms) if stamps else split.now
     return Later.envelope(
         key, split.later, now=now, split=split.header_bytes, time_ms=now_ms, look_ms=look_ms,
         by_time=by_time,

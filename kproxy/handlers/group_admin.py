@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from anyio import CancelScope
+from anyio import CancelScope, create_task_group
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.classic_group import ClassicGroup
@@ -11,12 +11,13 @@ from kproxy.groups.classic_states import State
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.permitted import group_operations, need_group
+from kproxy.loop.pace import slices
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.virtual.group_rows import GroupRow
 from kproxy.worker.worker import Request, Worker
 
-_OFFSETS_AT_ONCE = 500
+_DELETED_AT_ONCE = 500
 _GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
 _TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer", "share": "share"}
@@ -168,20 +169,26 @@ def _one(group_id: str, head: GroupRow, group: Any) -> dict[str, Any]:
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     """A DeleteGroupsResponse; a group goes with all its offsets."""
-    results = []
-    for group_id in dict.fromkeys(request.body.groups_names):
-        try:
-            need_group(request, Op.DELETE, group_id)
-            code = await _deleted(worker, group_id) if group_id else Code.GROUP_ID_NOT_FOUND
-        except KafkaError as error:
-            code = error.code
-        results.append({"group_id": group_id, "error_code": code})
-        await request.budget.step(_LISTED_BYTES)
+    results: list[dict[str, Any]] = []
+    for some in slices(dict.fromkeys(request.body.groups_names), _DELETED_AT_ONCE):
+        lot: list[dict[str, Any]] = [{"group_id": group_id} for group_id in some]
+        await request.budget.step(_LISTED_BYTES * len(lot))
+        async with create_task_group() as tasks:  # so that one commit takes them all
+            for result in lot:
+                tasks.start_soon(_delete, worker, request, result)
+        results += lot
     return {"results": results}
 
 
-async def _deleted(worker: Worker, group_id: str) -> Code:
-    coordinator = coordinator_of(worker, group_id)
-    with CancelScope(shield=True):  # what is begun is done
-        code = await coordinator.delete(group_id)
-    return code  # noqa: RET504 (mypy sees that the scope might end it)
+async def _delete(worker: Worker, request: Request, result: dict[str, Any]) -> None:
+    """Delete a group, and note in its answer what became of it."""
+    group_id = result["group_id"]
+    result["error_code"] = Code.GROUP_ID_NOT_FOUND
+    try:
+        need_group(request, Op.DELETE, group_id)
+        if group_id:
+            coordinator = coordinator_of(worker, group_id)
+            with CancelScope(shield=True):  # what is begun is done
+                result["error_code"] = await coordinator.delete(group_id)
+    except KafkaError as error:
+        result["error_code"] = error.code

@@ -123,8 +123,9 @@ async def offset_by_time(
     row = shard.state.partition(key)
     if row is None:
         return 0
-    _, offset = await _Search(worker, pace, shard, key, row, row.next_offset).by_time(wanted_ms)
-    return row.next_offset if offset < 0 else offset
+    end = row.next_offset  # as of now: what comes while it is looked for lies behind it
+    _, offset = await _Search(worker, pace, shard, key, row, end).by_time(wanted_ms)
+    return end if offset < 0 else offset
 
 
 def _listed(index: int, time_ms: int, offset: int) -> Listed:
@@ -134,14 +135,16 @@ def _listed(index: int, time_ms: int, offset: int) -> Listed:
 class _Search:
     """A look at one partition's records by their times; nothing at `end` or later is found.
 
-    Control batches are found as others are, as in Kafka.
+    Control batches are found as others are, as in Kafka. The partition is searched as it is now.
     """
 
     def __init__(
         self, worker: Worker, pace: Pace, shard: Shard, key: PartitionKey, row: Partition, end: int
     ) -> None:
         self._worker, self._pace = worker, pace
-        self._shard, self._key, self._row, self._end = shard, key, row, end
+        self._shard, self._key, self._end = shard, key, end
+        self._log_start, self._next_offset = row.log_start, row.next_offset
+        self._latest = row.max_time_offset, row.max_time_ms
 
     async def by_time(self, wanted: int) -> tuple[int, int]:
         """(timestamp, offset) of the first record at or after a time."""
@@ -174,21 +177,21 @@ class _Search:
 
         Where that is at `end` or later, no other is found: so Kafka answers.
         """
-        row = self._row
         best: tuple[int, Batch] | None = None
-        if row.max_time_offset >= row.log_start:
-            batch = self._shard.state.batch_at(self._key, row.max_time_offset)
-            if batch is not None and batch.max_time_ms == row.max_time_ms:
-                best = row.max_time_offset, batch
+        latest_offset, latest = self._latest
+        if latest_offset >= self._log_start:
+            batch = self._shard.state.batch_at(self._key, latest_offset)
+            if batch is not None and batch.max_time_ms == latest:
+                best = latest_offset, batch
         if best is None:  # that record was trimmed, or compacted away: look at what is left
-            offset = row.log_start
-            while part := self._slice(offset, row.next_offset):
+            offset = self._log_start
+            while part := self._slice(offset, self._next_offset):
                 for last_offset, batch in part:
                     offset = last_offset + 1
                     if best is None or batch.max_time_ms > best[1].max_time_ms:
                         best = (last_offset, batch)
                 await self._pace.rest()
-        if best is None or row.next_offset == row.log_start or best[0] >= self._end:
+        if best is None or self._next_offset == self._log_start or best[0] >= self._end:
             return _UNKNOWN
         last_offset, batch = best
         latest = batch.max_time_ms
@@ -214,7 +217,7 @@ class _Search:
         self, last_offset: int, batch: Batch, wanted: Callable[[int], bool]
     ) -> tuple[int, int] | None:
         worker, segments = self._worker, self._shard.segments
-        base_offset, log_start = last_offset - batch.last_delta, self._row.log_start
+        base_offset, log_start = last_offset - batch.last_delta, self._log_start
         data, left = bytearray(batch.length), Event()
 
         def gone() -> bool:

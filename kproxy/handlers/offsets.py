@@ -18,7 +18,7 @@ from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import Op
 from kproxy.security.permits import Permits
-from kproxy.shard.appends import append
+from kproxy.shard.appends import append, append_all
 from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets, OffsetCommit
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -270,9 +270,14 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             parts.append({"partition_index": index, "error_code": code})
             await request.budget.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
-    for some in slices(forgotten, _OFFSETS_AT_ONCE):
-        deletion = DeleteOffsets(body.group_id, some)
-        outcome = await append(shard, deletion.envelope(worker.level.value))
-        if outcome.code:
+    deletions = [
+        DeleteOffsets(body.group_id, some).envelope(worker.level.value)
+        for some in slices(forgotten, _OFFSETS_AT_ONCE)
+    ]
+    while deletions:
+        outcomes = await append_all((shard, deletion) for deletion in deletions)
+        if any(outcome.code for outcome in outcomes):
             return {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "topics": ()}
+        pairs = zip(deletions, outcomes, strict=True)
+        deletions = [one for one, outcome in pairs if outcome.number]  # more offsets wait there
     return {"error_code": Code.NONE, "topics": topics}

@@ -12,7 +12,13 @@ from typing import cast
 from kproxy.delays.splitting import Split
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import delaying, enlisting
-from kproxy.handlers.inspection import Inspected, is_split_at_once, split_at_once
+from kproxy.handlers.inspection import (
+    Inspected,
+    is_split_at_once,
+    may_not_be_routed,
+    split_at_once,
+)
+from kproxy.handlers.produce_expired import note_expired
 from kproxy.handlers.produce_guard import Guard, find_or_make
 from kproxy.handlers.produce_transactions import Refusals, takes_part
 from kproxy.metadata.levels import PRODUCERS_FROM
@@ -36,6 +42,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import producers
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.partitioner import INTERNAL_TOPICS
 from kproxy.virtual.route_rows import route_in
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -125,6 +132,9 @@ class ProduceCall:
             absent = Code.UNKNOWN_TOPIC_ID
         else:
             queue, absent = find_or_make(self._worker, name, self._guard, self._mutations)
+        if (name if queue is None else queue.name) in INTERNAL_TOPICS:
+            answers += [Produced(index, Code.INVALID_TOPIC_EXCEPTION) for index, _ in some]
+            return
         for index, records in some:
             if queue is None or not 0 <= index < queue.partitions:
                 missing = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -154,6 +164,8 @@ class ProduceCall:
         if isinstance(batch, memoryview) and 2 * len(batch) < len(cast(bytes, batch.obj)):
             batch = bytes(batch)  # it is not to hold all of the frame that it came in
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
+        if settings.expires_at_once(header.max_timestamp, self._now_ms) and not delayed:
+            note_expired(self._worker, shard, queue, key, header)
         if delayed:
             try:
                 envelope = delaying.later(
@@ -186,7 +198,7 @@ class ProduceCall:
     ) -> _Checked:
         """A batch as its queue's settings have it. Raises BadBatch; NotReady."""
         split, delayed, version = None, False, self._version
-        if settings.inspects:
+        if settings.inspects or may_not_be_routed(settings, records):
             if self._inspected is None and is_split_at_once(settings, records):
                 split = split_at_once(self._worker, settings, records, version)
             else:
@@ -275,8 +287,8 @@ class ProduceCall:
                 code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 raise BadBatch(code, "the request names no transactional id")
             raise BadBatch(Code.INVALID_REQUEST, "the transactional id is empty")
-        now_ms, ahead_ms = self._now_ms, settings.timestamp_after_max_ms
-        if settings.log_append_time:
+        now_ms, ahead_ms = self._now_ms, settings.demands.after_max_ms
+        if settings.demands.log_append_time:
             return stamped(records, now_ms)
         if header.max_timestamp - now_ms > ahead_ms:
             raise BadBatch(

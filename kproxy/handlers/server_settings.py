@@ -12,6 +12,7 @@ from kproxy.config import Config, load
 from kproxy.metadata.group_settings import GroupRules
 from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG, STRING, Setting
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.worker.worker import largest_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ _BROKER: tuple[_Row, ...] = (
     ("max.connections", INT, lambda c: c.connections_max, "Connections open at a time."),
     ("max.connections.per.ip", INT, lambda c: c.connections_per_ip_max,
      "Connections from one address."),
-    ("message.max.bytes", INT, lambda c: c.batch_bytes_max,
+    ("message.max.bytes", INT, lambda c: min(c.batch_bytes_max, largest_batch(c)[0]),
      "The largest record batch of topics that do not say otherwise; bytes."),
     ("num.partitions", INT, lambda c: c.partitions_default,
      "Partitions of topics that do not say otherwise."),

@@ -17,6 +17,7 @@ from kproxy.protocol import share_responses as encoded
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import response_prefix
 from kproxy.security.acls import Op
+from kproxy.security.peer import holder
 from kproxy.shard.appends import append
 from kproxy.shares.acknowledging import DONE, Acknowledged, Acknowledging, Said
 from kproxy.shares.poll import Found, ShareLimits, SharePoll
@@ -34,7 +35,7 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
         session, said = await _session(worker, request)
     except KafkaError as error:
         if error.code == Code.SHARE_SESSION_LIMIT_REACHED:
-            await worker.long_poll(anyio.Event(), request.body.max_wait.total_seconds())
+            await _wait_as_asked(worker, request)
         head = encoded.share_head(error.code, error.message, 0, 0)
         refusal = _framed(request, [head, encoded.endpoints(())], Pins(), worker)
         refusal.code = error.code
@@ -64,6 +65,14 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
     except BaseException:
         pins.release()
         raise
+
+
+async def _wait_as_asked(worker: Worker, request: Request) -> None:
+    """Without a session to wait for records with: else its client would ask all the time."""
+    signal, left = request.next_request, anyio.Event()
+    if not signal.arrived:
+        signal.wake(left)
+        await worker.long_poll(left, request.max_wait_s)
 
 
 async def _found(
@@ -120,7 +129,7 @@ async def _session(
     if epoch == FIRST_EPOCH:
         if said:
             raise KafkaError(Code.INVALID_REQUEST)
-        session = sessions.open(group, member, connection, len(wanted))
+        session = sessions.open(group, member, connection, len(wanted), holder(request.peer))
     else:
         session = sessions.use(group, member, epoch, connection)
         if epoch == FINAL_EPOCH:
@@ -166,7 +175,7 @@ def _limits(worker: Worker, request: Request, *, wait: bool) -> ShareLimits:
         max_records=body.max_records,
         batch_size=body.batch_size,
         exact=getattr(body, "share_acquire_mode", 0) == _RECORD_LIMIT,
-        max_wait_s=body.max_wait.total_seconds() if wait else 0,
+        max_wait_s=request.max_wait_s if wait else 0,
     )
 
 
@@ -203,6 +212,7 @@ async def _answer(
         request.throttle(worker.quotas.gave(request.peer, request.header.client_id, size))
     acquired = [last - first + 1 for one in found for first, last, *_ in one.ranges]
     worker.counters.fetched_records += sum(acquired)
+    worker.counters.share_delivered += sum(acquired)
     by_topic: dict[bytes, list[Ident]] = {}
     for ident in dict.fromkeys([*by_ident, *results]):
         by_topic.setdefault(ident[0], []).append(ident)

@@ -10,30 +10,29 @@ from uuid import UUID
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers.permitted import denied, forbidden
 from kproxy.handlers.refusals import TEXTS
-from kproxy.handlers.route_checks import check_routes
+from kproxy.handlers.route_checks import check_routes, signed
 from kproxy.loop.pace import slices
 from kproxy.metadata import queue_settings
 from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.protocol.codec import ZERO_UUID
+from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.quotas import Mutations
-from kproxy.shard.appends import append_all, outcomes_of
+from kproxy.shard.appends import Appends, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import DeleteQueue, GrowQueue, Trim
 from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
 
-# Others' requests go between; who asks another worker waits longer for an outcome.
-_DELETED_AT_ONCE, _DELETED_AT_ONCE_ELSEWHERE = 50, 250
+# Of one append; others' requests go between.
+_DELETED_AT_ONCE = 500
 _PARTITIONS_AT_ONCE = 10_000  # new ones in one request: Kafka's MAX_PARTITIONS_PER_BATCH
 _TOO_MANY = "Excessively large number of partitions per request."
-_PARTS_AT_ONCE = 500  # trimmed in one turn
-_TOPIC_BYTES, _CREATED_BYTES, _PART_BYTES = 600, 8000, 500  # about, until they are encoded
+_TOPIC_BYTES, _CREATED_BYTES, _PART_BYTES = 600, 2500, 500  # about, until they are encoded
 _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
 
 
@@ -46,6 +45,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
     mutations = worker.mutations(request, strict_from=6)
+    answer = _Created(worker, request)
     for topic in body.topics:
         await step(_TOPIC_BYTES)
         try:
@@ -57,7 +57,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
             partitions, kept = _checked(worker, request, topic)
             _count(mutations, partitions)
             if body.validate_only:
-                answers[topic.name] = _created(worker, request, topic.name, None, partitions, kept)
+                answers[topic.name] = answer.of(topic.name, None, partitions, kept)
             else:
                 waiting[topic.name] = worker.catalogue.create(topic.name, partitions, kept)
         except KafkaError as error:
@@ -70,9 +70,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
                 raise KafkaError(outcome.code, outcome.message or "")
             if outcome.code or (made := outcome.queue) is None or made.queue_id != queue.queue_id:
                 raise KafkaError(Code.TOPIC_ALREADY_EXISTS, _exists(name))
-            answers[name] = _created(
-                worker, request, name, made.queue_id, made.partitions, made.configs
-            )
+            answers[name] = answer.of(name, made.queue_id, made.partitions, made.configs)
         except KafkaError as error:
             answers[name] = _not_created(name, error)
         await step(_CREATED_BYTES)
@@ -139,8 +137,9 @@ def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[st
         )
     kept = queue_settings.check(queue_settings.given(topic.configs))
     queue_settings.check_together(kept, worker.level)
+    worker.check_kept(kept, kept)
     check_routes(worker, request.permits, topic.name, partitions, kept)
-    return partitions, kept
+    return partitions, signed(worker, request, {}, kept)
 
 
 def _assigned(topic: Any, nodes: set[int]) -> int:
@@ -160,42 +159,47 @@ def _assigned(topic: Any, nodes: set[int]) -> int:
     return len(given)
 
 
-def _created(
-    worker: Worker, request: Request, name: str, queue_id: QueueId | None, partitions: int,
-    kept: dict[str, str],
-) -> dict[str, Any]:  # fmt: skip
-    if not request.permits.sees(Op.DESCRIBE_CONFIGS, Resource.TOPIC, name):
-        return {
+class _Created:
+    """The answers for queues that were made; those that are made alike share their settings."""
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        self._worker = worker
+        self._sees = request.permits.sees
+        self._kept: dict[str, str] = {}
+        self._configs = self._configs_of({})
+
+    def of(
+        self, name: str, queue_id: QueueId | None, partitions: int, kept: dict[str, str]
+    ) -> dict[str, Any]:
+        answer = {
             "name": name,
             "topic_id": ZERO_UUID if queue_id is None else UUID(bytes=bytes(queue_id)),
             "error_code": Code.NONE,
             "error_message": None,
-            "topic_config_error_code": Code.TOPIC_AUTHORIZATION_FAILED,
-            "num_partitions": -1,
-            "replication_factor": -1,
-            "configs": (),
         }
-    return {
-        "name": name,
-        "topic_id": ZERO_UUID if queue_id is None else UUID(bytes=bytes(queue_id)),
-        "error_code": Code.NONE,
-        "error_message": None,
-        "topic_config_error_code": 0,
-        "num_partitions": partitions,
-        "replication_factor": 1,
-        "configs": [
-            {
-                "name": setting.name,
-                "value": kept.get(setting.name, worker.default(setting)),
-                "read_only": False,
-                "config_source": (
-                    _CONFIG_SOURCE_TOPIC if setting.name in kept else _CONFIG_SOURCE_DEFAULT
-                ),
-                "is_sensitive": False,
+        if not self._sees(Op.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+            return answer | {
+                "topic_config_error_code": Code.TOPIC_AUTHORIZATION_FAILED,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "configs": NO_CONFIGS,
             }
-            for setting in SETTINGS.values()
-        ],
-    }
+        if kept != self._kept:
+            self._kept, self._configs = kept, self._configs_of(kept)
+        return answer | {
+            "topic_config_error_code": Code.NONE,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": self._configs,
+        }
+
+    def _configs_of(self, kept: dict[str, str]) -> TopicConfigs:
+        given, default = _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT
+        return TopicConfigs(
+            (name, kept[name], given) if name in kept
+            else (name, self._worker.default(setting), default)
+            for name, setting in SETTINGS.items()
+        )  # fmt: skip
 
 
 def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
@@ -205,7 +209,7 @@ def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
         "error_code": _moved(error.code),
         "error_message": error.message,
         "topic_config_error_code": 0,
-        "configs": (),
+        "configs": NO_CONFIGS,
     }
 
 
@@ -245,8 +249,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
                 answer |= {"error_code": error.code, "error_message": error.message}
         answers.append(answer)
     request.throttle(mutations.wait_s)
-    at_once = _DELETED_AT_ONCE if worker.routes.shards == 1 else _DELETED_AT_ONCE_ELSEWHERE
-    for some in slices(doomed, at_once):
+    for some in slices(doomed, _DELETED_AT_ONCE):
         outcomes = await outcomes_of(
             [
                 worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope())
@@ -368,7 +371,8 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
             offsets[part.partition_index] = part.offset  # the last one of a partition, as in Kafka
             await step()
     topics = []
-    trims: list[tuple[dict[str, Any], Shard, Envelope]] = []
+    trimmed: list[dict[str, Any]] = []
+    trims = Appends()
     for name, offsets in wanted.items():
         await step()
         parts = []
@@ -379,14 +383,16 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
             try:
                 if not deletable:
                     raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
-                trims.append((result, *_trim(worker, name, index, offset)))
+                trims.add(*_trim(worker, name, index, offset))
+                trimmed.append(result)
             except KafkaError as error:
                 result["error_code"] = error.code
             await step(_PART_BYTES)
-            if len(trims) == _PARTS_AT_ONCE:
-                await _append(trims)
         topics.append({"name": name, "partitions": parts})
-    await _append(trims)
+    trims.send()
+    for result, outcome in zip(trimmed, await trims.outcomes(), strict=True):
+        result |= {"error_code": outcome.code_by_name, "low_watermark": outcome.number}
+        await step()
     return {"topics": topics}
 
 
@@ -402,15 +408,3 @@ def _trim(worker: Worker, name: str, index: int, offset: int) -> tuple[Shard, En
         raise KafkaError(Code.POLICY_VIOLATION)
     trim = Trim(queue.queue_id, index, offset).envelope()
     return worker.shard(queue.name, index), trim
-
-
-async def _append(trims: list[tuple[dict[str, Any], Shard, Envelope]]) -> None:
-    """Append what has gathered, and note in the answers what became of it."""
-    outcomes = await append_all((shard, trim) for _, shard, trim in trims)
-    for (result, _, _), outcome in zip(trims, outcomes, strict=True):
-        result |= _trimmed(outcome)
-    trims.clear()
-
-
-def _trimmed(outcome: Outcome) -> dict[str, Any]:
-    return {"error_code": outcome.code_by_name, "low_watermark": outcome.number}

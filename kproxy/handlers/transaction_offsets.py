@@ -134,7 +134,7 @@ async def _append(
             body.group_id, member, generation, body.producer_id, body.producer_epoch,
             [offset for _, offset in some], worker.now_ms(), number,
         )  # fmt: skip
-        outcome = await append(shard, command.envelope())
+        outcome = await append(shard, command.envelope(worker.level.value))
         codes = outcome.codes or (_code(outcome.code, request.version),) * len(some)
         for (answer, _), one in zip(some, codes, strict=True):
             missing = one == Code.UNKNOWN_TOPIC_ID

@@ -25,7 +25,7 @@ from kproxy.shard.shard import Shard
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.partitioner import INTERNAL_TOPICS, shard_of
 from kproxy.virtual.transaction_commands import NAMED_MAX, Begin, End, Enlist, InitProducer
 from kproxy.virtual.transaction_rows import (
     NO_NUMBER,
@@ -40,7 +40,6 @@ _FENCED_SAID_AT_INIT = 4
 _BATCHED = 4  # versions of AddPartitionsToTxn that only brokers use
 _EPOCH_BUMPED = 5  # the version of EndTxn that ends a transaction by KIP-890
 _END_WAIT_S = 2.0  # for those who take part, when one is away
-_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _PART_BYTES = 400
 _MS = timedelta(milliseconds=1)
 
@@ -160,13 +159,10 @@ async def _participants(
         queue = worker.catalogue.find(topic.name)
         writable = request.permits.topic(Op.WRITE, topic.name)
         for index in topic.partitions:
-            if not writable:
+            if not writable or topic.name in INTERNAL_TOPICS:
                 unknown[topic.name, index] = Code.TOPIC_AUTHORIZATION_FAILED
             elif queue is None or not 0 <= index < queue.partitions:
-                internal = topic.name in _INTERNAL
-                unknown[topic.name, index] = (
-                    Code.TOPIC_AUTHORIZATION_FAILED if internal else Code.UNKNOWN_TOPIC_OR_PARTITION
-                )
+                unknown[topic.name, index] = Code.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 found[Participant(shard_of(topic.name, shards, index), (queue.queue_id, index))] = (
                     None

@@ -10,7 +10,6 @@ Recovery uses both to tell a torn tail from damage.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
@@ -22,6 +21,7 @@ from kproxy.counters import APPEND_S, Histogram
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket, cut, nobody_told
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
+from kproxy.log.sync import Sync
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments
@@ -33,14 +33,6 @@ _log = structlog.get_logger()
 _NONE: frozenset[Kind] = frozenset()
 _COMMIT_ENVELOPES = 2000  # framed at a time: some milliseconds of the loop
 _THREAD_FROM_BYTES = 1 << 20  # below, an unsynced write is a copy into the page cache
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
-    """When a commit is forced to disk: before each answer, every so many milliseconds, or never."""
-
-    always: bool
-    interval_ms: int | None
 
 
 class LocalLog(Log):
@@ -116,7 +108,9 @@ class LocalLog(Log):
             self._work.set()
             return
         tickets, total, units = self._take()
-        if total >= _THREAD_FROM_BYTES or units > TURN or self._segments.end >= self._segment_bytes:
+        stale = self._disk_space.is_stale(asyncio.get_running_loop().time())
+        long = total >= _THREAD_FROM_BYTES or units > TURN
+        if stale or long or self._segments.end >= self._segment_bytes:
             self._waiting.extendleft(reversed(tickets))
             self._work.set()
             return
@@ -211,6 +205,9 @@ class LocalLog(Log):
         return taken, total, units
 
     async def _commit(self, tickets: list[Ticket]) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._disk_space.is_stale(now):
+            await self._thread.run(partial(self._disk_space.ask, now))
         tickets = self._with_room(tickets)
         if not tickets:
             await checkpoint()  # there may be many to refuse
@@ -317,13 +314,15 @@ class LocalLog(Log):
         """Refuse what the disk has no room for; see `DiskSpace`."""
         if self._behind:
             tickets = self._without_those_behind(tickets)
-        wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
+        wanted = _framed_bytes(tickets)
         allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is ALL:
+            self._disk_space.count(wanted)
             return tickets
         kept, refused = _divided(tickets, allowed)
         if refused:
             self._refuse(refused, FULL, allowed)
+        self._disk_space.count(_framed_bytes(kept))
         return kept
 
     def _without_those_behind(self, tickets: list[Ticket]) -> list[Ticket]:
@@ -334,6 +333,10 @@ class LocalLog(Log):
         for ticket in refused:
             ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, self._refusal))
         return kept + tickets[count:]
+
+
+def _framed_bytes(tickets: Iterable[Ticket]) -> int:
+    return sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
 
 
 def _divided(

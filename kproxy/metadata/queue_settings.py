@@ -13,15 +13,19 @@ from typing import Any
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
-from kproxy.metadata.levels import COMPACTION_FROM, DELAYS_FROM, ROUTES_FROM, Level
+from kproxy.metadata.demands import Demands
+from kproxy.metadata.levels import ARRIVAL_FROM, COMPACTION_FROM, DELAYS_FROM, ROUTES_FROM, Level
 from kproxy.metadata.route_settings import KEEP, LAG_MAX, PREFIX, QUEUES_MAX, routes_conflict
 from kproxy.metadata.routing import read_configs
-from kproxy.metadata.setting import LONG_MAX, parts, shown
+from kproxy.metadata.setting import parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
 from kproxy.virtual.route_fold import CONFIGS, TO
 from kproxy.virtual.rows import compacts
 
+SIZE, RETAINED_FROM = "max.message.bytes", "kproxy.retention.from"
+_MARKED_AT_LEAST = 8
+"""Retention by arrival notes where a partition ends so many times in `retention.ms`, if it can."""
 _PARSED_MAX = 1000
 _CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed": 0}
 
@@ -105,6 +109,8 @@ def check_together(
     delays = next((name for name in values if name.startswith(delay_settings.PREFIX)), "")
     if delays and not level.reaches(DELAYS_FROM):
         needed, what = DELAYS_FROM, delays
+    if values.get(RETAINED_FROM) == "arrival" and not level.reaches(ARRIVAL_FROM):
+        needed, what = ARRIVAL_FROM, f"{RETAINED_FROM}=arrival"
     if needed:
         fault = (
             f"{what} needs level {needed}: once every worker runs this release, put it in force"
@@ -124,13 +130,12 @@ class QueueSettings:
 
     retention_ms: int
     """-1: records are kept for ever."""
+    retained_from_arrival: bool
+    """Whether that counts from the arrival of records, not from their own times."""
     retention_bytes: int
     """-1: of any size."""
-    max_message_bytes: int | None
-    """None: the worker's default, `batch_bytes_max`."""
-    timestamp_after_max_ms: int
-    timestamp_before_max_ms: int
-    log_append_time: bool
+    demands: Demands
+    """What is demanded of whatever is appended."""
     rewind_denied: bool
     takes_dead_letters: bool
     """Whether share groups may have the queue as their dead-letter queue."""
@@ -139,13 +144,8 @@ class QueueSettings:
     max_compaction_lag_ms: int
     delete_retention_ms: int
     dirty_ratio: float
-    codec: int | None
-    """What batches are packed with, an index into CODECS; None: as they come."""
-    compression_level: int | None
     inspects: bool
     """Whether the records of a batch are looked at before it is taken."""
-    checks_records: bool
-    """Whether that is for more than headers that say when a record is due."""
     route_lag_max: int | None
     """Of an entrance: records of a partition that may wait to be passed on. None: it is none."""
     route_queues_max: int
@@ -163,32 +163,47 @@ class QueueSettings:
         soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
         if self.retention_bytes >= 0:
             return soonest_ms
+        if self.retained_from_arrival and self.retention_ms >= 0:
+            return max(soonest_ms, min(again_ms, now_ms + self.retention_ms // _MARKED_AT_LEAST))
         if self.retention_ms >= 0 and oldest_ms >= 0:
             expired_ms = oldest_ms + self.retention_ms + 1
             if expired_ms < again_ms:
                 again_ms = expired_ms
         return again_ms if again_ms > soonest_ms else soonest_ms
 
+    def expires_at_once(self, newest_ms: int, now_ms: int) -> bool:
+        """Whether retention takes records at its next look, of which the newest has this time."""
+        return (
+            0 <= newest_ms < now_ms - self.retention_ms
+            and self.retention_ms >= 0
+            and not self.retained_from_arrival
+        )
+
 
 @lru_cache(_PARSED_MAX)
 def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     values = dict(configs)
-    size = values.get("max.message.bytes")
+    size = values.get(SIZE)
     policies = parts(effective("cleanup.policy", values))
     deleted = "delete" in policies
-    before_ms = int(effective("message.timestamp.before.max.ms", values))
     packed = effective("compression.type", values)
     codec = None if packed == "producer" else _CODECS[packed]
     level = SETTINGS.get(f"compression.{packed}.level")
     delay = _delay(values)
-    checks_records = "compact" in policies or codec is not None or before_ms < LONG_MAX
+    demands = Demands(
+        keyed="compact" in policies,
+        bytes_max=int(size) if size else None,
+        log_append_time=effective("message.timestamp.type", values) == "LogAppendTime",
+        before_max_ms=int(effective("message.timestamp.before.max.ms", values)),
+        after_max_ms=int(effective("message.timestamp.after.max.ms", values)),
+        codec=codec,
+        compression_level=None if level is None else int(effective(level.name, values)),
+    )
     return QueueSettings(
         retention_ms=int(effective("retention.ms", values)) if deleted else -1,
+        retained_from_arrival=effective(RETAINED_FROM, values) == "arrival",
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
-        max_message_bytes=int(size) if size else None,
-        timestamp_after_max_ms=int(effective("message.timestamp.after.max.ms", values)),
-        timestamp_before_max_ms=before_ms,
-        log_append_time=effective("message.timestamp.type", values) == "LogAppendTime",
+        demands=demands,
         rewind_denied=effective("kproxy.commit.rewind", values) == "deny",
         takes_dead_letters=effective("errors.deadletterqueue.group.enable", values) == "true",
         compacted="compact" in policies,
@@ -196,10 +211,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         max_compaction_lag_ms=int(effective("max.compaction.lag.ms", values)),
         delete_retention_ms=int(effective("delete.retention.ms", values)),
         dirty_ratio=float(effective("min.cleanable.dirty.ratio", values)),
-        codec=codec,
-        compression_level=None if level is None else int(effective(level.name, values)),
-        inspects=checks_records or (delay is not None and delay.by_header),
-        checks_records=checks_records,
+        inspects=demands.of_records or (delay is not None and delay.by_header),
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
         route_queues_max=int(effective(QUEUES_MAX, values)),
         route_keeps=effective(KEEP, values) == "true",

@@ -19,7 +19,10 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
-from kproxy.routes.passage import Passage, Shared
+from kproxy.metadata.levels import Level
+from kproxy.routes.passage import Passage
+from kproxy.routes.services import RouteServices
+from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
@@ -32,7 +35,7 @@ _AT_ONCE = 32  # routes of one shard
 _LOOKED_AT_AT_ONCE = 20  # sources: each may have a hundred routes
 
 _FORGET_LOOK_S = 3600.0
-_FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a source that is gone
+_FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a route that is gone
 _FORGET_MAX = 500  # in one command
 
 RouteKey = tuple[PartitionKey, QueueId]
@@ -41,7 +44,7 @@ RouteKey = tuple[PartitionKey, QueueId]
 class _ShardRoutes:
     """The routes of one shard that have something to pass on."""
 
-    def __init__(self, shard: Shard, shared: Shared, tasks: TaskGroup) -> None:
+    def __init__(self, shard: Shard, shared: RouteServices, tasks: TaskGroup) -> None:
         self._shard = shard
         self._claim_offset = shard.claim_offset
         self._shared = shared
@@ -149,10 +152,13 @@ class Passages:
 
     def __init__(
         self, serving: Callable[[], list[Shard]], asks: Asks, catalogue: Catalogue[Ticket],
-        config: Config, counters: Counters, clock: Clock,
+        config: Config, counters: Counters, clock: Clock, level: Level | None = None,
+        behalf: Behalf | None = None,
     ) -> None:  # fmt: skip
         self._serving = serving
-        self._shared = Shared(asks, catalogue, config, counters, clock)
+        self._shared = RouteServices(
+            asks, catalogue, config, counters, clock, level or Level(), behalf or Anybody()
+        )
         self._by_shard: dict[int, _ShardRoutes] = {}
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:
@@ -183,13 +189,14 @@ class Passages:
                 await self.forget(shard)
 
     async def forget(self, shard: Shard) -> None:
-        """Let go of what a shard knows of sources that are gone for long."""
+        """Let go of what a shard knows of sources and definers that are gone for long."""
         before_ms = self._shared.clock.now_ms() - _FORGET_MS
         find, gone = self._shared.catalogue.find_id, []
         async for found in scanned(shard.kv.scan, *RowKind.ROUTE_LANDED.range()):
             for key, data in found:
                 definer, source = landed_of(key)
-                if find(source[0]) is None and decode_landed(data).used_ms <= before_ms:
+                ended = find(source[0]) is None or find(definer) is None
+                if ended and decode_landed(data).used_ms <= before_ms:
                     gone.append((definer, source))
         for some in slices(gone, _FORGET_MAX):
             if not shard.serving:

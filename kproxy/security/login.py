@@ -4,7 +4,7 @@ A client asks for a mechanism (`handshake`), then sends tokens (`authenticate`) 
 says who it is. It may begin again later: then it must use the same mechanism and be the same.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from kproxy.errors import Code
@@ -43,8 +43,9 @@ class Exchange(Protocol):
         ...
 
 
-Verify = Callable[[str, bytes], Awaitable[bool]]
-Mechanisms = Mapping[str, Callable[[], Exchange]]
+Begin = Callable[[str], Exchange]
+"""Begins an exchange with a client at an IP address."""
+Mechanisms = Mapping[str, Begin]
 """What a listener offers, in its order."""
 
 
@@ -53,6 +54,8 @@ class Login:
 
     def __init__(self, mechanisms: Mechanisms) -> None:
         self._mechanisms = mechanisms
+        self.ip = ""
+        """Where its client is."""
         self._exchange: Exchange | None = None
         self._began_at = 0.0
         self.mechanism = ""
@@ -91,7 +94,7 @@ class Login:
         self._began_at = now
         self.mechanism = mechanism
         self.raw = version == 0 and not self.done
-        self._exchange = make()
+        self._exchange = make(self.ip)
         return Code.NONE
 
     async def authenticate(self, token: bytes) -> Step:

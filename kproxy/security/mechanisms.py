@@ -1,15 +1,15 @@
 """The mechanisms that clients log in by, over users' credentials and issuers' tokens."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
-
-from anyio import CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
 
 from kproxy.config_of_listeners import OAUTHBEARER, PLAIN
 from kproxy.security import oauth, scram
-from kproxy.security.login import Exchange, Identity, Mechanisms, Step
+from kproxy.security.hashing import Hashing
+from kproxy.security.login import Begin, Identity, Mechanisms, Step
+from kproxy.security.peer import network_of
 from kproxy.security.scram import BadLogin, Credentials, Shape
 
 PLAIN_BYTES_MAX = 4096
@@ -17,8 +17,6 @@ _WRONG = "Authentication failed: Invalid username or password"
 _SOMEBODY_ELSE = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
-_HASHING_THREADS = 2
-_hashing: RunVar[CapacityLimiter] = RunVar("kproxy.security.mechanisms")
 
 
 class Rows(Protocol):
@@ -36,6 +34,7 @@ class Users:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
+        self._hashing = Hashing()
 
     def known(self, user: str, mechanism: str) -> Credentials | None:
         value = self._rows.credentials(user, mechanism)
@@ -55,7 +54,7 @@ class Users:
         shapes = self._rows.shapes
         return max(scram.HASHES, key=lambda one: shapes[one].total() if one in shapes else 0)
 
-    async def verify(self, user: str, password: bytes) -> bool:
+    async def verify(self, user: str, password: bytes, ip: str = "") -> bool:
         """Whether that is the password; who is not there takes as long as who is."""
         for mechanism in scram.HASHES:
             if (found := self.known(user, mechanism)) is not None:
@@ -63,20 +62,20 @@ class Users:
         else:
             mechanism = self._usual()
             found = self.credentials(user, mechanism)
-        try:
-            limiter = _hashing.get()
-        except LookupError:
-            limiter = CapacityLimiter(_HASHING_THREADS)
-            _hashing.set(limiter)
-        right = await to_thread.run_sync(scram.matches, mechanism, password, found, limiter=limiter)
+        address = network_of(ip)
+        work = partial(scram.matches, mechanism, password, found)
+        right = await self._hashing.run(address, work)
+        if not right:
+            self._hashing.wrong(address)
         return right and self.known(user, mechanism) == found  # nor were they changed meanwhile
 
 
 class _Plain:
     """PLAIN (RFC 4616): the password itself. What is told is what Kafka tells."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users, ip: str) -> None:
         self._users = users
+        self._ip = ip
         self.user = ""
 
     async def step(self, token: bytes) -> Step:
@@ -96,7 +95,7 @@ class _Plain:
         self.user = user
         if authorized not in ("", user):
             raise BadLogin("somebody else to be authorized as", _SOMEBODY_ELSE)
-        if not await self._users.verify(user, parts[2]):
+        if not await self._users.verify(user, parts[2], self._ip):
             raise BadLogin("an unknown user or a wrong password", _WRONG)
         return Step(b"", Identity(user))
 
@@ -107,23 +106,18 @@ class _Scram:
     def __init__(self, mechanism: str, users: Users) -> None:
         self._mechanism = mechanism
         self._users = users
-        self._server = scram.Server(mechanism, self._find)
-        self._begun: Credentials | None = None
-
-    def _find(self, user: str) -> Credentials:
-        self._begun = self._users.credentials(user, self._mechanism)
-        return self._begun
+        self._server = scram.Server(mechanism, lambda user: users.credentials(user, mechanism))
 
     @property
     def user(self) -> str:
         return self._server.user
 
     async def step(self, token: bytes) -> Step:
-        last = self._begun is not None
+        begun = self._server.credentials
         answer = self._server.step(token)
-        if not last:
+        if begun is None:
             return Step(answer)
-        if self._users.known(self.user, self._mechanism) != self._begun:
+        if self._users.known(self.user, self._mechanism) != begun:
             raise BadLogin("credentials that were changed meanwhile")
         return Step(answer, Identity(self.user))
 
@@ -148,16 +142,16 @@ class _OAuth:
 
 def offered(names: tuple[str, ...], users: Users, tokens: oauth.Tokens | None) -> Mechanisms:
     """The mechanisms of a listener."""
-    found: dict[str, Callable[[], Exchange]] = {}
+    found: dict[str, Begin] = {}
     for name in names:
         if name == PLAIN:
-            found[name] = lambda: _Plain(users)
+            found[name] = lambda ip: _Plain(users, ip)
         elif name == OAUTHBEARER and tokens is not None:
-            found[name] = lambda: _OAuth(tokens)
+            found[name] = lambda _: _OAuth(tokens)
         elif name in scram.HASHES:
             found[name] = _scram(name, users)
     return found
 
 
-def _scram(name: str, users: Users) -> Callable[[], Exchange]:
-    return lambda: _Scram(name, users)
+def _scram(name: str, users: Users) -> Begin:
+    return lambda _: _Scram(name, users)

@@ -14,11 +14,11 @@ _KEPT_S = SAMPLES * SAMPLE_S
 class Rate:
     """So much a second, on average."""
 
-    __slots__ = ("_samples", "limit", "used_at")
+    __slots__ = ("_samples", "limit", "until", "used_at")
 
     def __init__(self, limit: float, now: float) -> None:
         self.limit = limit
-        self.used_at = now
+        self.used_at = self.until = now  # there is to be no more before `until`
         self._samples: list[list[float]] = []  # when begun, when last added to, how much
 
     def record(self, amount: float, now: float) -> float:
@@ -54,11 +54,11 @@ class Rate:
 class Bucket:
     """So much a second, of what comes in pieces of any size: eleven seconds' worth at once."""
 
-    __slots__ = ("_at", "_tokens", "limit", "used_at")
+    __slots__ = ("_at", "_tokens", "limit", "until", "used_at")
 
     def __init__(self, limit: float, now: float) -> None:
         self.limit = limit
-        self.used_at = self._at = now
+        self.used_at = self._at = self.until = now
         self._tokens = self._most
 
     @property
@@ -68,6 +68,11 @@ class Bucket:
     def _refill(self, now: float) -> None:
         self._tokens = min(self._most, self._tokens + (now - self._at) * self.limit)
         self._at = now
+
+    def left(self, now: float) -> int:
+        """How much there may be at once."""
+        self._refill(now)
+        return max(0, int(self._tokens))
 
     def wait(self, now: float) -> float:
         """For how many seconds there is to be no more: 0 within the limit."""

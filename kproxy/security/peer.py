@@ -1,10 +1,14 @@
 """Who is at the other end of a connection."""
 
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 ANONYMOUS = "User:ANONYMOUS"
 """Who has not said who it is, as Kafka names it."""
+
+
+_NETWORK = 64
+"""Bits of an IPv6 address: somebody who has one mostly has all behind them."""
 
 
 class Peer(NamedTuple):
@@ -26,3 +30,15 @@ def plain_ip(text: str) -> str:
     except ValueError:
         return text
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def network_of(ip: str) -> str:
+    """All that one machine may call itself: what bounds count as one address."""
+    if ":" not in ip:
+        return ip
+    return str(int(IPv6Address(ip.partition("%")[0])) >> (128 - _NETWORK))
+
+
+def holder(peer: Peer) -> str:
+    """Whose part of a pool a client uses: its user's; without a login its address's."""
+    return network_of(peer.host) if peer.principal == ANONYMOUS else peer.principal

@@ -28,6 +28,7 @@ USER, CLIENT_ID, IP = "user", "client-id", "ip"
 PRODUCED, CONSUMED = "producer_byte_rate", "consumer_byte_rate"
 WORKED, MUTATED = "request_percentage", "controller_mutation_rate"
 CONNECTED = "connection_creation_rate"
+_THROTTLING = (PRODUCED, CONSUMED, WORKED, MUTATED)
 
 METERS_MAX = 50_000
 _FOUND_MAX = 20_000
@@ -86,6 +87,16 @@ class Mutations:
         self.wait_s = 0.0
         """For how long the client is to change nothing more."""
 
+    @property
+    def room(self) -> int | None:
+        """How many may be made or dropped at once; None: as many as anybody likes."""
+        return None if self._bucket is None else self._bucket.left(self._monotonic())
+
+    @property
+    def wait(self) -> float:
+        """For how many seconds nothing may be made or dropped."""
+        return 0.0 if self._bucket is None else self._bucket.wait(self._monotonic())
+
     def take(self, partitions: int) -> bool:
         """Whether they may be made or dropped, which is counted. What goes too far once, may."""
         bucket = self._bucket
@@ -93,15 +104,16 @@ class Mutations:
             return True
         now = self._monotonic()
         if not self._strict:
-            self._note(bucket.record(partitions, now))
+            self._note(bucket.record(partitions, now), bucket, now)
             return True
         if wait_s := bucket.wait(now):
-            self._note(wait_s)
+            self._note(wait_s, bucket, now)
             return False
         bucket.record(partitions, now)
         return True
 
-    def _note(self, wait_s: float) -> None:
+    def _note(self, wait_s: float, bucket: Bucket, now: float) -> None:
+        bucket.until = max(bucket.until, now + wait_s)
         if wait_s and not self.wait_s and self._counters is not None:
             self._counters.throttled[MUTATED] += 1
         self.wait_s = max(self.wait_s, wait_s)
@@ -171,7 +183,15 @@ class Quotas:
         meter = self._of(WORKED, peer, client_id)
         if meter is None:
             return 0.0
-        return min(self._record(WORKED, meter, 100 * seconds), _AT_ONCE_WAIT_S_MAX)
+        return self._record(WORKED, meter, 100 * seconds, _AT_ONCE_WAIT_S_MAX)
+
+    def owes(self, peer: Peer, client_id: str | None, keys: tuple[str, ...] = _THROTTLING) -> float:
+        """For how long a client is still to wait, by whatever connection it was told so."""
+        now, until = self._monotonic(), 0.0
+        for key in keys:
+            if key in self._rows and (meter := self._of(key, peer, client_id)) is not None:
+                until = max(until, meter.until)
+        return max(0.0, until - now)
 
     def mutations(self, peer: Peer, client_id: str | None, *, strict: bool = True) -> Mutations:
         """What a request's changes of queues are held against."""
@@ -193,10 +213,14 @@ class Quotas:
             meter.take_back(1)
         return min(wait_s, _AT_ONCE_WAIT_S_MAX)
 
-    def _record(self, key: str, meter: Meter, amount: float) -> float:
-        wait_s = meter.record(amount, self._monotonic())
+    def _record(
+        self, key: str, meter: Meter, amount: float, most: float = _WAIT_MS_MAX / 1000
+    ) -> float:
+        now = self._monotonic()
+        wait_s = min(meter.record(amount, now), most)
         if not milliseconds(wait_s):
             return 0.0
+        meter.until = max(meter.until, now + wait_s)
         self._counters.throttled[key] += 1
         return wait_s
 
@@ -231,7 +255,8 @@ class Quotas:
             now = self._monotonic()
             meter = Bucket(limit, now) if whose[0] == MUTATED else Rate(limit, now)
             meters[whose] = meter
-        meter.limit = limit
+        if meter.limit != limit:  # what was owed was owed by another
+            meter.limit, meter.until = limit, 0.0
         self._remember(asked, meter)
         return meter
 
@@ -253,14 +278,14 @@ class Quotas:
     def tidy(self) -> None:
         """Drop meters that nobody used for an hour. Called every second."""
         since = self._monotonic() - _IDLE_S
-        self._drop(lambda meter: meter.used_at <= since)
+        self._drop(lambda meter: max(meter.used_at, meter.until) <= since)
 
     def _make_room(self) -> None:
         """Drop meters that say nothing."""
         now = self._monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
-            self._drop(lambda meter: meter.empty(now))
+            self._drop(lambda meter: meter.until <= now and meter.empty(now))
 
     def _drop(self, useless: Callable[[Meter], bool]) -> None:
         """Look at some meters: those that were not looked at for longest are first."""

@@ -163,14 +163,15 @@ class Server:
         self._mechanism = mechanism
         self._find = find
         self._nonce = nonce or _text(os.urandom(_NONCE_BYTES))
-        self._credentials: Credentials | None = None
+        self.credentials: Credentials | None = None
+        """The credentials that the user is checked by, once the first `step` has found them."""
         self._binding = self._first = ""
         self.user = ""
 
     def step(self, token: bytes) -> bytes:
         """The answer to a message. Raises BadLogin."""
         text = _decoded(token)
-        return self._begun(text) if self._credentials is None else self._ended(text)
+        return self._begun(text) if self.credentials is None else self._ended(text)
 
     def _begun(self, text: str) -> bytes:
         parts = text.split(",", 2)
@@ -190,13 +191,13 @@ class Server:
             raise BadLogin("somebody else to be authorized as")
         self._binding = _text(f"{flag},{authorized},".encode())
         self._nonce = nonce + self._nonce
-        self._credentials = found = self._find(self.user)
+        self.credentials = found = self._find(self.user)
         answer = f"r={self._nonce},s={_text(found.salt)},i={found.iterations}"
         self._first = f"{bare},{answer}"
         return answer.encode()
 
     def _ended(self, text: str) -> bytes:
-        assert self._credentials is not None
+        assert self.credentials is not None
         without_proof, comma, proof_text = text.rpartition(",p=")
         fields = without_proof.split(",")
         if not comma or len(fields) < 2:
@@ -208,13 +209,13 @@ class Server:
         proof = _binary(proof_text)
         name = HASHES[self._mechanism]
         message = f"{self._first},{without_proof}".encode()
-        signature = hmac.digest(self._credentials.stored_key, message, name)
+        signature = hmac.digest(self.credentials.stored_key, message, name)
         if len(proof) != len(signature):
             raise BadLogin("a proof of another length")
         key = hashlib.new(name, _xor(proof, signature)).digest()
-        if not hmac.compare_digest(key, self._credentials.stored_key):
+        if not hmac.compare_digest(key, self.credentials.stored_key):
             raise BadLogin("an unknown user or a wrong password")
-        return b"v=" + _text(hmac.digest(self._credentials.server_key, message, name)).encode()
+        return b"v=" + _text(hmac.digest(self.credentials.server_key, message, name)).encode()
 
 
 class Client:

@@ -1,4 +1,4 @@
-"""How connections come in: sockets, limits that count from the first packet, TLS handshakes.
+"""How connections come in: sockets, places that count from the first packet, TLS handshakes.
 
 A TLS handshake counts as a connection from its beginning, and must be over in time. asyncio's own
 server would neither count those nor take another certificate later.
@@ -7,7 +7,6 @@ server would neither count those nor take another certificate later.
 import asyncio
 import errno
 import socket
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,8 +19,8 @@ from kproxy.counters import Counters
 from kproxy.errors import CannotStart
 from kproxy.security.quotas import Quotas
 from kproxy.security.tls import Tls
+from kproxy.server.admission import Place, Room
 from kproxy.server.connection import Connection
-from kproxy.server.newcomers import Newcomers
 
 _log = structlog.get_logger()
 
@@ -69,48 +68,17 @@ def _bound(family: int, address: Any) -> socket.socket:
     return one
 
 
-class Admission:
-    """How many connections there are, in all and by address."""
-
-    def __init__(self, most: int, per_ip: int) -> None:
-        self._most = most
-        self._per_ip = per_ip
-        self._count = 0
-        self._by_ip: Counter[str] = Counter()
-
-    def take(self, ip: str) -> bool:
-        """Whether there is room for one more, which is then taken."""
-        if self._count >= self._most or self._by_ip[ip] >= self._per_ip:
-            _log.warning("connection_refused", peer=ip, connections=self._count)
-            self._forget(ip)
-            return False
-        self._count += 1
-        self._by_ip[ip] += 1
-        return True
-
-    def give_back(self, ip: str) -> None:
-        self._count -= 1
-        self._by_ip[ip] -= 1
-        self._forget(ip)
-
-    def _forget(self, ip: str) -> None:
-        if not self._by_ip[ip]:
-            del self._by_ip[ip]
-
-
 class TlsAcceptor:
     """Accepts on one socket, and makes a connection of each client whose handshake succeeds."""
 
     def __init__(
         self, listening: socket.socket, tls: Tls, make: Callable[[], Connection],
-        admission: Admission, newcomers: Newcomers, counters: Counters, quotas: Quotas,
-        handshake_s: float,
+        room: Room, counters: Counters, quotas: Quotas, handshake_s: float,
     ) -> None:  # fmt: skip
         self._listening = listening
         self._tls = tls
         self._make = make
-        self._admission = admission
-        self._newcomers = newcomers
+        self._room = room
         self._counters = counters
         self._quotas = quotas
         self._handshake_s = handshake_s
@@ -138,34 +106,39 @@ class TlsAcceptor:
                     await asyncio.sleep(_PAUSE_S)
                 continue
             ip = str(address[0])
-            if not self._admission.take(ip):
+            place = self._room.come(ip, new=True)
+            if place is None:
                 self._counters.connections_ended["connection_refused"] += 1
                 client.close()
                 continue
             if self._quotas.limits_connections and (wait_s := self._quotas.connected(ip)):
                 self._counters.connections_ended["connection_refused"] += 1
-                loop.call_later(wait_s, self._turn_away, client, ip)
+                place.end = partial(self._turn_away, client, place)
+                loop.call_later(wait_s, place.end, "")
                 continue
             made: list[Connection] = []
-            task = loop.create_task(self._shake_hands(client, made))
+            task = loop.create_task(self._shake_hands(client, place, made))
             self._handshakes.add(task)
-            self._newcomers.come(task, ip, partial(self._push_out, task, ip))
-            task.add_done_callback(partial(self._over, client, ip, made))
+            place.end = partial(self._push_out, task, ip)
+            task.add_done_callback(partial(self._over, client, ip, place, made))
 
-    def _push_out(self, task: asyncio.Task[None], ip: str) -> None:
-        """Of a handshake that is the oldest, where there are too many."""
-        self._counters.connections_ended["login_pushed_out"] += 1
-        _log.warning("login_pushed_out", peer=ip)
+    def _push_out(self, task: asyncio.Task[None], ip: str, event: str) -> None:
+        """Of a handshake that has lost its place."""
+        self._counters.connections_ended[event] += 1
+        _log.warning(event, peer=ip)
         task.cancel()
 
-    def _turn_away(self, client: socket.socket, ip: str) -> None:
+    def _turn_away(self, client: socket.socket, place: Place, event: str) -> None:
         """Of a client from whose address too many connections come."""
         client.close()
-        self._admission.give_back(ip)
+        place.leave()
 
-    async def _shake_hands(self, client: socket.socket, made: list[Connection]) -> None:
+    async def _shake_hands(
+        self, client: socket.socket, place: Place, made: list[Connection]
+    ) -> None:
         def make() -> Connection:
             made.append(self._make())
+            made[0].place = place
             return made[0]
 
         client.setblocking(False)
@@ -179,17 +152,17 @@ class TlsAcceptor:
         self._counters.handshakes[found.version() or "?"] += 1
 
     def _over(
-        self, client: socket.socket, ip: str, made: list[Connection], task: asyncio.Task[None]
-    ) -> None:
+        self, client: socket.socket, ip: str, place: Place, made: list[Connection],
+        task: asyncio.Task[None],
+    ) -> None:  # fmt: skip
         """However a handshake ends: where it has failed nothing of it is left."""
         self._handshakes.discard(task)
-        self._newcomers.gone(task)
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
             return
         self._counters.handshakes["failed"] += 1
         if not (made and made[0].made):
-            self._admission.give_back(ip)
+            place.leave()
         with suppress(OSError):
             client.close()
         if isinstance(error, OSError):  # of which ssl.SSLError

@@ -11,7 +11,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from ipaddress import IPv6Address
+
+from kproxy.security.peer import network_of
 
 AT_ONCE = 100
 """Places of an address: 50 wrong passwords a second once it has failed some times."""
@@ -20,8 +21,6 @@ _FACTOR = 1.5
 _FAILURES_MAX = 20.0
 _HALF_LIFE_S = 10.0
 _ADDRESSES_MAX = 10_000
-_NETWORK = 64
-"""Bits of an IPv6 address: somebody who has one mostly has all behind them."""
 
 
 class Attempts:
@@ -92,10 +91,3 @@ class Attempts:
         self._taken[address] -= 1
         if not self._taken[address]:
             del self._taken[address]
-
-
-def network_of(ip: str) -> str:
-    """All that one machine may call itself."""
-    if ":" not in ip:
-        return ip
-    return str(int(IPv6Address(ip.partition("%")[0])) >> (128 - _NETWORK))

@@ -5,7 +5,7 @@ answers the exclusive requests, one after the other. Overlapping requests need n
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
 import anyio
@@ -13,14 +13,17 @@ import structlog
 
 from kproxy.counters import TIMED_EVERY, WAITED
 from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.loop.asking import ASKING, Asking
+from kproxy.protocol.codec import decode_header
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
 from kproxy.security.certificates import BadCertificate, PrincipalRules
-from kproxy.security.peer import Peer
+from kproxy.security.peer import Peer, holder
 from kproxy.server import metering
-from kproxy.server.descriptors import unsent_bytes
+from kproxy.server.admission import Place
+from kproxy.server.descriptors import PeerIs, peer_is, unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
-from kproxy.server.request_pipeline import PipelinedRequest, RequestPipeline
+from kproxy.server.request_pipeline import Held, PipelinedRequest, RequestPipeline
 from kproxy.server.served_listener import ANY_LISTENER, ServedListener
 from kproxy.server.timeouts import ConnectionTimeouts
 from kproxy.worker.worker import NextRequestSignal, Worker
@@ -28,15 +31,14 @@ from kproxy.worker.worker import NextRequestSignal, Worker
 _log = structlog.get_logger()
 
 _SEND_BYTES = 1 << 20
-
-Answering = Callable[[Worker, Accepted], Coroutine[Any, Any, bytes | bytearray | StreamedResponse]]
+_MUTE_S_MAX = 1.0
 
 
 class ConnectionLimiter(Protocol):
-    """Who counts connections."""
+    """Who has all connections."""
 
-    def register(self, connection: "Connection") -> bool:
-        """Whether there is room for one more; if so, `run` will be run."""
+    def register(self, connection: "Connection") -> None:
+        """One more: its `run` will be run."""
         ...
 
     def unregister(self, connection: "Connection") -> None: ...
@@ -53,13 +55,14 @@ class Connection(asyncio.BufferedProtocol):
         self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener = ANY_LISTENER
     ) -> None:
         self._worker = worker
-        self._answer: Answering = answer  # what `run` asks
         self._listener = listener
-        self.counted = listener.tls is not None  # by who accepted it, before its handshake
+        self.place: Place | None = None  # TLS: who accepted it has taken one before its handshake
         self.made = False
         self._counters = worker.counters
         self._quotas = worker.quotas
-        self._muted: asyncio.TimerHandle | None = None  # till it is over
+        self._muted: asyncio.TimerHandle | None = None  # when it is looked at again
+        self._muted_until = 0.0
+        self._muted_as: str | None = None  # the client id of whom it is
         self._limiter = limiter
         self._monotonic = worker.clock.monotonic
         self._next_request = NextRequestSignal()
@@ -73,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begun = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._admitted = False
+        self._asking = Asking()
         self._waited = [0.0]  # of the exclusive request: seconds in long polls
         self._room: memoryview | None = None  # of the frame under way
         self._drained: asyncio.Future[None] | None = None  # while the client does not read
@@ -88,14 +92,34 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = Peer(host=self.ip, listener=self._listener.name)
         self._peer = f"{self.ip}:{address[1]}"
         self._counters.connections += 1
-        self._admitted = self._limiter.register(self)
-        if not self._admitted:
+        before = self.place is not None
+        if not before:
+            self.place = self._listener.room.come(self.ip, new=self._listener.sasl)
+        if self.place is None:
             self._counters.connections_ended["connection_refused"] += 1
             self.abort()
-        elif self._listener.rules is not None:
+            return
+        self._limiter.register(self)
+        self._admitted = True
+        self._known()
+        self.place.end = self._pushed_out
+        if self._listener.rules is not None:
             self._name_by_certificate(self._listener.rules)
-        elif self._quotas.limits_connections and not self.counted:
+        elif self._quotas.limits_connections and not before:
             self._leave_waiting(self._quotas.connected(self.ip))
+        if not self._listener.sasl:
+            self.place.known(self.peer.principal)
+
+    def _known(self) -> None:
+        """Whose its requests are has been said, as far as it is known."""
+        self._asking.holder = holder(self.peer)
+        self._pipeline.hold_in(self._worker.request_memory.part(self._asking.holder))
+
+    def _pushed_out(self, event: str) -> None:
+        """It has lost its place."""
+        self._counters.connections_ended[event] += 1
+        _log.warning(event, peer=self._peer, listener=self.peer.listener)
+        self.abort()
 
     def _name_by_certificate(self, rules: PrincipalRules) -> None:
         ssl_object = self._transport.get_extra_info("ssl_object")
@@ -107,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self.peer = self.peer._replace(principal=principal)
+        self._known()
         if not self._listener.sasl:
             _log.info(
                 "login", peer=self._peer, listener=self.peer.listener, principal=principal,
@@ -134,6 +159,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pipeline.room_filled(count)
 
     def eof_received(self) -> bool:
+        self._timeouts.left(self._monotonic())
         self._pipeline.end_input()
         return self._listener.tls is None  # then what was accepted is still answered
 
@@ -159,6 +185,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pipeline.lost()
         self._next_request.gone = True
         self._worker.share_sessions.disconnected(self._next_request.connection)
+        if self.place is not None:
+            self.place.leave()
         if self._admitted:
             self._limiter.unregister(self)
 
@@ -167,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
     async def run(self) -> None:
         """Answer the exclusive requests, for as long as the connection lasts."""
         WAITED.set(self._waited)
+        ASKING.set(self._asking)
         with self._scope:
             while not self._pipeline.closed:
                 await self._begun.wait()
@@ -186,7 +215,9 @@ class Connection(asyncio.BufferedProtocol):
         self._pipeline.stop()
 
     def expire(self) -> None:
-        """End the connection where a time is over. Called every second."""
+        """End the connection where a time is over, or its client gone. Called every second."""
+        if not self._pipeline.reading:
+            self._look_for_client()
         event = self._timeouts.expired(
             self._monotonic(), lambda: unsent_bytes(self._transport),
             idle=self._pipeline.idle, inside_frame=self._pipeline.inside_frame,
@@ -196,10 +227,23 @@ class Connection(asyncio.BufferedProtocol):
             (_log.debug if event == "connection_idle" else _log.warning)(event, peer=self._peer)
             self.abort()
 
+    def _look_for_client(self) -> None:
+        """While the socket is not read, nobody says that the client has left."""
+        there = peer_is(self._transport)
+        if there is PeerIs.HERE:
+            return
+        if there is PeerIs.GONE or (self._pipeline.muted and self._pipeline.idle):
+            self.abort()  # what of its requests waits was never taken
+            return
+        self._timeouts.left(self._monotonic())
+        self._next_request.arrive()  # a long poll ends
+
     # -- what the pipeline has done
 
     def accept(self, frame: Frame) -> Accepted:
         counters = self._counters
+        if self._quotas.active:
+            self._hold_back(frame)
         counters.requests += 1
         counters.request_bytes += len(frame)
         if self._quotas.active:
@@ -227,14 +271,34 @@ class Connection(asyncio.BufferedProtocol):
             accepted = self._accept_timed(frame)
         if accepted.call is not None:
             took = self._monotonic() - began
-            self._mute(metering.appended(self._quotas, self.peer, accepted, took))
+            wait_s = metering.appended(self._quotas, self.peer, accepted, took)
+            self._mute(wait_s, accepted.header.client_id)
         return accepted
 
-    def _mute(self, seconds: float) -> None:
+    def _hold_back(self, frame: Frame) -> None:
+        """Nothing of who is to wait already, by another connection perhaps. Raises Held."""
+        header = decode_header(frame, loads=False)
+        wait_s = metering.owed(self._quotas, self.peer, header)
+        if wait_s:
+            self._mute(wait_s, header.client_id)
+            raise Held
+
+    def _mute(self, seconds: float, client_id: str | None) -> None:
         """Take nothing more from the client for so long, whether it obeys its throttle time."""
         if seconds:
             self._pipeline.mute()
-            self._muted = self._loop.call_later(seconds, self._pipeline.unmute)
+            self._muted_until = self._monotonic() + seconds
+            self._muted_as = client_id
+            self._mute_on()
+
+    def _mute_on(self) -> None:
+        """Go on waiting: a second, then what is owed may be less, as quotas are by then."""
+        left = self._muted_until - self._monotonic()
+        left = min(left, self._quotas.owes(self.peer, self._muted_as))
+        if left > 0:
+            self._muted = self._loop.call_later(min(left, _MUTE_S_MAX), self._mute_on)
+        else:
+            self._pipeline.unmute()
 
     def begin(self, request: PipelinedRequest) -> None:
         self._exclusive = cast(Accepted, request)
@@ -282,12 +346,12 @@ class Connection(asyncio.BufferedProtocol):
         request, self._exclusive = self._exclusive, None
         assert request is not None
         began, self._waited[0] = self._monotonic(), 0.0
-        answering = self._answer(self._worker, request)
+        answering = self._respond(self._worker, request)
         if self._quotas.active:
             metered = metering.answered(self._quotas, self.peer, request, answering)
             response, wait_s = await metered
             self._check_here()
-            self._mute(wait_s)
+            self._mute(wait_s, request.header.client_id)
         else:
             response = await answering
         timed = self._counters.request_seconds.get(request.header.api_key)
@@ -300,6 +364,11 @@ class Connection(asyncio.BufferedProtocol):
         self._check_here()
         self._timeouts.active(self._monotonic())
         self._pipeline.answered()
+
+    def _respond(
+        self, worker: Worker, request: Accepted
+    ) -> Coroutine[Any, Any, bytes | bytearray | StreamedResponse]:
+        return answer(worker, request)
 
     async def _send_streamed(self, response: StreamedResponse) -> None:
         with response.pinned():

@@ -1,4 +1,4 @@
-"""Limits on file descriptors: how many the system allows, how many connections may take.
+"""File descriptors: how many the system allows, how many connections may take, how one stands.
 
 Connections leave enough descriptors for the shards: a process without descriptors cannot flush
 rows, and ends.
@@ -11,6 +11,7 @@ import socket
 import struct
 import termios
 from contextlib import suppress
+from enum import Enum, auto
 
 import structlog
 
@@ -52,3 +53,32 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
             )
             count += queued
     return count
+
+
+_CLOSED, _CLOSE_WAIT, _LAST_ACK = 7, 8, 9  # states of TCP, as the kernel numbers them
+
+
+class PeerIs(Enum):
+    """How far the other end of a connection is."""
+
+    HERE = auto()
+    LEAVING = auto()  # it sends no more; it may still read
+    GONE = auto()
+
+
+def peer_is(transport: asyncio.BaseTransport) -> PeerIs:
+    """Ask the kernel: a transport that is not read tells neither the end of input nor a reset.
+
+    Only Linux is asked; elsewhere everybody is here.
+    """
+    raw: socket.socket | None = transport.get_extra_info("socket")
+    option: int | None = getattr(socket, "TCP_INFO", None)
+    if raw is None or option is None:
+        return PeerIs.HERE
+    try:
+        state = raw.getsockopt(socket.IPPROTO_TCP, option, 1)[0]
+    except (OSError, ValueError):  # it is closed
+        return PeerIs.HERE
+    if state == _CLOSED:
+        return PeerIs.GONE
+    return PeerIs.LEAVING if state in (_CLOSE_WAIT, _LAST_ACK) else PeerIs.HERE

@@ -19,17 +19,21 @@ from anyio.abc import TaskGroup, TaskStatus
 from kproxy.admin_socket.server import Asked, Command, admin_socket
 from kproxy.cluster.node import joined
 from kproxy.config import Config
+from kproxy.counters import Counters
 from kproxy.errors import CannotGoOn, CannotStart, first_of
 from kproxy.logs import report_floods
+from kproxy.loop.garbage import GarbageNet
 from kproxy.loop.pulse import pulse
 from kproxy.observe.endpoint import Endpoint
 from kproxy.observe.service_manager import NOBODY, ServiceManager
 from kproxy.security.mechanisms import Users
-from kproxy.server.accepting import Admission, TlsAcceptor, bound_sockets
+from kproxy.server.accepting import TlsAcceptor, bound_sockets
+from kproxy.server.admission import Admission
+from kproxy.server.api_table import RANGES
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.server.login_connection import LoginConnection
-from kproxy.server.newcomers import Newcomers
+from kproxy.server.schemas import load_common
 from kproxy.server.served_listener import ServedListener
 from kproxy.server.user_commands import change_users, list_users
 from kproxy.store.backups import ON_KAFKA
@@ -47,6 +51,7 @@ _EXPIRE_PERIOD_S = 1.0
 _BACKLOG = 1024
 _TOGETHER_S = 10.0
 _LOOK_S = 0.05
+_GARBAGE_MANY = 1000
 
 
 def _ignore(left: int) -> None:
@@ -68,13 +73,14 @@ class Server:
         shards = config.shards if config.bootstrap_servers else 1
         most = connections_max(config.connections_max, shards)
         self._admission = Admission(most, config.connections_per_ip_max)
-        self._newcomers = Newcomers(most)
         self._listeners: list[ServedListener] = []
         self._together = frozenset(together)
         self._connections: set[Connection] = set()
         self._changed_users: dict[str, set[str]] = {}  # their mechanisms
         self._endpoint = Endpoint(config)
+        self._garbage = GarbageNet()
         self._endpoint.watch.on_turn = manager.turned
+        self._starting = anyio.CancelScope()
         self._stop = anyio.Event()
         self._ending = anyio.Event()
         self._left = anyio.Event()  # shards were handed over, all that could be
@@ -107,13 +113,17 @@ class Server:
     def stop(self) -> None:
         """End as soon as what is in flight is answered."""
         self._stop.set()
-        self._ending.set()
+        self._end()
 
     def drain(self) -> None:
         """Hand over what other workers can serve, then `stop`. Asked again: stop at once."""
         if self._ending.is_set():
             self._stop.set()
+        self._end()
+
+    def _end(self) -> None:
         self._ending.set()
+        self._starting.cancel()  # for which it may be too late
 
     def reload(self) -> None:
         """Read certificates again."""
@@ -127,8 +137,9 @@ class Server:
 
     async def _serve(self, task_status: TaskStatus[int]) -> None:
         config = self._config
+        self._schemas = asyncio.get_running_loop().run_in_executor(None, load_common, RANGES)
         self._listeners = await to_thread.run_sync(
-            lambda: [ServedListener(one) for one in config.listening]
+            lambda: [ServedListener(one, self._admission) for one in config.listening]
         )
         with ExitStack() as held:
             sockets = []
@@ -139,11 +150,13 @@ class Server:
             host, port = config.advertised_address
             self.port = sockets[0][0].getsockname()[1]
             site = joined if config.bootstrap_servers else embedded
-            async with site(config, (host, port or self.port)) as worker:
-                async with anyio.create_task_group() as limiter:
-                    limiter.start_soon(self._expire_connections)
-                    await self._serve_clients(sockets, worker, task_status)
-                    limiter.cancel_scope.cancel()
+            with self._starting:
+                async with site(config, (host, port or self.port)) as worker:
+                    self._starting = anyio.CancelScope()
+                    async with anyio.create_task_group() as limiter:
+                        limiter.start_soon(self._expire_connections)
+                        await self._serve_clients(sockets, worker, task_status)
+                        limiter.cancel_scope.cancel()
 
     async def _serve_clients(
         self, sockets: list[list[socket.socket]], worker: Worker, task_status: TaskStatus[int]
@@ -152,6 +165,7 @@ class Server:
         await self._wait_for_others(worker)
         async with anyio.create_task_group() as connections:
             self._tasks = connections
+            await self._schemas
             accepting = await self._accept(sockets, worker)
             self._worker = worker
             self._endpoint.serve(worker)
@@ -229,7 +243,7 @@ class Server:
         worker.security.on_change.append(self._user_changed)
         accepting: list[asyncio.Server | TlsAcceptor] = []
         for listener, bound in zip(self._listeners, sockets, strict=True):
-            listener.open(users, self._newcomers)
+            listener.open(users)
             listener.warn_where_open()
             make = partial(LoginConnection if listener.sasl else Connection, worker, self, listener)
             for one in bound:
@@ -239,8 +253,8 @@ class Server:
                     )
                 else:
                     acceptor = TlsAcceptor(
-                        one, listener.tls, make, self._admission, self._newcomers,
-                        worker.counters, worker.quotas, self._config.login_ms_max / 1000,
+                        one, listener.tls, make, listener.room, worker.counters, worker.quotas,
+                        self._config.login_ms_max / 1000,
                     )  # fmt: skip
                     acceptor.start()
                     accepting.append(acceptor)
@@ -265,13 +279,10 @@ class Server:
                 _log.info("login_revoked", peer=connection.ip, user=user)
                 connection.abort()
 
-    def register(self, connection: Connection) -> bool:
-        if not connection.counted and not self._admission.take(connection.ip):
-            return False
+    def register(self, connection: Connection) -> None:
         self._connections.add(connection)
         self._count()
         self._tasks.start_soon(connection.run)
-        return True
 
     def _count(self) -> None:
         if self._worker is not None:
@@ -281,7 +292,6 @@ class Server:
         self._connections.discard(connection)
         self._count()
         self._fewer.set()
-        self._admission.give_back(connection.ip)
 
     async def _expire_connections(self) -> None:
         while True:
@@ -295,6 +305,20 @@ class Server:
                     self._worker.counters.certificates |= listener.standing()
             for connection in tuple(self._connections):
                 connection.expire()
+            if self._worker is not None:
+                self._look_for_garbage(self._worker.counters)
+
+    def _look_for_garbage(self, counters: Counters) -> None:
+        look = self._garbage.look(counters.requests)
+        if look is None:
+            return
+        counters.garbage_looks += 1
+        counters.garbage_found += look.found
+        if look.found > _GARBAGE_MANY or look.everything:
+            _log.info(
+                "garbage_found", objects=look.found, seconds=round(look.seconds, 3),
+                everything=look.everything,
+            )  # fmt: skip
 
     async def _drain(self) -> None:
         """Answer what is in flight, for so long as a stop may take."""

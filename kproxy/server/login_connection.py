@@ -36,6 +36,8 @@ _VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}
 _ELEMENTS_MAX = 100
 _RAW_HEADER = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0)
 _SHORTEST_TOKEN = 1
+_CODE, _NO_ERROR = slice(8, 10), b"\0\0"
+"""Of an answer to ApiVersions, behind its length and the correlation id."""
 
 
 class LoginConnection(Connection):
@@ -50,7 +52,6 @@ class LoginConnection(Connection):
         self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener
     ) -> None:
         super().__init__(worker, limiter, listener)
-        self._answer = self._respond
         self._login = Login(listener.mechanisms)
         self._versions_told = False
         self._amid = self._blamed = False  # a login: some of it was checked; it has failed
@@ -81,13 +82,7 @@ class LoginConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._admitted and self._muted is None:
-            self._listener.newcomers.come(self, self.ip, self._push_out)
-
-    def _push_out(self) -> None:
-        self._counters.connections_ended["login_pushed_out"] += 1
-        _log.warning("login_pushed_out", peer=self._peer, listener=self.peer.listener)
-        self.abort()
+        self._login.ip = self.ip
 
     def eof_received(self) -> bool:
         if not self._login.done:
@@ -96,7 +91,6 @@ class LoginConnection(Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._listener.newcomers.gone(self)
         if self._amid and not self._blamed:  # it may have learned what it came for
             self._blame("it left amid its login")
 
@@ -117,9 +111,7 @@ class LoginConnection(Connection):
             return super().accept(frame)
         if key is None or self._versions_told or login.under_way:
             raise Malformed("a request before the login")
-        accepted = super().accept(frame)
-        self._versions_told = accepted.api is not None
-        return accepted
+        return super().accept(frame)
 
     def _taken(self, frame: Frame) -> Accepted:
         """A step of a login. Raises Malformed."""
@@ -148,7 +140,10 @@ class LoginConnection(Connection):
         except BadLogin as error:  # out of turn: there is nothing to answer
             self._failed(str(error))
             raise Malformed(f"login: {error}") from None
-        return await answer(worker, request)
+        response = await answer(worker, request)
+        if header.api_key == ApiKey.API_VERSIONS and isinstance(response, bytes | bytearray):
+            self._versions_told = self._versions_told or response[_CODE] == _NO_ERROR
+        return response
 
     def _handshake(self, request: Accepted) -> bytes:
         header = request.header
@@ -222,8 +217,10 @@ class LoginConnection(Connection):
         """The client has logged in. Returns for how long, in milliseconds; 0: for good."""
         again = math.isfinite(self._logged_in_until)
         self._amid = False
-        self._listener.newcomers.gone(self)
         self.peer = self.peer._replace(principal=f"User:{identity.name}")
+        assert self.place is not None
+        self.place.known(self.peer.principal)
+        self._known()
         reauth_ms = self._worker.config.connections_max_reauth_ms
         lifetimes = [reauth_ms] if reauth_ms else []
         if identity.expires_s is not None:

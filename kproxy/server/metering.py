@@ -10,9 +10,9 @@ from typing import Any
 
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.protocol.codec import throttle_at
+from kproxy.protocol.codec import RequestHeader, throttle_at
 from kproxy.security.peer import Peer
-from kproxy.security.quotas import Quotas, milliseconds
+from kproxy.security.quotas import PRODUCED, WORKED, Quotas, milliseconds
 from kproxy.server.dispatch import Accepted
 
 Frame = bytes | bytearray | StreamedResponse
@@ -59,6 +59,15 @@ def appended(quotas: Quotas, peer: Peer, accepted: Accepted, seconds: float) -> 
     if wait_s:
         call.throttle(milliseconds(wait_s))
     return wait_s
+
+
+def owed(quotas: Quotas, peer: Peer, header: RequestHeader) -> float:
+    """For how many seconds a client is to wait before its request is taken."""
+    key = header.api_key
+    if key in _OF_LOGIN:
+        return 0.0
+    keys = (PRODUCED, WORKED) if key == ApiKey.PRODUCE else (WORKED,)
+    return quotas.owes(peer, header.client_id, keys)
 
 
 async def answered(

@@ -21,7 +21,8 @@ share. Where that has no room, the socket is not read until there is some; a fra
 is read to its end, up to twice the limit. While the client does not read, no answer is made.
 
 A client that is to wait (quotas) is *muted*: nothing more of it is accepted before that is over,
-and its socket is not read, but for a frame that has begun.
+and its socket is not read, but for a frame that has begun. A request that comes from one who is to
+wait already is *held*: it waits among the frames.
 
 States. A connection is OPEN, then DRAINING (no more input is taken, what was accepted is
 answered), then CLOSED (nothing leaves any more, the socket is closing or gone). A malformed request
@@ -63,6 +64,10 @@ class Exclusive(Enum):
     MUTED = auto()  # there is none, and the client is to wait
 
 
+class Held(Exception):
+    """A request is not accepted yet: its client is to wait, and was muted."""
+
+
 class PipelinedRequest(Protocol):
     """A request that was accepted."""
 
@@ -92,7 +97,7 @@ class Actions(Protocol):
     """What a pipeline has done for it."""
 
     def accept(self, frame: Frame) -> PipelinedRequest:
-        """Take a request in; an overlapping one is under way then. Raises Malformed."""
+        """Take a request in; an overlapping one is under way then. Raises Malformed, Held."""
         ...
 
     def begin(self, request: PipelinedRequest) -> None:
@@ -146,6 +151,15 @@ class RequestPipeline:
         """Take frames of another size from the next one on."""
         self._assembler.expect(frame_bytes_max, shortest)
 
+    def hold_in(self, memory: MemoryBudget) -> None:
+        """Count its frames elsewhere from now on: it is known whose they are."""
+        held = self._unfinished + sum(map(len, self._frames))
+        held += sum(request.size for request in self._requests)
+        before, self._memory = self._memory, memory
+        memory.take(held)
+        before.wait_no_more(self._take)
+        before.give_back(held)
+
     @property
     def closed(self) -> bool:
         return self._phase is Phase.CLOSED
@@ -154,6 +168,15 @@ class RequestPipeline:
     def idle(self) -> bool:
         """Whether no request waits for its answer."""
         return not self._requests
+
+    @property
+    def reading(self) -> bool:
+        """Whether the socket is read: else nobody is told that its client leaves."""
+        return self._reading
+
+    @property
+    def muted(self) -> bool:
+        return self._muted
 
     @property
     def inside_frame(self) -> bool:
@@ -228,9 +251,10 @@ class RequestPipeline:
         self._advance()
 
     def end_input(self) -> None:
-        """The client sends no more; what it has sent is still answered."""
+        """The client sends no more; what it has sent is still answered, at once where it waits."""
         if self._phase is Phase.OPEN:
             self._phase = Phase.DRAINING
+        self._next.arrive()
         self._close_when_drained()
 
     def stop(self) -> None:
@@ -315,10 +339,14 @@ class RequestPipeline:
                 return
             if len(requests) >= self._in_flight_max:
                 return
-            self._next.reset()
+            if self._phase is Phase.OPEN:
+                self._next.reset()
             frame = frames.popleft()
             try:
                 request = self._actions.accept(frame)
+            except Held:
+                frames.appendleft(frame)
+                continue
             except Exception:
                 self._memory.give_back(len(frame))
                 raise

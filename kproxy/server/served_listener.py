@@ -12,18 +12,21 @@ from kproxy.security.login import Mechanisms
 from kproxy.security.mechanisms import Users, offered
 from kproxy.security.oauth import Tokens
 from kproxy.security.tls import Tls
+from kproxy.server.admission import Admission
 from kproxy.server.attempts import Attempts
-from kproxy.server.newcomers import Newcomers
 
 _log = structlog.get_logger()
 
+_ANY = 1 << 30
 _LOCAL = ("127.", "localhost", "::1")
 
 
 class ServedListener:
     """A listener, its certificate, the names of who shows one, and how clients log in."""
 
-    def __init__(self, config: ListenerConfig | None = None) -> None:
+    def __init__(
+        self, config: ListenerConfig | None = None, admission: Admission | None = None
+    ) -> None:
         """Raises CannotStart: a file or a rule is not sound."""
         self.name = config.name if config else ""
         self.config = config
@@ -32,7 +35,8 @@ class ServedListener:
         self.mechanisms: Mechanisms = {}
         self._keys: KeySet | None = None
         self.attempts = Attempts()
-        self.newcomers = Newcomers(0)
+        admission = admission or Admission(_ANY, _ANY)
+        self.room = admission.room(logins=config is not None and (config.tls or config.sasl))
         if config is None:
             return
         if config.tls:
@@ -45,7 +49,7 @@ class ServedListener:
         if config.oauth_jwks is not None:
             self._keys = KeySet(config.oauth_jwks)
 
-    def open(self, users: Users, newcomers: Newcomers) -> None:
+    def open(self, users: Users) -> None:
         """Clients may come from now on. Raises CannotStart: there is no way to log in."""
         config = self.config
         assert config is not None
@@ -56,7 +60,6 @@ class ServedListener:
             tokens = Tokens(config.oauth_issuer, config.oauth_audience, self._keys.keys)
             tokens.unknown_key = self._keys.want
             self._keys.start()
-        self.newcomers = newcomers
         self.mechanisms = offered(config.sasl_mechanisms, users, tokens)
         if config.sasl and not self.mechanisms:
             raise CannotStart(f"listener {self.name} offers no mechanism to log in by")

@@ -11,21 +11,30 @@ from kproxy.config import Config
 _READ_BYTES_MIN = 64 << 10
 """What a client reads of its answers in `send_stalled_ms_max`, or it counts as not reading."""
 
+_DONE_MS_MAX = 30_000
+"""How long what a client has asked for is worked on once it has sent its last."""
+
 
 class ConnectionTimeouts:
     """The times of one connection."""
 
-    __slots__ = ("_active_at", "_config", "_unread", "_unread_since")
+    __slots__ = ("_active_at", "_config", "_left_at", "_unread", "_unread_since")
 
     def __init__(self, config: Config, now: float) -> None:
         self._config = config
         self._active_at = now
         self._unread_since: float | None = None  # while the client has answers to read
         self._unread = 0  # bytes, as of then
+        self._left_at: float | None = None
 
     def active(self, now: float) -> None:
         """Bytes came, or an answer left."""
         self._active_at = now
+
+    def left(self, now: float) -> None:
+        """The client sends no more: what it has asked for is to be done in time."""
+        if self._left_at is None:
+            self._left_at = now
 
     def unread(self, now: float, count: int) -> None:
         """So many bytes wait for the client to read them."""
@@ -50,6 +59,8 @@ class ConnectionTimeouts:
             if (now - self._unread_since) * 1000 > config.send_stalled_ms_max:
                 return "client_does_not_read"
             return None
+        if self._left_at is not None and (now - self._left_at) * 1000 > _DONE_MS_MAX:
+            return "client_left"
         silent_ms = (now - self._active_at) * 1000
         if idle and inside_frame:
             over = silent_ms > config.receive_stalled_ms_max

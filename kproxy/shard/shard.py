@@ -34,6 +34,10 @@ _ROWS_CACHED_MIN = 500
 _UNCOMPACTED_MAX = 100_000
 
 
+def _nothing() -> None:
+    pass
+
+
 class Shard:
     """One shard of a worker. Everything happens on the event loop's thread."""
 
@@ -180,17 +184,17 @@ class Shard:
         as_of = self.applied_through.next_offset
         return {counts.COUNTS_KEY: self.state.counts.encode(as_of)} if as_of else {}
 
-    def _restore_counts(self, next_offset: int) -> None:
+    def _restore_counts(self, next_offset: int, check: Callable[[], None]) -> None:
         known = counts.restored(self.kv, next_offset)
         if known is None:
-            known = counts.counted(self.kv)
+            known = counts.counted(self.kv, check)
             _log.info("rows_counted", shard=self.shard, queues=known.queues)
         self.state.counts = known
 
-    def recover(self) -> int:
+    def recover(self, check: Callable[[], None] = _nothing) -> int:
         """Fold what the log holds beyond the rows; returns how many envelopes. Raises DamagedLog.
 
-        The rows are never ahead of the log: they are flushed after it.
+        The rows are never ahead of the log: they are flushed after it. `check` may break it off.
         """
         segments = self.segments
         data = self.kv.get(CHECKPOINT_KEY)
@@ -198,7 +202,7 @@ class Shard:
         first = checkpoint.next_offset
         segment, position = checkpoint.segment, checkpoint.position
         if data:
-            self._restore_counts(first)
+            self._restore_counts(first, check)
         if not segments.ids:
             if data:
                 raise DamagedLog("the log's segment files are missing, but its rows are there")
@@ -213,7 +217,7 @@ class Shard:
         self.applied_through = self.durable_through = checkpoint
         segments.force(max(segments.ids))  # for rows are made from it, and put on disk
         while True:
-            self._replay(segment, position)
+            self._replay(segment, position, check)
             next_offset, position = self.applied_through.next_offset, self.applied_through.position
             later = [other for other in segments.ids if other > segment]
             if not later or segments.size(segment) > position or next_offset not in later:
@@ -265,7 +269,7 @@ class Shard:
                 kept = tail.keep(path, position, self.disk_space.free_bytes())
             _log.warning("log_tail_cut", segment=segment, bytes=torn, kept=kept and str(kept))
 
-    def _replay(self, segment: int, position: int) -> None:
+    def _replay(self, segment: int, position: int, check: Callable[[], None]) -> None:
         next_offset, pending = self.applied_through.next_offset, 0
         last: Envelope | None = None
         for log_offset, envelope, location, after in self.segments.replay(segment, position):
@@ -284,6 +288,7 @@ class Shard:
                     self.note_counts()
                     self.kv.flush()
                     self.durable_through = self.applied_through
+                check()
         if pending:
             self._write(self._checkpoint(next_offset, (segment, position), last))
 
@@ -372,16 +377,18 @@ def _identity(envelope: Envelope) -> tuple[int, int, int]:
 _HELP = " restore the data directory from a backup"
 
 
-def _nothing() -> None:
-    pass
-
-
 def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
     pass
 
 
-def open_local(directory: Path, config: Config, level: Level | None = None) -> Shard:
-    """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog."""
+def open_local(
+    directory: Path, config: Config, level: Level | None = None,
+    check: Callable[[], None] = _nothing,
+) -> Shard:  # fmt: skip
+    """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog.
+
+    `check` is called now and then, and may break it off.
+    """
 
     def log(deliver: Deliver) -> LocalLog:
         return LocalLog(
@@ -396,7 +403,7 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
     directory.mkdir(parents=True, exist_ok=True)
     segments = Segments(directory / "log", marked=True)
     disk_space = DiskSpace(directory, config.disk_free_bytes_min)
-    disk_space.maintain_reserve()  # opening writes, too
+    disk_space.look()  # opening writes, too
     shard = Shard(
         shard=ShardId(0),
         shards=1,
@@ -409,7 +416,7 @@ def open_local(directory: Path, config: Config, level: Level | None = None) -> S
         level=level,
     )
     try:
-        recovered = shard.recover()
+        recovered = shard.recover(check)
     except BaseException:
         shard.kv.close()
         segments.close()

@@ -2,7 +2,8 @@
 
 A dead letter has the record's key, value and headers where the group wants a copy of it, and says
 in headers of its own where the record is from, and why it is here. Of a record that is not there
-any more, or that is larger than the target takes, only the latter are left.
+any more, or that is larger than the target takes, only the latter are left. In a compacted queue
+one without a key would be dropped: there it gets a key of its own, which says where it is from.
 
 A plan says on the loop which stored batches are to be read; the batch is made on a thread.
 """
@@ -11,9 +12,10 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from kproxy.metadata.demands import Demands, Fault
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.protocol.made_batches import Content, batch, content_of, header, record
-from kproxy.protocol.records import keyed_records, unpacked
+from kproxy.protocol.records import keyed_records, repacked, unpacked
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
@@ -35,6 +37,8 @@ _MESSAGES = {
     Cause.REJECTED: "Offset rejected by client.",
     Cause.DELIVERY_LIMIT: "Offset delivery count exceeded the threshold.",
 }  # as Kafka 4.4
+
+_KEY_IS_MADE = header("kproxy.dlq.key", "made")
 
 Place = tuple[int, int]
 """(log offset, number) of an owed row."""
@@ -77,9 +81,10 @@ class Words(NamedTuple):
 
     topic: str
     copies: bool
+    demands: Demands
+    """Of the dead-letter queue."""
     bytes_max: int
     record_bytes_max: int
-    log_append_time: bool
     time_ms: int
 
 
@@ -196,9 +201,7 @@ def make(segments: Segments, planned: Plan, words: Words) -> Made:
     for run, offset in _offsets(planned):
         content = _content(source, run, offset, planned.log_start, copies=words.copies)
         if content is not None:
-            one = record(len(made), content, _headers(run.owed, offset, words.topic))
-            if HEADER_BYTES + len(one) > words.record_bytes_max:
-                one = record(len(made), Content(), _headers(run.owed, offset, words.topic))
+            one = _letter(len(made), content, run.owed, offset, words)
             if made and size + len(one) > words.bytes_max:
                 break
             made.append(one)
@@ -206,8 +209,32 @@ def make(segments: Segments, planned: Plan, words: Words) -> Made:
         last = Position(*run.place, offset)
     if not made:
         return Made(b"", 0, first, last)
-    body = batch(made, words.time_ms, log_append_time=words.log_append_time)
-    return Made(body, len(made), first, last)
+    return Made(_batch(made, words), len(made), first, last)
+
+
+def _letter(number: int, content: Content, owed: Owed, offset: int, words: Words) -> bytes:
+    """The record of a dead letter: as much of its content as its queue takes."""
+    headers = _headers(owed, offset, words.topic)
+    only_key = Content(content.key if words.demands.keyed else None)
+    for some in (content, only_key, Content()):
+        more = headers
+        if words.demands.fault_of(some.key, words.time_ms, words.time_ms) is Fault.NO_KEY:
+            key = f"{words.topic}/{owed.key[1]}/{offset}/{owed.group}"
+            some, more = some._replace(key=key.encode()), [*headers, _KEY_IS_MADE]
+        one = record(number, some, more)
+        if HEADER_BYTES + len(one) <= words.record_bytes_max:
+            break
+    return one
+
+
+def _batch(made: list[bytes], words: Words) -> bytes:
+    """The batch of some records, packed as its queue has it, unless that makes it larger."""
+    demands = words.demands
+    plain = batch(made, words.time_ms, log_append_time=demands.log_append_time)
+    if not demands.codec:
+        return plain
+    body, level = plain[HEADER_BYTES:], demands.compression_level
+    return min(repacked(read_header(plain), body, demands.codec, level), plain, key=len)
 
 
 def _offsets(planned: Plan) -> Iterator[tuple[Run, int]]:

@@ -171,11 +171,14 @@ class SharePoll:
             return False
         size, settings = 0, self.settings
         for followed in list(self._session.dirty):
-            with suppress(KafkaError, Searching):
+            with suppress(KafkaError):
                 share = self._locate(followed)
-                readable = share.readable(
-                    settings.read_committed, settings.record_locks_max, WINDOW_MAX
-                )
+                try:
+                    readable = share.readable(
+                        settings.read_committed, settings.record_locks_max, WINDOW_MAX
+                    )
+                except Searching:
+                    return False
                 if readable is None:
                     self._session.dirty.pop(followed, None)
                     share.waiters[followed] = None
@@ -207,8 +210,10 @@ class SharePoll:
                     break
                 if self._session.ended:
                     break
-                if followed in dirty:
-                    self._look(followed, seen)
+                searching = self._look(followed, seen) if followed in dirty else None
+                if searching is not None and searching.unprepared:
+                    self._log(seen)
+                    await searching.prepare(self._shares.readers)  # for the next look
                 if len(seen.found) == _FOUND_MAX or (self._limits.exact and seen.found):
                     break
                 if self._pace.due:
@@ -224,7 +229,8 @@ class SharePoll:
         seen.logged += self._shares.log(self._session.group, changes)
         self._pins.hold(one.stored for one in seen.found if one.stored is not None)
 
-    def _look(self, followed: Followed, seen: _Round) -> None:
+    def _look(self, followed: Followed, seen: _Round) -> SharePartition | None:
+        """Take what a partition has; return it where another look is needed to say that."""
         session, settings = self._session, self.settings
         session.told.discard(followed)
         try:
@@ -236,7 +242,7 @@ class SharePoll:
                 self._errors.append(Found(followed.ident, error.code, error.message))
             seen.news = seen.news or followed.error != error.code
             followed.error = error.code
-            return
+            return None
         followed.error = Code.NONE
         try:
             readable = share.readable(
@@ -244,18 +250,19 @@ class SharePoll:
             )
         except Searching:
             seen.again = True
-            return
+            return share
         dirty = session.dirty
         dirty.pop(followed, None)
         if readable is None:
             share.waiters[followed] = None
-            return
-        _within(readable, seen.bytes_left if seen.found else max(1, seen.bytes_left))
+            return None
+        readable.cut(seen.bytes_left)
         if self._acquire(followed, share, readable, seen) and share.has_more:
             dirty[followed] = None  # had its turn: the others come first now
             share.wake_next()
         else:
             share.waiters[followed] = None
+        return None
 
     def _locate(self, followed: Followed) -> SharePartition:
         """The share partition that an ident means now. Raises KafkaError."""
@@ -334,21 +341,13 @@ class SharePoll:
         return kept
 
 
-def _within(readable: Readable, most: int) -> None:
-    """Leave out batches that are more than fits; the first one goes whatever its size."""
-    size = 0
-    for number, batch in enumerate(readable.batches):
-        size += batch[3]
-        if size > most and number:
-            readable.cut(number)
-            return
-
-
 def overlapping(readable: Readable, ranges: list[Range]) -> list[StoredBatch]:
     """The batches that have any of the records of ascending ranges."""
     found = []
     at = 0
-    for batch, (first, last) in zip(readable.batches, readable.spans, strict=True):
+    for first, last, batch in readable.stretches:
+        if batch is None:
+            continue
         while at < len(ranges) and ranges[at].last < first:
             at += 1
         if at == len(ranges):

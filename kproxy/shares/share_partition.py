@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from math import inf
 from typing import Protocol
 
+from anyio import CapacityLimiter, to_thread
+
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
-from kproxy.shares.taking import Limits
+from kproxy.shares.taking import Limits, Stretch
 from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.store.rocks import Checkpoint
+from kproxy.store.segments import Segments
 from kproxy.virtual import share_rows
-from kproxy.virtual.rows import StoredBatch
+from kproxy.virtual.rows import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -25,7 +28,7 @@ _COMMITTED_MAX = 4000  # offsets in one, of which it is found what was aborted
 
 
 class Searching(Exception):
-    """It takes another look to say what is available."""
+    """It takes another look to say what is available, once `SharePartition.prepare` is done."""
 
 
 class Waiter(Protocol):
@@ -41,33 +44,53 @@ class Waiter(Protocol):
 
 
 class Readable:
-    """Batches with something for a member, and where what was looked at ends.
+    """A look at a share partition: batches with something for a member, and holes between them.
 
-    `cut_short`: there may be more behind that.
+    A hole is a stretch that the look saw to have nothing to be given: nothing lies there any more,
+    or all of it was aborted. `cut_short`: there may be more behind what was looked at.
     """
 
-    __slots__ = ("batches", "cut_short", "end", "spans")
+    __slots__ = ("cut_short", "stretches")
 
-    def __init__(
-        self, batches: list[StoredBatch], spans: list[tuple[int, int]], end: int, *, cut_short: bool
-    ) -> None:
-        """`spans`: first and last offset of each."""
-        self.batches, self.spans, self.end = batches, spans, end
-        self.cut_short = cut_short
+    def __init__(self) -> None:
+        self.stretches: list[Stretch] = []
+        self.cut_short = False
 
-    def cut(self, count: int) -> None:
-        """Leave only the first ones."""
-        self.end = self.spans[count][0]
-        del self.batches[count:], self.spans[count:]
+    @property
+    def batches(self) -> list[StoredBatch]:
+        return [batch for _, _, batch in self.stretches if batch is not None]
+
+    def add(self, first: int, last: int, batch: StoredBatch | None) -> None:
+        """Add what comes next; holes that touch are one."""
+        if batch is None and self.stretches:
+            before = self.stretches[-1]
+            if before[2] is None and before[1] + 1 == first:
+                self.stretches[-1] = before[0], last, None
+                return
+        self.stretches.append((first, last, batch))
+
+    def cut(self, size_max: int) -> None:
+        """Leave out batches that are more bytes than fit; the first one stays whatever its size."""
+        size = 0
+        for number, (_, _, batch) in enumerate(self.stretches):
+            length = 0 if batch is None else batch[3]
+            if size and size + length > size_max:
+                del self.stretches[number:]
+                return
+            size += length
 
 
 class AbortedStretch:
-    """What was aborted of a stretch of a partition: of each producer (first offset, marker's)."""
+    """What was aborted of a stretch of a partition: of each producer (first offset, marker's).
 
-    __slots__ = ("_by_producer", "end", "least", "most", "start")
+    `read`: by its base offset, the transaction of each batch that was read as its row did not say.
+    """
+
+    __slots__ = ("_by_producer", "end", "least", "most", "read", "start")
 
     def __init__(self, start: int, search: AbortedSearch) -> None:
         self.start, self.end = start, search.end
+        self.read: dict[int, int] = {}
         self._by_producer: dict[int, list[tuple[int, int]]] = {}
         for (producer_id, first), marker in zip(search.found, search.markers, strict=True):
             self._by_producer.setdefault(producer_id, []).append((first, marker))
@@ -81,6 +104,15 @@ class AbortedStretch:
         return at >= 0 and offset < mine[at][1]
 
 
+def _transactions(segments: Segments, batches: list[StoredBatch]) -> dict[int, int]:
+    """Return the transaction of each batch by its base offset."""
+    found, head = {}, bytearray(HEADER_BYTES)
+    for base, segment, position, _ in batches:
+        segments.read_into(memoryview(head), segment, position, wait=True)
+        found[base] = transaction_of(read_header(bytes(head)))
+    return found
+
+
 def _first_offset(one: tuple[int, int]) -> int:
     return one[0]
 
@@ -92,8 +124,8 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_as_of", "_claim", "_search", "due", "epoch", "followers", "group", "key",
-        "shard", "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_search", "_unread", "due", "epoch", "followers", "group",
+        "key", "shard", "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
@@ -102,6 +134,7 @@ class SharePartition:
         self._as_of: Checkpoint | None = None  # what was applied when it was found current
         self._search: AbortedSearch | None = None  # that the next look goes on with
         self._aborted: AbortedStretch | None = None
+        self._unread: list[StoredBatch] = []  # what is to be read before it can be judged
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
         self.window = Window(row.start, states)
@@ -142,43 +175,51 @@ class SharePartition:
             return None
         window = self.window
         window.trim(row.log_start)
-        end = row.last_stable if read_committed else row.next_offset
+        behind = end = row.last_stable if read_committed else row.next_offset
         at = window.next_available()
         if at >= end or (at >= window.end and not window.has_room(window_max)):
             return None
         aborted: AbortedStretch | None = None
-        behind = end
         if read_committed and row.any_aborted:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
-        batches: list[StoredBatch] = []
-        spans: list[tuple[int, int]] = []
+        self._unread.clear()
+        found = Readable()
         records = 0
-        for looked_at, (batch, last) in enumerate(self._batches(at, end), 1):
-            if aborted is None or not self._is_aborted(batch, aborted):
-                batches.append(batch)
-                first = max(batch[0], window.start)
-                spans.append((first, last))
-                records += last - max(first, at) + 1
+        for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
+            if batch is not None:
+                if aborted is not None and self._is_aborted(batch, last, aborted):
+                    batch = None
+                else:
+                    records += last - max(first, at) + 1
+            found.add(first, last, batch)
             at = last + 1
             if records >= records_max or looked_at == _LOOKED_AT_MAX:
-                end = at
                 break
-        return Readable(batches, spans, end, cut_short=end < behind)
+        if self._unread:
+            raise Searching
+        found.cut_short = at < behind
+        return found
 
-    def _batches(self, at: int, end: int) -> Iterator[tuple[StoredBatch, int]]:
-        """Batches with available records, and their last offsets."""
+    def _stretches(self, at: int, end: int) -> Iterator[Stretch]:
+        """Batches that begin before `end` and have available records, and the holes between them.
+
+        `end` may lie within a batch, which is looked at then: a hole is only what was seen as one.
+        """
         state, key, window = self.shard.state, self.key, self.window
-        found = True
-        while at < end and found:
-            found = False
+        while at < end:
             for batch, last in state.stored_spans(key, at, end):
+                if batch[0] > at:
+                    yield at, batch[0] - 1, None
                 at = window.next_available(max(batch[0], at))
                 if at > last:  # nothing of it: go on where there is something
-                    found = True
                     break
-                yield batch, last
+                yield max(batch[0], window.start), last, batch
                 at = last + 1
+            else:
+                if at < end:
+                    yield at, end - 1, None
+                return
 
     def _aborted_from(self, start: int, end: int) -> AbortedStretch:
         """What was aborted of a stretch from `start` on. Raises Searching.
@@ -198,21 +239,41 @@ class SharePartition:
         found = self._aborted = AbortedStretch(start, search)
         return found
 
-    def _is_aborted(self, batch: StoredBatch, aborted: AbortedStretch) -> bool:
-        base, segment, position, _ = batch
+    def _is_aborted(self, batch: StoredBatch, last: int, aborted: AbortedStretch) -> bool:
+        """Whether a batch was aborted; one whose row does not say is to be read first."""
+        base = batch[0]
         if not aborted.least <= base < aborted.most:
             return False
-        head = bytearray(HEADER_BYTES)
-        self.shard.segments.read_into(memoryview(head), segment, position, wait=True)
-        header = read_header(bytes(head))
-        if not header.is_transactional or header.is_control:
-            return False
-        return aborted.has(header.producer_id, base)
+        transaction = aborted.read.get(base)
+        if transaction is None:
+            row = self.shard.state.batch_at(self.key, last)
+            transaction = NO_TRANSACTION if row is None else row.transaction
+            if transaction == NOT_SAID:
+                self._unread.append(batch)
+                return False
+        return transaction != NO_TRANSACTION and aborted.has(transaction, base)
+
+    @property
+    def unprepared(self) -> bool:
+        """Whether `prepare` has something to do."""
+        return bool(self._unread)
+
+    async def prepare(self, readers: CapacityLimiter) -> None:
+        """Read, on a thread, the headers of batches whose rows do not say what they are part of.
+
+        Raises OSError, EOFError.
+        """
+        unread, self._unread = self._unread, []
+        segments = self.shard.segments
+        with segments.pinned({segment for _, segment, _, _ in unread}):
+            found = await to_thread.run_sync(_transactions, segments, unread, limiter=readers)
+        if self._aborted is not None:
+            self._aborted.read |= found
 
     def acquire(
         self, member: str, readable: Readable, limits: Limits, deadline: float, number: int
     ) -> Acquired:
-        return self.window.acquire(member, readable.spans, readable.end, limits, deadline, number)
+        return self.window.acquire(member, readable.stretches, limits, deadline, number)
 
     @property
     def has_more(self) -> bool:

@@ -2,7 +2,11 @@
 
 from typing import NamedTuple
 
+from kproxy.virtual.rows import StoredBatch
 from kproxy.virtual.share_commands import Run
+
+Stretch = tuple[int, int, StoredBatch | None]
+"""The first and the last offset of a batch, or of a hole where nothing is to be given."""
 
 
 class Range(NamedTuple):

@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from kproxy.shares.leases import Lease, Leases
-from kproxy.shares.taking import Limits, Range, Taking
+from kproxy.shares.taking import Limits, Range, Stretch, Taking
 from kproxy.virtual.share_commands import Cause, Run
 from kproxy.virtual.share_rows import (
     COUNT_MAX,
@@ -123,27 +123,22 @@ class Window:
     # -- acquiring
 
     def acquire(
-        self, member: str, batches: Iterable[tuple[int, int]], end: int, limits: Limits,
-        deadline: float, number: int = 0,
+        self, member: str, stretches: Iterable[Stretch], limits: Limits, deadline: float,
+        number: int = 0,
     ) -> Acquired:  # fmt: skip
-        """Give a member what is available of some batches (first and last offset, ascending).
+        """Give a member what is available of some stretches, ascending; holes are archived.
 
-        They are all that there is to be given from `next_available` on to before `end`: what lies
-        between them is not there any more, or was aborted, and is archived.
+        An offset outside all of them stays as it is: nobody has looked at what lies there.
         """
         taken = Taking(limits)
-        expected = self.next_available()
-        for first, last in batches:
-            if taken.full:
-                break
+        for first, last, batch in stretches:
             first = max(first, self.start)
-            if not self._archive_gap(expected, first, taken):
+            if batch is None:
+                goes_on = self._archive_gap(first, last + 1, taken)
+            else:
+                goes_on = not taken.full and self._take_batch(first, last, taken)
+            if not goes_on:
                 break
-            expected = last + 1
-            if not self._take_batch(first, last, taken):
-                break
-        else:
-            self._archive_gap(expected, end, taken)
         for found in taken.ranges:
             self._leases.add(Lease(found.first, found.last, member, deadline, number))
         self._move_start()
@@ -260,37 +255,44 @@ class Window:
             raise InvalidState("The offset cannot be acknowledged. The offset is not acquired.")
 
     def acknowledge(
-        self, first: int, last: int, types: Sequence[int], deliveries_max: int, deadline: float
-    ) -> Pending:
-        """What a member says of records that it holds: one type, or one for each. After `check`.
+        self, first: int, last: int, types: Sequence[int], deliveries_max: int,
+        renewals: list[tuple[int, int]],
+    ) -> Pending:  # fmt: skip
+        """Do what a member says of records that it holds: one type, or one for each. After `check`.
 
-        Renewed ones are held until `deadline`, at once.
+        What it renews is put into `renewals`, for `renew`.
         """
         pending = Pending([], [])
         if types.count(types[0]) == len(types):
-            self._say(first, last, types[0], deliveries_max, deadline, pending)
+            self._say(first, last, types[0], deliveries_max, renewals, pending)
             return pending
         at = first
         for kind, some in groupby(types):
             end = at + len(list(some))
-            self._say(at, end - 1, kind, deliveries_max, deadline, pending)
+            self._say(at, end - 1, kind, deliveries_max, renewals, pending)
             at = end
         return pending
 
     def _say(
-        self, first: int, last: int, kind: int, deliveries_max: int, deadline: float,
-        pending: Pending,
+        self, first: int, last: int, kind: int, deliveries_max: int,
+        renewals: list[tuple[int, int]], pending: Pending,
     ) -> None:  # fmt: skip
         first = max(first, self.start)
         if first > last:
             return
-        if kind == RENEW:
-            for part in self._leases.cut(first, last):
-                part.deadline = deadline
-                self._leases.add(part)
-            return
-        pending.held.extend(self._leases.cut(first, last))
-        self._decide(first, last, kind, deliveries_max, pending)
+        if kind != RENEW:
+            pending.held.extend(self._leases.cut(first, last))
+            self._decide(first, last, kind, deliveries_max, pending)
+        elif renewals and renewals[-1][1] + 1 == first:
+            renewals[-1] = renewals[-1][0], last
+        else:
+            renewals.append((first, last))
+
+    def renew(self, first: int, last: int, deadline: float) -> None:
+        """Let who holds records hold them until another time."""
+        for part in self._leases.cut(max(first, self.start), last):
+            part.deadline = deadline
+            self._leases.add(part)
 
     def _decide(
         self, first: int, last: int, kind: int, deliveries_max: int, pending: Pending

@@ -19,7 +19,6 @@ from kproxy.tools.client_settings import ClientSettings
 _TIMEOUT_S = 30
 _ANSWER_BYTES_MAX = 1 << 30
 _PAGE = 2000
-_ATTEMPTS = 5
 
 Key = TypeVar("Key")
 Address = tuple[str, int]
@@ -197,7 +196,7 @@ class Client:
 
     def delete(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Delete queues; (name, error code) of each."""
-        for some in chunks(names, 500):
+        for some in chunks(names, _PAGE):
             topics = [{"name": name, "topic_id": None} for name in some]
             answer = self.call(20, 6, {"topics": topics, "timeout": _TIMEOUT_S * 1000})
             for one in answer.responses:

@@ -22,7 +22,6 @@ from kproxy.printable import printable
 from kproxy.tools.client import Client, Refused
 from kproxy.tools.client_settings import ClientSettings, read_client_settings
 from kproxy.tools.routes import TITLES, cells
-from kproxy.tools.top import top_command
 from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
 
 _LIMIT = 100
@@ -314,6 +313,3 @@ def delete_command(
     if failed:
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise CannotStart(f"not deleted: {failed[0]}{more}: is it there? `kproxy queues` lists all")
-
-
-COMMANDS = (queues_command, groups_command, describe_command, delete_command, top_command)

@@ -9,11 +9,12 @@ a worker of a release before levels, or a worker that does not know yet that it 
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
 from anyio import to_thread
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kproxy.config import Config
@@ -21,7 +22,9 @@ from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE, PartialTicket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
+from kproxy.loop.threads import left_behind
 from kproxy.metadata.levels import CALLS_FROM, Level
+from kproxy.upstream.boundary import admin_client, translated
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.producer import Appender, Report
@@ -99,7 +102,7 @@ class DataLink:
             delivery_ms_max=config.delivery_ms_max,
         )
         self._reader = LogReader(upstream, self._was_read, self._lost, clock)
-        self._admin = AdminClient(upstream.settings())
+        self._admin = admin_client(upstream)
         self.writer = self._appender.writer
         self.append_seconds = self._appender.append_seconds
         self.next_counter: Callable[[], int] = self._appender.next_counter
@@ -256,7 +259,7 @@ class DataLink:
 
     async def ends(self, partitions: list[int]) -> dict[int, int]:
         """The offsets behind the last records, in one request. Raises KafkaError."""
-        return await to_thread.run_sync(self._offsets, partitions, OffsetSpec.latest())
+        return await left_behind(partial(self._offsets, partitions, OffsetSpec.latest()))
 
     async def end(self, partition: int) -> int:
         return (await self.ends([partition]))[partition]
@@ -270,11 +273,11 @@ class DataLink:
                 (future,) = admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S).values()
                 return _told(future)
 
-        return await to_thread.run_sync(ask)
+        return await left_behind(ask)
 
     async def start(self, partition: int) -> int:
         """The offset of the first record there is. Raises KafkaError."""
-        found = await to_thread.run_sync(self._offsets, [partition], OffsetSpec.earliest())
+        found = await left_behind(partial(self._offsets, [partition], OffsetSpec.earliest()))
         return found[partition]
 
     def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
@@ -294,13 +297,12 @@ class DataLink:
         """
         admin = self._admin
         try:
-            yield admin
-        except KafkaException as error:
+            with translated():
+                yield admin
+        except KafkaError:
             if self._admin is admin:
-                self._admin = AdminClient(self._upstream.settings())
-            raise KafkaError(
-                Code.NOT_LEADER_OR_FOLLOWER, f"the cluster does not answer: {error.args[0].str()}"
-            ) from error
+                self._admin = admin_client(self._upstream)
+            raise
 
     async def rows_settled(self, partition: int) -> bool:
         """Whether all published rows of a shard are to be seen by who reads what is committed.
@@ -319,7 +321,7 @@ class DataLink:
                     ends += [_told(future) for future in futures.values()]
             return bool(ends[1] >= ends[0])
 
-        return await to_thread.run_sync(ask)
+        return await left_behind(ask)
 
     async def trim(self, partition: int, offset: int) -> int:
         """DeleteRecords before `offset`; the log's new start. Raises KafkaError."""
@@ -330,4 +332,4 @@ class DataLink:
                 futures = admin.delete_records([wanted], request_timeout=_ADMIN_TIMEOUT_S)
                 return int(futures[wanted].result().low_watermark)
 
-        return await to_thread.run_sync(delete)
+        return await left_behind(delete)

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
+from kproxy.upstream.boundary import CLOSE_S, consumed, reason_of, translated
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, Kind, from_record
 
@@ -53,18 +54,20 @@ class LogReader:
         self._loop = asyncio.get_running_loop()
         self._asked: SimpleQueue[tuple[int, int, int, object] | None] = SimpleQueue()
         self._readers: dict[int, object] = {}  # partition -> for whom
+        self._newest: dict[int, object] = {}  # partition -> who asked last
         self._active: dict[int, tuple[int, int]] = {}  # partition -> next offset, end
-        self._consumer = Consumer(
-            upstream.reading(
-                "reader",
-                auto_offset_reset="error",
-                isolation_level="read_uncommitted",
-                fetch_wait_max_ms=20,
-                fetch_max_bytes=8 << 20,
-                max_partition_fetch_bytes=4 << 20,
-                queued_max_messages_kbytes=16 << 10,
+        with translated():
+            self._consumer = Consumer(
+                upstream.reading(
+                    "reader",
+                    auto_offset_reset="error",
+                    isolation_level="read_uncommitted",
+                    fetch_wait_max_ms=20,
+                    fetch_max_bytes=8 << 20,
+                    max_partition_fetch_bytes=4 << 20,
+                    queued_max_messages_kbytes=16 << 10,
+                )
             )
-        )
         self._busy: dict[int, Future[None]] = {}  # partition -> what its reader is at
         self._later: list[tuple[int, int, int, object]] = []  # asked for while it was
         self._holes: dict[int, int] = {}  # partition -> where a hole was seen
@@ -75,12 +78,13 @@ class LogReader:
 
     def read(self, partition: int, start: int, end: int, reader: object) -> None:
         """Deliver the records from `start` to before `end`; whoever else reads there has ended."""
+        self._newest[partition] = reader
         self._asked.put((partition, start, end, reader))
 
     def close(self) -> None:
         self._closing = True
         self._asked.put(None)
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     # -- on the thread
 
@@ -94,18 +98,20 @@ class LogReader:
             except (CancelledError, RuntimeError):  # the event loop has ended
                 break
             except KafkaException as error:
-                _log.warning("read_failed", reason=str(error))
+                _log.warning("read_failed", reason=reason_of(error))
+                time.sleep(_RETRY_S)
             except Exception:
                 _log.exception("read_failed")  # who lacks it will ask for it again
-        self._consumer.close()
+        with suppress(KafkaException):
+            self._consumer.close()
 
     def _look_at_busy(self) -> None:
         """Go on with partitions whose readers are done with what they were given."""
         for partition, delivery in list(self._busy.items()):
             if delivery.done():
-                del self._busy[partition]
                 if partition in self._active:
                     self._consumer.resume([TopicPartition(self._topic, partition)])
+                del self._busy[partition]
                 delivery.result()
         later, self._later = self._later, []
         for asked in later:
@@ -127,11 +133,14 @@ class LogReader:
             try:
                 self._begin(*asked)
             except KafkaException:
+                self._active.pop(asked[0], None)
+                self._unassign(asked[0])
                 self._asked.put(asked)  # who asked waits for it
-                time.sleep(_RETRY_S)
                 raise
 
     def _begin(self, partition: int, start: int, end: int, reader: object) -> None:
+        if self._newest[partition] is not reader:
+            return  # it failed before, and somebody else has asked meanwhile
         if partition in self._active and self._readers[partition] is not reader:
             self._stop(partition)
         self._readers[partition] = reader
@@ -151,15 +160,36 @@ class LogReader:
             self._leaders_at = now
 
     def _read_some(self) -> None:
-        messages = self._consumer.consume(1, _WAIT_S)
-        if messages:
-            messages += self._consumer.consume(_MESSAGES_AT_ONCE, 0)
         by_partition: dict[int, list[Any]] = {}
-        for message in messages:
+        for message in consumed(self._consumer, _MESSAGES_AT_ONCE, _WAIT_S):
             by_partition.setdefault(message.partition() or 0, []).append(message)
+        failure: KafkaException | None = None
         for partition, found in by_partition.items():
-            if partition in self._active and partition not in self._busy:
+            if partition not in self._active or partition in self._busy:
+                self._holes.pop(partition, None)  # what is dropped here would look like one
+                continue
+            try:
                 self._hand_over(partition, found)
+            except KafkaException as error:
+                self._read_again(partition)
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _read_again(self, partition: int) -> None:
+        """Read what came once more, from where its reader is.
+
+        Without that the records that were dropped would be taken for a hole.
+        """
+        self._holes.pop(partition, None)
+        if partition in self._active:
+            position, end = self._active.pop(partition)
+            self._asked.put((partition, position, end, self._readers[partition]))
+        self._unassign(partition)
+
+    def _unassign(self, partition: int) -> None:
+        with suppress(KafkaException):
+            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def _hand_over(self, partition: int, messages: list[Any]) -> None:
         position, end = self._active[partition]
@@ -227,4 +257,4 @@ class LogReader:
 
     def _stop(self, partition: int) -> None:
         del self._active[partition]
-        self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+        self._unassign(partition)

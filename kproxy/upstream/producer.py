@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException, Producer
 
 from kproxy.counters import APPEND_S, TIMED_EVERY, Histogram
 from kproxy.errors import Code, KafkaError
+from kproxy.upstream.boundary import noted, reason_of, translated
 from kproxy.upstream.native_producer import Header, NativeProducer, Reported, Reports, library
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.envelope import Envelope, record_key
@@ -28,6 +29,7 @@ Report = tuple[int, int, int | None]
 """Partition, counter, and the log offset; None: its fate is not known."""
 _POLL_S = 0.1
 _FLUSH_S = 5.0
+_NEW_AGAIN_S = 1.0
 _RECORDS_MAX = 2_000_000
 _KBYTES_MAX = 2_147_483_647  # as librdkafka takes it
 
@@ -74,10 +76,12 @@ class PlainProducer:
     def _run(self) -> None:
         """All reports come by this thread: two would tell of them out of order."""
         while not self._ended():
-            self._producer.poll(_POLL_S)
+            with noted("taking delivery reports"):
+                self._producer.poll(_POLL_S)
             self._hand_over()
-        self._producer.purge()
-        self._producer.flush(1)
+        with noted("closing the producer"):
+            self._producer.purge()
+            self._producer.flush(1)
         self._hand_over()
 
     def _ended(self) -> bool:
@@ -140,7 +144,8 @@ class Appender:
         self.append_seconds = Histogram(APPEND_S)
         self._callbacks: dict[int, Callable[[], None]] = {}  # by tag
         self._ending: set[asyncio.Task[None]] = set()
-        self._sending = self._new()
+        with translated():
+            self._sending = self._new()
 
     def _new(self) -> ProducerBackend:
         return sending(self._settings, self._reported)
@@ -162,10 +167,9 @@ class Appender:
                 Code.REQUEST_TIMED_OUT, "too much waits for the cluster already"
             ) from None
         except KafkaException as error:
-            cause: Any = error.args[0]
-            if cause.code() == UpstreamError.MSG_SIZE_TOO_LARGE:
-                raise KafkaError(Code.MESSAGE_TOO_LARGE, cause.str()) from None
-            raise KafkaError(Code.REQUEST_TIMED_OUT, cause.str()) from None
+            too_large = error.args[0].code() == UpstreamError.MSG_SIZE_TOO_LARGE
+            code = Code.MESSAGE_TOO_LARGE if too_large else Code.REQUEST_TIMED_OUT
+            raise KafkaError(code, reason_of(error)) from None
         self._in_flight[counter] = partition
         if not counter % TIMED_EVERY:
             self._timed[counter] = monotonic()
@@ -206,13 +210,18 @@ class Appender:
     def _replace(self, reason: str) -> None:
         """librdkafka's producer takes nothing more: go on with a new one."""
         _log.error("producer_failed", reason=reason)
-        old, self._sending = self._sending, self._new()
+        try:
+            new = self._new()
+        except KafkaException as error:
+            self._loop.call_later(_NEW_AGAIN_S, self._replace, reason_of(error))
+            return
+        old, self._sending = self._sending, new
         task = self._loop.create_task(old.close(0))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """Send what is in line, for a few seconds at most."""
+        """Send what is in line, for a few seconds at most where the cluster is there."""
         for task in list(self._ending):
             await task
-        await self._sending.close(_FLUSH_S)
+        await self._sending.close(0.0 if self._upstream.connectivity.lost else _FLUSH_S)

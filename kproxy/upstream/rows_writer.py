@@ -3,16 +3,21 @@
 The transactional id is the shard's, so a new owner's first publication fences the owner before it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
+from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, Producer
 
+from kproxy.loop.threads import Stop
+from kproxy.upstream.boundary import noted, reason_of
 from kproxy.upstream.read_topic import Row
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.snapshot import AS_OF_KEY, encode_as_of
 
 _TIMEOUT_S = 30.0
+_PIECE_S = 0.5
 
 
 class NotPublished(Exception):
@@ -24,62 +29,82 @@ class NotPublished(Exception):
 
 
 class RowsWriter:
-    """Publishes one shard's rows. All calls block; made at the first publication, not before."""
+    """Publishes one shard's rows. All calls block; made at the first publication, not before.
+
+    All but `close` raise NotPublished, and Stopped once they are told to stop.
+    """
 
     def __init__(self, upstream: Upstream, shard: int, row_bytes_max: int) -> None:
         self._topic = upstream.offset
         self._shard = shard
-        self._producer = Producer(
-            upstream.settings(
-                transactional_id=f"{upstream.prefix}-rows-{shard}",
-                transaction_timeout_ms=60_000,
-                linger_ms=5,
-                compression_type="lz4",
-                message_max_bytes=row_bytes_max,
-            )
+        settings = upstream.settings(
+            transactional_id=f"{upstream.prefix}-rows-{shard}",
+            transaction_timeout_ms=60_000,
+            linger_ms=5,
+            compression_type="lz4",
+            message_max_bytes=row_bytes_max,
         )
-
-    def fence(self) -> None:
-        """End whatever another writer has under way; it can publish nothing more."""
         try:
-            self._producer.init_transactions(_TIMEOUT_S)
+            self._producer = Producer(settings)
         except KafkaException as error:
             raise _not_published(error) from error
 
-    def write(self, rows: Iterator[Row], as_of: int) -> None:
-        """All rows and what they stand for, or nothing. Raises NotPublished."""
+    def fence(self, stop: Stop) -> None:
+        """End whatever another writer has under way; it can publish nothing more."""
+        try:
+            self._in_time(self._producer.init_transactions, stop)
+        except KafkaException as error:
+            raise _not_published(error) from error
+
+    def write(self, rows: Iterator[Row], as_of: int, stop: Stop) -> None:
+        """Put all rows and what they stand for, or nothing. Raises NotPublished, Stopped."""
         try:
             self._producer.begin_transaction()
             for key, value in rows:
-                self._put(key, value)
-            self._put(AS_OF_KEY, encode_as_of(as_of))
-            self._producer.commit_transaction(_TIMEOUT_S)
+                self._put(key, value, stop)
+            self._put(AS_OF_KEY, encode_as_of(as_of), stop)
+            self._in_time(self._producer.commit_transaction, stop)
         except KafkaException as error:
-            raise self._aborted(error) from error
+            raise self._aborted(error, stop) from error
 
-    def _put(self, key: bytes, value: bytes | None) -> None:
+    def _in_time(self, call: Callable[[float], None], stop: Stop) -> None:
+        """Make a call that goes on where it was broken off, in pieces. Raises KafkaException."""
+        until = monotonic() + _TIMEOUT_S
         while True:
+            stop.check()
+            try:
+                call(_PIECE_S)
+                return
+            except KafkaException as error:
+                late = error.args[0].code() == UpstreamError._TIMED_OUT
+                if not late or monotonic() > until:
+                    raise
+
+    def _put(self, key: bytes, value: bytes | None, stop: Stop) -> None:
+        while True:
+            stop.check()
             try:
                 self._producer.produce(self._topic, value, key=key, partition=self._shard)
                 return
             except BufferError:
                 self._producer.poll(0.1)
 
-    def _aborted(self, error: KafkaException) -> NotPublished:
+    def _aborted(self, error: KafkaException, stop: Stop) -> NotPublished:
         refusal = _not_published(error)
         if not refusal.fenced:
             try:
-                self._producer.abort_transaction(_TIMEOUT_S)
+                self._in_time(self._producer.abort_transaction, stop)
             except KafkaException as second:
                 return _not_published(second)
         return refusal
 
     def close(self) -> None:
         """Drop what is under way: the next writer's fence ends it. Of no use afterwards."""
-        self._producer.purge()
+        with noted("closing the rows' producer"):
+            self._producer.purge()
         del self._producer  # which waits for its threads: not on the loop
 
 
 def _not_published(error: KafkaException) -> NotPublished:
     cause: Any = error.args[0]
-    return NotPublished(cause.str(), bool(cause.fatal()))
+    return NotPublished(reason_of(error), bool(cause.fatal()))

@@ -13,14 +13,17 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
+from kproxy.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store.rocks import RowsFailed
+from kproxy.upstream.boundary import CLOSE_S, consumed, noted, reason_of, translated
 from kproxy.upstream.settings import Upstream
 
 _log = structlog.get_logger()
 
 _MESSAGES_AT_ONCE = 2000
 _WAIT_S = 0.2
+_RETRY_S = 0.2
 _METADATA_TIMEOUT_S = 15
 NOTE = "gone"
 """The header of a tombstone that says what it ends."""
@@ -61,36 +64,48 @@ class TopicTailer:
         self.caught_up = asyncio.Event()
         self._starts = starts
         self._behind: dict[str, int] = {}
-        self._consumer = Consumer(
-            upstream.reading(
-                "follower",
-                auto_offset_reset="earliest",
-                isolation_level="read_uncommitted",
-                fetch_max_bytes=8 << 20,
-                queued_max_messages_kbytes=16 << 10,
+        with translated():
+            self._consumer = Consumer(
+                upstream.reading(
+                    "follower",
+                    auto_offset_reset="earliest",
+                    isolation_level="read_uncommitted",
+                    fetch_max_bytes=8 << 20,
+                    queued_max_messages_kbytes=16 << 10,
+                )
             )
-        )
         self._again: deque[tuple[str, Callable[[], None], asyncio.Future[None]]] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Begin. Raises KafkaException where the cluster does not answer."""
+        """Begin, for as long as it takes the cluster to answer."""
+        self._thread.start()
+
+    def _assigned(self) -> bool:
+        try:
+            self._assign()
+        except KafkaException as error:
+            _log.warning("follow_failed", reason=reason_of(error))
+            time.sleep(_RETRY_S)
+            return False
+        return True
+
+    def _assign(self) -> None:
         assigned = []
         for topic, start in self._starts.items():
             low, high = self._watermarks(topic)
             if not low <= start <= high and start != 0:
                 self._began_again(topic)
-                start = 0
+                self._starts[topic] = start = 0
             assigned.append(TopicPartition(topic, 0, max(start, low)))
             self._behind[topic] = high
         self._consumer.assign(assigned)
-        self._thread.start()
 
     def _watermarks(self, topic: str) -> tuple[int, int]:
         """Where a topic begins and ends; one just made may not be known to every broker yet."""
         end = self._monotonic() + _METADATA_TIMEOUT_S
-        while True:
+        while not self._closing:
             try:
                 low, high = self._consumer.get_watermark_offsets(
                     TopicPartition(topic, 0), timeout=_METADATA_TIMEOUT_S
@@ -98,14 +113,15 @@ class TopicTailer:
             except KafkaException:
                 if self._monotonic() > end:
                     raise
-                time.sleep(0.2)
+                time.sleep(_RETRY_S)
             else:
                 return int(low), int(high)
+        raise KafkaException(UpstreamError(UpstreamError._DESTROY))
 
     async def again(self, topic: str, began: Callable[[], None]) -> None:
         """Read a topic from its start on: what is delivered once `began` was called is that.
 
-        Raises KafkaException where the cluster does not answer.
+        Raises KafkaError where the cluster does not answer.
         """
         done = self._loop.create_future()
         self._again.append((topic, began, done))
@@ -114,19 +130,23 @@ class TopicTailer:
     def close(self) -> None:
         self._closing = True
         if self._thread.ident is not None:
-            self._thread.join()
-        self._consumer.close()
+            self._thread.join(CLOSE_S)
 
     # -- on the thread
 
     def _run(self) -> None:
+        while not self._closing and not self._assigned():
+            pass
+        self._follow()
+        with noted("closing a topic's reader"):
+            self._consumer.close()
+
+    def _follow(self) -> None:
         while not self._closing:
             try:
                 if self._again:
                     self._begin(*self._again.popleft())
-                messages = self._consumer.consume(1, _WAIT_S)
-                if messages:
-                    messages += self._consumer.consume(_MESSAGES_AT_ONCE, 0)
+                if messages := consumed(self._consumer, _MESSAGES_AT_ONCE, _WAIT_S):
                     self._hand_over(messages)
             except (CancelledError, RuntimeError):  # the event loop has ended
                 return
@@ -134,24 +154,26 @@ class TopicTailer:
                 self._tell_failed(f"cannot write the catalogue: {error}")
                 return
             except KafkaException as error:
-                _log.warning("follow_failed", reason=str(error))
+                _log.warning("follow_failed", reason=reason_of(error))
+                time.sleep(_RETRY_S)
             except Exception as error:  # a frozen catalogue would be found out by nobody
                 _log.exception("follow_ended")
                 self._tell_failed(f"cannot take in what other workers say: {error!r}")
                 return
 
     def _begin(self, topic: str, began: Callable[[], None], done: asyncio.Future[None]) -> None:
-        async def tell(failure: KafkaException | None) -> None:
+        async def tell(failure: KafkaError | None) -> None:
             if failure is None:
                 began()
             if not done.done():  # it was not cancelled
                 done.set_result(None) if failure is None else done.set_exception(failure)
 
         try:
-            low, _ = self._watermarks(topic)
-            self._consumer.seek(TopicPartition(topic, 0, low))
-        except KafkaException as error:
-            failure: KafkaException | None = error
+            with translated():
+                low, _ = self._watermarks(topic)
+                self._consumer.seek(TopicPartition(topic, 0, low))
+        except KafkaError as error:
+            failure: KafkaError | None = error
         else:
             failure = None
         asyncio.run_coroutine_threadsafe(tell(failure), self._loop).result()

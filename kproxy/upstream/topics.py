@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from kproxy.errors import CannotStart
+from kproxy.upstream.boundary import reason_of, translated
 from kproxy.upstream.settings import Upstream
 
 _log = structlog.get_logger()
@@ -106,8 +107,12 @@ class Topics:
     def prepare(self) -> None:
         """Make what is missing, check what is there.
 
-        Raises ClusterRefused; KafkaException where the cluster cannot be asked.
+        Raises ClusterRefused; KafkaError where the cluster cannot be asked.
         """
+        with translated():
+            self._prepare()
+
+    def _prepare(self) -> None:
         metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
         missing = [topic for topic in self._wanted if not _usable(metadata, topic.name)]
         if missing:
@@ -119,7 +124,7 @@ class Topics:
                     + " && ".join(self._command(topic, replicas) for topic in missing)
                 )
             self._make(missing, replicas)
-        self.check()
+        self._check()
 
     def _check_replicas(self, replicas: int) -> None:
         if replicas < 2 and not self._single_replica:
@@ -156,12 +161,12 @@ class Topics:
                 cause = error.args[0]
                 if cause.code() == UpstreamError.TOPIC_ALREADY_EXISTS:
                     continue  # another worker was first
-                raise ClusterRefused(f"cannot create topic {name}: {cause.str()}") from error
+                raise ClusterRefused(f"cannot create topic {name}: {reason_of(error)}") from error
 
     # -- checking
 
-    def check(self) -> None:
-        """Raises ClusterRefused."""
+    def _check(self) -> None:
+        """Raises ClusterRefused, KafkaException."""
         names = [topic.name for topic in self._wanted]
         metadata = self._known_everywhere(names)
         configs = self._effective(names)
@@ -231,7 +236,7 @@ class Topics:
                 try:
                     future.result()
                 except KafkaException as error:
-                    reason = error.args[0].str()
+                    reason = reason_of(error)
                     _log.warning("topic_not_altered", topic=resource.name, reason=reason)
         return bool(resources)
 

@@ -7,7 +7,7 @@ over the rows once.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from kproxy.virtual import rows
@@ -17,12 +17,17 @@ from kproxy.virtual.row_kinds import RowKind
 
 GROUP_KINDS = ("offsets", "classic", "consumer", "share")
 _FORM = struct.Struct(">Q4q4q")
+_STEP_ROWS = 4096
 COUNTS_KEY = RowKind.COUNTS.letter
 
 
 class _Rows(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+def _nothing() -> None:
+    pass
 
 
 class Counts:
@@ -66,17 +71,24 @@ def restored(kv: _Rows, next_offset: int) -> Counts | None:
     return counts
 
 
-def counted(kv: _Rows) -> Counts:
-    """The counts by a walk over all these rows: a million a second or so, on the calling thread."""
+def counted(kv: _Rows, step: Callable[[], None] = _nothing) -> Counts:
+    """Return the counts by a walk over all these rows: a million a second or so, on this thread.
+
+    `step` is called now and then, and may raise.
+    """
     counts = Counts()
-    counts.queues = sum(1 for _ in kv.scan(*RowKind.QUEUE.range()))
-    counts.partitions = sum(
-        1 for key, _ in kv.scan(*RowKind.PARTITION.range()) if not rows.is_hidden(key)
-    )
-    live = kv.scan(*RowKind.LIVE_BYTES.range())
-    counts.bytes = sum(rows.decode_live_bytes(data) for _, data in live)
-    for _, data in kv.scan(*RowKind.DELAY.range()):
+
+    def of(kind: RowKind) -> Iterator[tuple[bytes, bytes]]:
+        for number, row in enumerate(kv.scan(*kind.range())):
+            if not number % _STEP_ROWS:
+                step()
+            yield row
+
+    counts.queues = sum(1 for _ in of(RowKind.QUEUE))
+    counts.partitions = sum(1 for key, _ in of(RowKind.PARTITION) if not rows.is_hidden(key))
+    counts.bytes = sum(rows.decode_live_bytes(data) for _, data in of(RowKind.LIVE_BYTES))
+    for _, data in of(RowKind.DELAY):
         counts.waiting += decode_waiting(data).records
-    for _, data in kv.scan(*RowKind.GROUP.range()):
+    for _, data in of(RowKind.GROUP):
         counts.groups[decode_group(data).kind] += 1
     return counts

@@ -54,8 +54,7 @@ class DelayFold:
     def any_delays(self) -> bool:
         """Whether anything has ever waited in this shard: where not, nothing is looked up."""
         if self._any is None:
-            found = self._state.kv.scan(*RowKind.DELAY.range())
-            self._any = next(found, None) is not None
+            self._any = bool(self._state.some(*RowKind.DELAY.range(), 1))
         return self._any
 
     def later(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

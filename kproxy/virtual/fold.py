@@ -210,18 +210,13 @@ class Fold:
         if header.max_timestamp > row.max_time_ms:
             row.max_time_ms = header.max_timestamp
             row.max_time_offset = last_offset
-        self.state.put(
-            rows.batch_key(*key, last_offset),
-            rows.encode_batch(
-                *location,
-                header.last_offset_delta,
-                log_offset,
-                row.size,
-                header.max_timestamp,
-                row.max_time_ms,
-                False,
-            ),
-        )
+        batch = rows.encode_batch(
+            *location, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
+            row.max_time_ms, False,
+        )  # fmt: skip
+        if row.first_open >= 0:
+            batch = rows.with_transaction(batch, header)
+        self.state.put(rows.batch_key(*key, last_offset), batch)
         self.state.put_partition(key, row)
         self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
@@ -464,6 +459,7 @@ class Fold:
             return refused
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
+            self.state.touched.add((queue.queue_id, index))  # its readers obey settings, too
         outcome = self._put_queue(log_offset, changed)
         self._reroute(log_offset, queue, changed)
         return outcome

@@ -5,7 +5,6 @@ has changed since the coordinator looked. A commit is judged here, in log order:
 epoch, and by `kproxy.commit.rewind` as its handler found it set.
 """
 
-from bisect import bisect_left
 from dataclasses import replace
 from itertools import islice
 
@@ -25,12 +24,12 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import NAMED_MAX
+from kproxy.virtual.transaction_commands import NAMED_MAX, TransactionCommit
 from kproxy.virtual.transaction_rows import PendingOffset
 from kproxy.virtual.types import PartitionKey
 
 _FEW = 4
-_WAITING_MAX = 1000  # producers whose offsets of one partition wait
+_FORGOTTEN_MAX = 1000  # offsets that wait, by one DELETE_OFFSETS: ten milliseconds
 ALLOW_REWIND = "allow-rewind"
 """A commit whose metadata says so may go back."""
 
@@ -88,16 +87,18 @@ class GroupFold:
     # -- offsets
 
     def commit(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        group, member, epoch, offsets, time_ms = CommitOffsets.decode(envelope)
+        group, member, epoch, offsets, time_ms, ordered = CommitOffsets.decode(envelope)
         head = self.head(group)
         fault = self._member_fault(group, head, member, epoch)
         if fault:
             return Outcome(fault)
-        codes = [self._commit_one(group, head, one, time_ms) for one in offsets]
-        waiting = self._waiting(group)
-        for asked, code in zip(offsets, codes, strict=True):
-            if not code:
-                self._supersede(group, asked.key, log_offset, waiting)
+        ordered_at = log_offset if ordered and self._state.pending_offsets else -1
+        codes = [self._commit_one(group, head, one, time_ms, ordered_at) for one in offsets]
+        if not ordered:
+            waiting = _Waiting(self._state, group)
+            for asked, code in zip(offsets, codes, strict=True):
+                if not code:
+                    self._supersede(group, asked.key, log_offset, waiting)
         if Code.NONE in codes:
             self.note_commit(log_offset, group, time_ms)
         return Outcome(Code.NONE, codes=tuple(codes))
@@ -125,14 +126,15 @@ class GroupFold:
         return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
 
     def _commit_one(
-        self, group: str, head: GroupRow | None, asked: OffsetCommit, time_ms: int
+        self, group: str, head: GroupRow | None, asked: OffsetCommit, time_ms: int, ordered_at: int
     ) -> Code:
+        """`ordered_at`: the log offset to keep; -1: none."""
         key = asked.key
         if self._alone and self._state.partition(key) is None:
             return Code.UNKNOWN_TOPIC_ID
         if self._rewinds(group, head, asked):
             return Code.POLICY_VIOLATION
-        committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata)
+        committed = Committed(asked.offset, asked.leader_epoch, time_ms, asked.metadata, ordered_at)
         self._put_offset(group, key, committed)
         return Code.NONE
 
@@ -175,14 +177,16 @@ class GroupFold:
         rewinds = asked.deny and self._rewinds(group, self.head(group), asked)
         return Code.POLICY_VIOLATION if rewinds else Code.NONE
 
-    def wait_for_end(
-        self, log_offset: int, group: str, producer_id: int, offset: OffsetCommit, time_ms: int
-    ) -> bool:
+    def wait_for_end(self, log_offset: int, asked: TransactionCommit, offset: OffsetCommit) -> bool:
         """Keep an offset until its transaction ends; whether it is one more that waits."""
         self._settling.forget()
+        group, producer_id = asked.group, asked.producer_id
         key = transaction_rows.pending_key(group, producer_id, offset.key)
         one_more = self._state.get(key) is None
-        committed = Committed(offset.offset, offset.leader_epoch, time_ms, offset.metadata)
+        committed = Committed(
+            offset.offset, offset.leader_epoch, asked.time_ms, offset.metadata,
+            log_offset if asked.ordered else -1,
+        )  # fmt: skip
         self._state.put(key, PendingOffset(False, log_offset, committed).encode())
         by_partition = transaction_rows.pending_by_partition_key(group, offset.key, producer_id)
         self._state.put(by_partition, b"")
@@ -194,26 +198,36 @@ class GroupFold:
         """Commit or drop some offsets of a transaction that has ended; how many."""
         found = self._settling.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
         committed = False
-        waiting = self._waiting(group)
+        waiting: _Waiting | None = None
         for pending_key, data in found:
             pending = transaction_rows.decode_pending(data)
             _, key = transaction_rows.producer_and_partition_of_pending(pending_key)
             self._drop_pending(pending_key)
-            if commit and not pending.superseded and self.takes(key):
-                self._put_offset(group, key, pending.committed)
+            if not commit or not self.takes(key) or self._is_superseded(group, key, pending):
+                continue
+            self._put_offset(group, key, pending.committed)
+            if pending.committed.log_offset < 0:
+                waiting = waiting or _Waiting(self._state, group)
                 self._supersede(group, key, pending.log_offset, waiting)
-                committed = True
+            committed = True
         if committed:
             self.note_commit(log_offset, group, time_ms)
         return len(found)
 
-    def _waiting(self, group: str) -> "_Waiting":
-        return _Waiting(self._state, group)
+    def _is_superseded(self, group: str, key: PartitionKey, pending: PendingOffset) -> bool:
+        """Whether a later commit holds."""
+        known = self._state.committed(group, key)
+        later = known is not None and known.log_offset > pending.log_offset
+        return later or pending.superseded
 
     def _supersede(
         self, group: str, key: PartitionKey, log_offset: int, waiting: "_Waiting"
     ) -> None:
-        """An offset is committed: those that wait and were given before it do not count."""
+        """Mark offsets that wait and were given before one that is committed: they do not count.
+
+        An offset that is committed below level 8 does not keep its log offset, so this is noted in
+        each row that waits.
+        """
         for producer_id in waiting.producers(key):
             pending_key = transaction_rows.pending_key(group, producer_id, key)
             data = self._state.get(pending_key)
@@ -226,12 +240,16 @@ class GroupFold:
         self._state.put(pending_key, None)
         self._state.put(transaction_rows.pending_by_partition_of_pending(pending_key), None)
 
-    def _forget_pending(self, group: str, key: PartitionKey, waiting: "_Waiting") -> None:
-        """Offsets that wait go with what is committed."""
-        for producer_id in waiting.producers(key):
+    def _forget_pending(
+        self, group: str, key: PartitionKey, waiting: "_Waiting", most: int | None = None
+    ) -> int:
+        """Drop offsets that wait, with what is committed; return how many, up to `most`."""
+        forgotten = 0
+        for producer_id in islice(waiting.producers(key), most):
             pending_key = transaction_rows.pending_key(group, producer_id, key)
             if self._state.get(pending_key) is None:
                 continue
+            forgotten += 1
             self._drop_pending(pending_key)
             self._state.count_pending(-1)
             group_key = transaction_rows.open_group_key(group, producer_id)
@@ -239,14 +257,15 @@ class GroupFold:
             if opened is not None:
                 left = opened._replace(pending=opened.pending - 1)
                 self._state.put(group_key, left.encode())
+        return forgotten
 
     def delete_offsets(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group, partitions = DeleteOffsets.decode(envelope)
-        waiting = self._waiting(group)
+        waiting, most = _Waiting(self._state, group), _FORGOTTEN_MAX
         for key in partitions:
             self._drop_offset(group, key)
-            self._forget_pending(group, key, waiting)
-        return Outcome(Code.NONE)
+            most -= self._forget_pending(group, key, waiting, most)
+        return Outcome(Code.NONE, int(most <= 0))
 
     def _drop_offset(self, group: str, key: PartitionKey) -> None:
         self._state.put(rows.offset_key(group, *key), None)
@@ -259,6 +278,7 @@ class GroupFold:
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Offsets that were old when looked at, if they still are what was looked at.
 
+        One stays while an open transaction has staged another of its partition.
         Whether any are left is not looked at here: earlier kproxies swept those of dead queues
         without the log.
         A group that was found without any is `empty_at_last_scan`. It goes if the next scan finds
@@ -268,10 +288,15 @@ class GroupFold:
         head = self.head(group)
         if head is None or head.version != after:
             return Outcome(Code.NOT_COORDINATOR)
+        staged = self._state.any_pending(group)
+        waiting = self._state.keys_of(RowKind.PENDING_BY_PARTITION) if staged else None
         for queue_id, index, time_ms in offsets:
             key = (queue_id, index)
             known = self._state.committed(group, key)
-            if known is not None and known.time_ms == time_ms:
+            if known is None or known.time_ms != time_ms:
+                continue
+            start, end = transaction_rows.pending_by_partition_range(group, key)
+            if waiting is None or next(waiting.between(start, end), None) is None:
                 self._drop_offset(group, key)
         nothing_left = nothing_left and not head.members and not self._state.any_pending(group)
         if nothing_left and head.empty_at_last_scan:
@@ -292,7 +317,7 @@ class GroupFold:
         for key in self._offsets(group):
             self._drop_offset(group, key)
         if self._state.pending_offsets:
-            waiting = self._waiting(group)
+            waiting = _Waiting(self._state, group)
             found = self._state.scan(*transaction_rows.pending_by_partition_range(group))
             keys = (transaction_rows.partition_of_pending(tracked) for tracked, _ in found)
             for key in dict.fromkeys(keys):
@@ -304,26 +329,22 @@ class GroupFold:
 class _Waiting:
     """Whose offsets of a group wait for the end of a transaction, for one command.
 
-    Of a few producers all are named, whatever the partition. Else it is looked up: what is put and
-    not written yet is gathered once, for there may be thousands of rows.
+    Of a few producers all are named, whatever the partition. Else it is looked up.
     """
 
     def __init__(self, state: State, group: str) -> None:
-        self._state, self._group = state, group
+        self._group = group
         self._few: list[int] | None = []
         if state.pending_offsets:
             found = state.some(*transaction_rows.open_group_range(group), _FEW + 1)
             self._few = [transaction_rows.producer_id_of_key(key) for key, _ in found]
             if len(found) > _FEW:
                 self._few = None
-                self._changed = state.changed_keys(RowKind.PENDING_BY_PARTITION)
+                self._keys = state.keys_of(RowKind.PENDING_BY_PARTITION)
 
     def producers(self, key: PartitionKey) -> list[int]:
         """Those that may have an offset of this partition waiting."""
         if self._few is not None:
             return self._few
-        start, end = transaction_rows.pending_by_partition_range(self._group, key)
-        stored = [found for found, _ in islice(self._state.kv.scan(start, end), _WAITING_MAX)]
-        changed = self._changed[bisect_left(self._changed, start) : bisect_left(self._changed, end)]
-        keys = dict.fromkeys([*stored, *changed])
-        return [transaction_rows.producer_id_of_key(found) for found in keys]
+        found = self._keys.between(*transaction_rows.pending_by_partition_range(self._group, key))
+        return [transaction_rows.producer_id_of_key(tracked) for tracked in found]

@@ -16,8 +16,11 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 BINARY_FROM = 2
 """The level from which bodies are binary."""
+ORDERED_FROM = 8
+"""The level from which a committed offset keeps the log offset of its commit."""
 _JSON = ord("{")
 _FORM = 1
+_ORDERED = 2  # the form of a COMMIT whose offsets keep its log offset; laid out as the first
 _LENGTH = struct.Struct(">H")
 _COUNT = struct.Struct(">I")
 _PARTITION = struct.Struct(">16sI")
@@ -44,13 +47,17 @@ class OffsetCommit(NamedTuple):
 
 @of_kind(Kind.COMMIT, DiskUse.MODEST, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
 class CommitOffsets(NamedTuple):
-    """A member of a group, or nobody (epoch below 0), commits offsets."""
+    """A member of a group, or nobody (epoch below 0), commits offsets.
+
+    `ordered`: the fold keeps its log offset, to tell which commits of transactions are older.
+    """
 
     group: str
     member: str
     epoch: int
     offsets: list[OffsetCommit]
     time_ms: int = 0
+    ordered: bool = False
 
     def envelope(self, level: int) -> Envelope:
         """The envelope as this level has it."""
@@ -59,7 +66,8 @@ class CommitOffsets(NamedTuple):
     def _encode(self, level: int) -> bytes:
         if level < BINARY_FROM:
             return self._json()
-        parts = [bytes([_FORM]), _text(self.group), _text(self.member)]
+        form = _ORDERED if level >= ORDERED_FROM else _FORM
+        parts = [bytes([form]), _text(self.group), _text(self.member)]
         parts.append(_COMMIT.pack(self.epoch, len(self.offsets)))
         pack = _OFFSET.pack
         for queue_id, partition, offset, leader_epoch, metadata, deny in self.offsets:
@@ -85,7 +93,9 @@ class CommitOffsets(NamedTuple):
 def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
     if body[0] == _JSON:
         return _commit_of(json.loads(body), time_ms)
-    _check(body)
+    ordered = body[0] == _ORDERED
+    if not ordered:
+        _check(body)
     group, at = _text_at(body, 1)
     member, at = _text_at(body, at)
     epoch, count = _COMMIT.unpack_from(body, at)
@@ -98,7 +108,7 @@ def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
         metadata = body[at : at + length].decode() if length else ""
         at += length
         offsets.append(OffsetCommit(queue_id, partition, offset, leader_epoch, metadata, deny))
-    return CommitOffsets(group, member, epoch, offsets, time_ms)
+    return CommitOffsets(group, member, epoch, offsets, time_ms, ordered)
 
 
 def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
@@ -120,7 +130,10 @@ def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
 
 @of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET,))
 class DeleteOffsets(NamedTuple):
-    """A group's committed offsets of these partitions go, whatever they are."""
+    """A group's committed offsets of these partitions go, whatever they are.
+
+    So do those that wait for transactions, some at a time: the outcome's number is 1 if more wait.
+    """
 
     group: str
     partitions: list[PartitionKey]

@@ -9,11 +9,9 @@ begins anew knows nothing, and looks at the rows once.
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from heapq import merge
-from itertools import islice
 
 from kproxy.virtual import transaction_rows
-from kproxy.virtual.state import State
+from kproxy.virtual.state import Keys
 from kproxy.virtual.types import PartitionKey
 
 PARTITIONS_MAX = 1000
@@ -34,8 +32,7 @@ class _Known:
 class OpenFirsts:
     """The first offsets of open transactions, in partitions where several are open."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._known: OrderedDict[PartitionKey, _Known] = OrderedDict()
         self._offsets = 0
 
@@ -60,17 +57,16 @@ class OpenFirsts:
                 del known.firsts[at]
                 self._offsets -= 1
 
-    def following(self, key: PartitionKey, first_offset: int, changed: list[bytes]) -> int:
-        """The first offset of the earliest one that is open, once the one from here has ended.
+    def following(self, key: PartitionKey, first_offset: int, firsts: Keys) -> int:
+        """Return the first offset of the earliest open one, once the one from here has ended.
 
-        -1: none is. `changed`: OPEN_FIRST rows that are not written yet; to look for them among all
-        changes, for each of many partitions, would take too long.
+        -1: none is. `firsts`: the keys of OPEN_FIRST rows.
         """
         known = self._known.get(key)
         if known is None:
-            return self._looked_for(key, first_offset, None, changed)
+            return self._looked_for(key, first_offset, None, firsts)
         if first_offset < known.since:
-            found = self._looked_for(key, first_offset, known.since, changed)
+            found = self._looked_for(key, first_offset, known.since, firsts)
             if found >= 0:
                 return found
             known.since = first_offset
@@ -79,17 +75,9 @@ class OpenFirsts:
         del self._known[key]
         return -1
 
-    def _looked_for(
-        self, key: PartitionKey, start: int, end: int | None, changed: list[bytes]
-    ) -> int:
-        """In the rows; with an end RocksDB steps over nothing behind it, which takes longer."""
-        kv = self._state.kv
+    def _looked_for(self, key: PartitionKey, start: int, end: int | None, firsts: Keys) -> int:
         low, high = transaction_rows.open_first_range(key, start)
         if end is not None:
             high = transaction_rows.open_first_key(key, end)
-        rows = kv.walk(low, high) if end is None else kv.scan(low, high)
-        some = islice(changed, bisect_left(changed, low), bisect_left(changed, high))
-        for found in merge((found for found, _ in rows), some):
-            if self._state.get(found) is not None:
-                return transaction_rows.first_offset_of(found)
-        return -1
+        found = next(firsts.between(low, high, bounded=end is not None), None)
+        return -1 if found is None else transaction_rows.first_offset_of(found)

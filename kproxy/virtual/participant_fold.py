@@ -18,7 +18,7 @@ from kproxy.virtual.open_firsts import OpenFirsts
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
-from kproxy.virtual.state import State
+from kproxy.virtual.state import Keys, State
 from kproxy.virtual.transaction_commands import Begin, Marker, TransactionCommit
 from kproxy.virtual.transaction_rows import (
     Aborted,
@@ -41,7 +41,7 @@ class ParticipantFold:
         self._state = state
         self._groups = groups
         self._shared = shared
-        self._firsts = OpenFirsts(state)
+        self._firsts = OpenFirsts()
 
     # -- beginning
 
@@ -133,7 +133,7 @@ class ParticipantFold:
         header = read_header(marker.batch)
         place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
         without: list[int] = []
-        firsts = self._state.changed_keys(RowKind.OPEN_FIRST)
+        firsts = self._state.keys_of(RowKind.OPEN_FIRST)
         for number, key in enumerate(marker.partitions):
             if not self._end_in_partition(log_offset, key, marker, header, place, firsts):
                 without.append(number)
@@ -168,9 +168,9 @@ class ParticipantFold:
         marker: Marker,
         header: BatchHeader,
         place: LogLocation,
-        firsts: list[bytes],
+        firsts: Keys,
     ) -> bool:
-        """Whether the marker took an offset there. `firsts`: OPEN_FIRST rows not written yet."""
+        """Whether the marker took an offset there. `firsts`: keys of OPEN_FIRST rows."""
         state, producer_id = self._state, marker.producer_id
         opened = self.open_of(key, producer_id)
         if opened is None or opened.number != marker.number:
@@ -219,9 +219,7 @@ class ParticipantFold:
             codes.append(code)
             if code:
                 continue
-            added += self._groups.wait_for_end(
-                log_offset, group, asked.producer_id, offset, asked.time_ms
-            )
+            added += self._groups.wait_for_end(log_offset, asked, offset)
         if added:
             opened = opened._replace(pending=opened.pending + added)
             state.put(group_key, opened.encode())

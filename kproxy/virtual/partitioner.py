@@ -8,6 +8,10 @@ from kproxy.virtual.types import ShardId
 
 _SEED = 0x9747B28C
 NAME_LENGTH_MAX = 249
+INTERNAL_TOPICS = frozenset(
+    ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
+)
+"""Topics in which Kafka keeps its own state. kproxy has none of them."""
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -22,7 +26,7 @@ def hash_of(name: str) -> int:
 
 
 def name_fault(name: str) -> str | None:
-    """Why Kafka would refuse this queue name (`Topic.validate`), or None."""
+    """Why no queue may have this name (`Topic.validate`, or it is one of Kafka's own), or None."""
     if not name:
         return "the queue name is empty"
     if name in (".", ".."):
@@ -31,4 +35,6 @@ def name_fault(name: str) -> str | None:
         return f"the queue name is longer than {NAME_LENGTH_MAX} characters"
     if not _LEGAL.fullmatch(name):
         return "the queue name may hold only ASCII letters, digits, '.', '_' and '-'"
+    if name in INTERNAL_TOPICS:
+        return f"{name} is a topic of Kafka's own, and kproxy keeps nothing in it"
     return None

@@ -111,8 +111,7 @@ class RouteFold:
     def any_defined(self) -> bool:
         """Whether this shard has ever told of a route: where not, nothing is looked up."""
         if self._any_defined is None:
-            found = self._state.kv.scan(*RowKind.ROUTE_DEFINITION.range())
-            self._any_defined = next(found, None) is not None
+            self._any_defined = bool(self._state.some(*RowKind.ROUTE_DEFINITION.range(), 1))
         return self._any_defined
 
     def _definitions(self, source: str) -> list[Definition]:
@@ -293,7 +292,10 @@ class RouteFold:
     # -- what is shipped
 
     def ship(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number says how many targets took their batch; -1: it is void."""
+        """The outcome's number says how many targets took their batch; -1: it is void.
+
+        OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
+        """
         state, asked = self._state, Ship.decode(envelope)
         key = route_rows.landed_key(asked.definer, asked.source)
         data = state.get(key)
@@ -302,6 +304,9 @@ class RouteFold:
             return self._void(log_offset)
         if not self._is_cut(asked):
             return self._void(log_offset)._replace(code=Code.NOT_LEADER_OR_FOLLOWER)
+        if 0 <= asked.after < landed.through < asked.through:
+            void, numbers = self._void(log_offset), (landed.through,)
+            return void._replace(code=Code.OFFSET_OUT_OF_RANGE, numbers=numbers)
         state.put(key, landed.with_part(asked.through, asked.part, asked.time_ms).encode())
         if asked.only:
             return self._ship_to_definer(log_offset, asked, envelope, location)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual.forms import later_form
 from kproxy.virtual.producer_rows import producer_end
 from kproxy.virtual.row_kinds import RowKind
@@ -42,6 +43,7 @@ _FIRST_OPEN = struct.Struct(">q")
 _BATCH = struct.Struct(">QIIiQQqqB")
 _COMPACTION = struct.Struct(">QQQQqQQ")
 _OFFSET = struct.Struct(">qiq")
+_ORDERED_OFFSET = struct.Struct(">qiqQ")
 _DUE = struct.Struct(">cQ16sI")
 _ASSIGNMENT = struct.Struct(">qi")
 
@@ -459,6 +461,7 @@ class Batch(NamedTuple):
     copied: int = 0  # 1: it lies further on than where it was appended; more: and was compacted
     routed: bool = False  # another queue has passed it on: no route passes it on again
     number: int = 0  # among the batches of its partition that one envelope has
+    transaction: int = -2  # the producer whose transaction it is part of; NO_TRANSACTION, NOT_SAID
 
     @property
     def generation(self) -> int:
@@ -466,7 +469,9 @@ class Batch(NamedTuple):
         return self.copied - 1 if self.copied else 0
 
     def encode(self) -> bytes:
-        data = _BATCH.pack(*self[:-2])
+        data = _BATCH.pack(*self[:-3])
+        if self.transaction != NOT_SAID:
+            return data + _WHOSE.pack(self.routed, self.number, self.transaction)
         if self.number:
             return data + _MORE.pack(self.routed, self.number)
         return data + ROUTED if self.routed else data
@@ -528,9 +533,28 @@ ROUTED = b"\1"
 _MORE = struct.Struct(">?H")  # the same, and a batch's number
 
 
+_WHOSE = struct.Struct(">?Hq")  # both, and whose transaction; an older kproxy passes over that
+NO_TRANSACTION, NOT_SAID = -1, -2
+"""A batch is part of none: it is plain, or a marker. Or its row does not say: no transaction was
+open in its partition, or an older kproxy has written the row."""
+
+
 def with_number(data: bytes, number: int) -> bytes:
     """The row of a batch that has one: it is not the first that its partition got at once."""
     return data + _MORE.pack(False, number) if number else data
+
+
+def with_transaction(
+    data: bytes, header: BatchHeader, *, routed: bool = False, number: int = 0
+) -> bytes:
+    """Return the row of a batch that came while a transaction was open in its partition."""
+    return data + _WHOSE.pack(routed, number, transaction_of(header))
+
+
+def transaction_of(header: BatchHeader) -> int:
+    """Return the producer whose transaction a batch is part of."""
+    is_part = header.is_transactional and not header.is_control
+    return header.producer_id if is_part else NO_TRANSACTION
 
 
 def decode_batch(data: bytes) -> Batch:
@@ -538,29 +562,46 @@ def decode_batch(data: bytes) -> Batch:
     if data[0]:
         raise later_form("a row of kind b", data[0])
     values, more = _BATCH.unpack_from(data), len(data) - _BATCH.size
+    if more == _WHOSE.size:
+        return Batch._make((*values, *_WHOSE.unpack_from(data, _BATCH.size)))
     if more > 1:
-        return Batch._make((*values, *_MORE.unpack_from(data, _BATCH.size)))
-    return Batch._make((*values, more > 0, 0))
+        return Batch._make((*values, *_MORE.unpack_from(data, _BATCH.size), NOT_SAID))
+    return Batch._make((*values, more > 0, 0, NOT_SAID))
 
 
 _COMMITTED_FORM_AT = 12  # of the time
+_ORDERED = 1  # the form of a row that has a log offset
+_ORDERED_TIME = _ORDERED << 56
 
 
 class Committed(NamedTuple):
-    """A group's committed offset of one queue partition."""
+    """A group's committed offset of one queue partition.
+
+    `log_offset`: of the commit that gave it; -1 where no earlier commit can still be waiting.
+    """
 
     offset: int
     leader_epoch: int
     time_ms: int
     metadata: str
+    log_offset: int = -1
 
     def encode(self) -> bytes:
-        return _OFFSET.pack(self.offset, self.leader_epoch, self.time_ms) + self.metadata.encode()
+        offset, leader_epoch, time_ms, metadata, log_offset = self
+        if log_offset < 0:
+            return _OFFSET.pack(offset, leader_epoch, time_ms) + metadata.encode()
+        numbers = offset, leader_epoch, time_ms | _ORDERED_TIME, log_offset
+        return _ORDERED_OFFSET.pack(*numbers) + metadata.encode()
 
 
 def decode_committed(data: bytes) -> Committed:
     """Raises ValueError for a form of a later kproxy."""
-    if data[_COMMITTED_FORM_AT]:
-        raise later_form("a row of kind o", data[_COMMITTED_FORM_AT])
+    form = data[_COMMITTED_FORM_AT]
+    if form == _ORDERED:
+        offset, leader_epoch, time_ms, log_offset = _ORDERED_OFFSET.unpack_from(data)
+        metadata = data[_ORDERED_OFFSET.size :].decode()
+        return Committed(offset, leader_epoch, time_ms & ~_ORDERED_TIME, metadata, log_offset)
+    if form:
+        raise later_form("a row of kind o", form)
     offset, leader_epoch, time_ms = _OFFSET.unpack_from(data)
     return Committed(offset, leader_epoch, time_ms, data[_OFFSET.size :].decode())

@@ -3,6 +3,7 @@
 Everything in it has been applied, and was durable before that. Readers may answer from it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
@@ -42,6 +43,7 @@ class Kv(Protocol):
 _EMPTY = Partition().encode()
 _COUNTED_MAX = 200  # rows of batches, for what they take together
 _SHIPPED_TO_MAX = 10_000
+_OFFSET_END = (1 << 64) - 1  # behind every batch of a partition
 
 
 class State:
@@ -66,7 +68,7 @@ class State:
         self.routed: set[PartitionKey] = set()
         """Partitions with routes that have changed since who passes on took them from here."""
         self.shipped_to: set[PartitionKey] = set()
-        """Partitions of compacted queues that a route has brought something: no row says so."""
+        """Partitions of compacted queues that routes or dead letters came to: no row says so."""
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
         self.filed: dict[int, tuple[bytes, bytes]] = {}
         """Of each index the lowest and the highest key filed since its looker took it from here."""
@@ -128,10 +130,8 @@ class State:
                 break
         return found
 
-    def changed_keys(self, kind: RowKind) -> list[bytes]:
-        """Keys of a kind that are put or deleted and not written yet, in their order."""
-        byte = kind.byte
-        return sorted(key for key in self._changes if key[0] == byte)
+    def keys_of(self, kind: RowKind) -> "Keys":
+        return Keys(self, self.kv, sorted(key for key in self._changes if key[0] == kind.byte))
 
     def producer(self, key: bytes) -> bytes | None:
         """A producer's row of its own: looked for before its batch is in line, and in the fold."""
@@ -205,13 +205,16 @@ class State:
             *place, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
             row.max_time_ms, False,
         )  # fmt: skip
-        batch = batch + rows.ROUTED if routed else rows.with_number(batch, number)
+        if row.first_open >= 0:
+            batch = rows.with_transaction(batch, header, routed=routed, number=number)
+        else:
+            batch = batch + rows.ROUTED if routed else rows.with_number(batch, number)
         self.put(rows.batch_key(*key, last_offset), batch)
         self.put_partition(key, row)
         self.count_live(place)
 
     def note_shipped(self, key: PartitionKey, queue: Queue) -> None:
-        """A route has brought a queue something, which its producers have not."""
+        """Note that a queue has got something that no producer has sent to it."""
         if rows.compacts(queue.configs):
             if len(self.shipped_to) < _SHIPPED_TO_MAX:
                 self.shipped_to.add(key)
@@ -380,10 +383,19 @@ class State:
     def stored_spans(
         self, key: PartitionKey, offset: int, end: int
     ) -> Iterator[tuple[StoredBatch, int]]:
-        """(batch, its last offset) from the one that holds `offset` on, for who reads them."""
+        """(batch, its last offset) from the one that holds `offset` on, that begin before `end`.
+
+        So nothing lies between them, or behind the last of them and before `end`.
+        """
         stored, last_offset = rows.stored_batch, rows.batch_key_offset
-        for row in self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, end)):
-            yield stored(*row), last_offset(row[0])
+        found = self.kv.walk(rows.batch_key(*key, offset), rows.batch_key(*key, _OFFSET_END))
+        for row in found:
+            batch, last = stored(*row), last_offset(row[0])
+            if batch[0] >= end:
+                return
+            yield batch, last
+            if last >= end - 1:  # there may be no row near
+                return
 
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]
@@ -475,3 +487,28 @@ class State:
             for old in list(islice(cache, max(1, self._rows_cached_max // 8))):
                 del cache[old]
         cache[key] = value
+
+
+class Keys:
+    """The keys of one kind of row, with changes not written yet, for many looks of one command.
+
+    Changes are gathered once, for there may be thousands. A row that is put later is not seen.
+    """
+
+    def __init__(self, state: State, kv: Kv, changed: list[bytes]) -> None:
+        """`changed`: those put or deleted and not written yet, in their order."""
+        self._state, self._kv, self._changed = state, kv, changed
+
+    def between(self, start: bytes, end: bytes, *, bounded: bool = False) -> Iterator[bytes]:
+        """Keys with start <= key < end. No other rows are walked before it is done.
+
+        `bounded`: RocksDB steps over no deleted rows behind `end`, but takes longer to begin.
+        """
+        low, high = bisect_left(self._changed, start), bisect_left(self._changed, end)
+        read = self._kv.scan if bounded else self._kv.walk
+        stored = (key for key, _ in read(start, end))
+        last = b""
+        for key in merge(stored, self._changed[low:high]):
+            if key != last and self._state.get(key) is not None:
+                yield key
+            last = key

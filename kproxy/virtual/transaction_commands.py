@@ -22,7 +22,7 @@ from typing import NamedTuple
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.forms import later_form
-from kproxy.virtual.offset_commands import OffsetCommit
+from kproxy.virtual.offset_commands import ORDERED_FROM, OffsetCommit
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.traits import DiskUse, by_items, of_kind, one
 from kproxy.virtual.transaction_rows import NO_NUMBER, Participant
@@ -40,6 +40,7 @@ SETS_CLOCK = 255
 """The version of an ENLIST that says when what is open began, by its coordinator's clock."""
 
 _FORM = 1
+_ORDERED = 2  # the form of a TRANSACTION_COMMIT whose offsets keep its log offset
 _LENGTH = struct.Struct(">H")
 _INIT = struct.Struct(">iqh")
 _PRODUCER = struct.Struct(">qhB")
@@ -362,7 +363,7 @@ class TransactionCommit(NamedTuple):
     """Offsets that a group commits once a producer's transaction is committed.
 
     `generation`: of the group's member, below 0: nobody's. `number`: of the transaction that was
-    open as the client's request was taken, -1: whichever has this epoch.
+    open as the client's request was taken, -1: whichever has this epoch. `ordered`: as of COMMIT.
     """
 
     group: str
@@ -373,10 +374,12 @@ class TransactionCommit(NamedTuple):
     offsets: Sequence[OffsetCommit]
     time_ms: int
     number: int = NO_NUMBER
+    ordered: bool = False
 
-    def envelope(self) -> Envelope:
+    def envelope(self, level: int) -> Envelope:
+        """The envelope as this level has it."""
         parts = [
-            bytes([_FORM]),
+            bytes([_ORDERED if level >= ORDERED_FROM else _FORM]),
             _COMMIT.pack(self.producer_id, self.epoch, self.generation, len(self.offsets)),
             _text(self.group),
             _text(self.member),
@@ -392,7 +395,10 @@ class TransactionCommit(NamedTuple):
     @staticmethod
     def decode(envelope: Envelope) -> "TransactionCommit":
         """Raises ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
+        body = bytes(envelope.body)
+        ordered = body[0] == _ORDERED
+        if not ordered:
+            body = _body_of(envelope)
         producer_id, epoch, generation, count = _COMMIT.unpack_from(body, 1)
         group, at = _text_at(body, 1 + _COMMIT.size)
         member, at = _text_at(body, at)
@@ -407,7 +413,7 @@ class TransactionCommit(NamedTuple):
             )
         return TransactionCommit(
             group, member, generation, producer_id, epoch, offsets, envelope.time_ms,
-            envelope.number,
+            envelope.number, ordered,
         )  # fmt: skip
 
 

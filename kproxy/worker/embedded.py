@@ -9,6 +9,7 @@ from anyio import to_thread
 from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.log.local import LocalLog
+from kproxy.loop.threads import stoppable
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster_view import DirectoryUpgrades, SingleNode, open_identity
 from kproxy.protocol.responses import Broker
@@ -37,7 +38,8 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
         refuse_unfinished(config.data_dir)
         cluster_id, level = open_identity(config.data_dir)
         await to_thread.run_sync(sweep, config.data_dir)
-        shard = await to_thread.run_sync(open_local, config.data_dir / "shard-0", config, level)
+        directory = config.data_dir / "shard-0"
+        shard = await stoppable(lambda stop: open_local(directory, config, level, stop.check))
     except (DamagedLog, RowsFailed, ValueError, OSError) as error:
         raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
     try:

@@ -1,7 +1,7 @@
 """One worker: its settings, the shards it serves, and what handlers share."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -18,16 +18,19 @@ from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import slices
-from kproxy.memory_budget import MemoryBudget, ResponseBudget
+from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
+from kproxy.metadata.delay_settings import FIXED, MODE
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
 from kproxy.metadata.levels import SECURITY_FROM, Level, Newest, Upgrades
-from kproxy.metadata.queue_settings import QueueSettings
+from kproxy.metadata.queue_settings import SIZE, QueueSettings, settings_of
+from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from kproxy.routes.passages import Passages
+from kproxy.security.behalf import Signatures
 from kproxy.security.cache import SecurityCache
 from kproxy.security.peer import NOBODY, Peer
 from kproxy.security.permits import EVERYTHING, Authorizer, Permits
@@ -42,6 +45,7 @@ from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.route_fold import CONFIGS
 from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.security_rows import SECURITY_SHARD
 from kproxy.virtual.types import QueueId
@@ -49,6 +53,8 @@ from kproxy.worker.refused_batches import RefusedBatches
 from kproxy.worker.standing import Standing
 
 _READ_BYTES = 256 << 10
+LONG_POLL_S_MAX = 300.0
+"""A client may ask for 24 days."""
 _SECURED_AT_ONCE = 200  # rows: announcing one costs up to 50 µs
 
 Args = TypeVarTuple("Args")
@@ -91,7 +97,7 @@ class NextRequestSignal:
         self.arrived = False
 
     def wake(self, event: anyio.Event) -> None:
-        """Have an event set when more arrives."""
+        """Have an event set when more arrives, or nothing more will."""
         self._wake = event
 
 
@@ -114,6 +120,11 @@ class Request:
     def host(self) -> str:
         """Of the client, as Kafka shows it: with a slash before it."""
         return f"/{self.peer.host}"
+
+    @property
+    def max_wait_s(self) -> float:
+        """How long its answer may wait for what is not there yet."""
+        return min(float(self.body.max_wait.total_seconds()), LONG_POLL_S_MAX)
 
     def throttle(self, seconds: float) -> None:
         """Have the client wait so long before its next request, and say so."""
@@ -177,12 +188,12 @@ class OneShard:
         pass
 
 
-def _largest_batch(config: Config) -> int:
-    """What fits into the log, in bytes, whatever a queue's settings say."""
+def largest_batch(config: Config) -> tuple[int, str]:
+    """What fits into the log, in bytes, whatever a queue's settings say; and which flag says so."""
+    most = config.log_bytes_max
     if config.bootstrap_servers is None:
-        return config.frame_bytes_max
-    most = config.data_message_bytes_max
-    return most - min(SHIP_FRAME_BYTES, most // 2)
+        return most, "--frame-bytes-max"
+    return most - min(SHIP_FRAME_BYTES, most // 2), "--data-message-bytes-max"
 
 
 class Worker:
@@ -212,7 +223,7 @@ class Worker:
         self.sessions = FetchSessions(
             config.fetch_sessions_max, config.fetch_session_partitions_max, clock=clock
         )
-        self.request_memory = MemoryBudget(config.request_bytes_buffered_max)
+        self.request_memory = SharedBudget(config.request_bytes_buffered_max)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         """What the loop reads from sockets into: one for all, as it takes one after the other."""
         self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests
@@ -229,6 +240,8 @@ class Worker:
             lenient=config.allow_everyone_if_no_acl_found,
         )  # fmt: skip
         self.quotas = Quotas(self.security, clock.monotonic, self.counters)
+        self._lookup = lookup
+        self.signatures = Signatures(self.authorizer, self.quotas)
         self.group_row = lookup.group_row
         self.configured_groups = lookup.configured_groups
         self.groups = Coordinators(
@@ -237,16 +250,22 @@ class Worker:
         )  # fmt: skip
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.dead_letters = DeadLetters(
-            routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock
-        )
-        self.passages = Passages(routes.all, routes, self.catalogue, config, self.counters, clock)
+            routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock,
+            self.level, self.signatures,
+        )  # fmt: skip
+        self.passages = Passages(
+            routes.all, routes, self.catalogue, config, self.counters, clock, self.level,
+            self.signatures,
+        )  # fmt: skip
         self.delays = Delays(routes.all, self.catalogue, config, clock)
-        self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
+        self.shares = SharePartitions(
+            self.group_settings, self.dead_letters.owes, clock.now_ms, self.counters
+        )
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
         self.refused_batches = RefusedBatches()
-        self._batch_bytes_max = _largest_batch(config)
+        self._batch_bytes_max, self._batch_bytes_flag = largest_batch(config)
         self.stopping = False
         self.draining = False
         self.staging: Staging | None = None  # embedded: what a backup is made from
@@ -272,6 +291,11 @@ class Worker:
             self._long_polls.discard(event)
             if waited is not None:
                 waited[0] += self.clock.monotonic() - began
+
+    @property
+    def queue_changes(self) -> int:
+        """Goes up whenever a queue is made, changed or deleted."""
+        return self._lookup.changes
 
     @property
     def long_polls(self) -> int:
@@ -355,13 +379,31 @@ class Worker:
 
     def max_batch_bytes(self, settings: QueueSettings) -> int:
         """The largest batch, in bytes, that a queue with these settings takes."""
-        size = settings.max_message_bytes
+        size = settings.demands.bytes_max
         if size is None:
             size = self.config.batch_bytes_max
         return size if size <= self._batch_bytes_max else self._batch_bytes_max
 
+    def check_kept(self, values: Mapping[str, str], given: Collection[str]) -> None:
+        """Raise KafkaError (INVALID_CONFIG): a queue's settings ask for more than is kept here.
+
+        `given`: the names of those that are set now. One that was set before stays.
+        """
+        made = dict(read_configs(values[CONFIGS])) if values.get(CONFIGS) else {}
+        for settings, new in ((values, given), (made, made if CONFIGS in given else ())):
+            if SIZE in settings and not {SIZE, FIXED, MODE}.isdisjoint(new):
+                self._check_size(settings)
+
+    def _check_size(self, values: Mapping[str, str]) -> None:
+        settings, most, flag = settings_of(values), self._batch_bytes_max, self._batch_bytes_flag
+        if settings.delay is not None and self.delays.batch_bytes_max < most:
+            most, flag = self.delays.batch_bytes_max, "--data-message-bytes-max"
+        if (size := settings.demands.bytes_max or 0) > most:
+            what = f"{SIZE}={size} is above {most}, the most that {flag} of this kproxy allows"
+            raise KafkaError(Code.INVALID_CONFIG, what)
+
     def default(self, setting: Setting) -> str:
         """What queues have that do not set it."""
-        if setting.name == "max.message.bytes":
-            return str(int(self.config.batch_bytes_max))
+        if setting.name == SIZE:
+            return str(min(self.config.batch_bytes_max, self._batch_bytes_max))
         return setting.default

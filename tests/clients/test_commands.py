@@ -2,22 +2,19 @@
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 from confluent_kafka import Producer
 
 from tests.clients.test_group_tools import commit
 from tests.clients.test_groups import create
-from tests.harness import ROOT, eventually
+from tests.forked import run_kproxy
+from tests.harness import eventually
 from tests.workers import Site
 
 
 def run(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kproxy", *arguments, "--bootstrap-server", site.address],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    return run_kproxy(*arguments, "--bootstrap-server", site.address)
 
 
 def lines(site: Site, *arguments: str) -> list[dict[str, Any]]:
@@ -80,10 +77,7 @@ def test_groups_and_their_lag(site: Site, queue: str) -> None:
 
 def test_queues_are_deleted(site: Site, queue: str) -> None:
     write(site, (queue, 1), (f"{queue}-1", 1), (f"{queue}-2", 1))
-    asked = subprocess.run(
-        [sys.executable, "-m", "kproxy", "delete", queue, "--bootstrap-server", site.address],
-        cwd=ROOT, capture_output=True, text=True, input="n\n", check=False,
-    )  # fmt: skip
+    asked = run_kproxy("delete", queue, "--bootstrap-server", site.address, stdin="n\n")
     assert asked.returncode == 130
     assert lines(site, "describe", queue)
     assert "deleted 1" in run(site, "delete", queue, "--yes").stdout
@@ -105,10 +99,9 @@ def test_mistakes_get_one_line_each(site: Site) -> None:
         (("describe", "q", "--bootstrap-server", "nowhere"), 2, "HOST:PORT"),
         (("queues", "--bootstrap-server", "127.0.0.1:1"), 1, "nothing serves at 127.0.0.1:1"),
     ):
-        command = [sys.executable, "-m", "kproxy", *arguments]
-        if "--bootstrap-server" not in arguments:
-            command += ["--bootstrap-server", site.address]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = (
+            run_kproxy(*arguments) if "--bootstrap-server" in arguments else run(site, *arguments)
+        )
         assert done.returncode == status, (arguments, done.stderr)
         assert says in done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr

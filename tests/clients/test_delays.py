@@ -1,8 +1,6 @@
 """Delayed records with real clients, embedded and on a Kafka: who sends them, who reads them."""
 
 import json
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -10,7 +8,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.test_kcat import kcat
-from tests.harness import ROOT, Served, eventually, java, run_java
+from tests.forked import run_kproxy
+from tests.harness import Served, eventually, java, run_java
 from tests.workers import Site
 
 
@@ -22,11 +21,7 @@ def create(site: Site, queue: str, *configs: str, partitions: int = 1) -> None:
 
 
 def described(site: Site, queue: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "kproxy", "describe", queue, "--json", "--bootstrap-server",
-         site.address],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_kproxy("describe", queue, "--json", "--bootstrap-server", site.address)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -104,10 +99,7 @@ def test_describe_shows_what_waits(site: Site, queue: str) -> None:
         {"partition": 1, "records": 2, "next_ms": at_ms},
         {"partition": 2, "records": 2, "next_ms": at_ms + 5},
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "kproxy", "describe", queue, "--bootstrap-server", site.address],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_kproxy("describe", queue, "--bootstrap-server", site.address)
     assert "WAITING" in done.stdout
     kcat(site, "-P", "-t", queue, "-p", "0", "-H", "kproxy.delay-ms=200", stdin="e\n")
     eventually(lambda: kcat(site, "-C", "-t", queue, "-e", "-q") == "e\n")

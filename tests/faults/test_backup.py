@@ -3,14 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kproxy.store.backups import NAME, UNFINISHED
-from tests.harness import ROOT, eventually, need, served, stand_still
+from tests.forked import begin_kproxy
+from tests.harness import eventually, need, served, stand_still
 from tests.tools.test_backup import back_up, kproxy, restore
 from tests.wire import Wire, batch
 
@@ -21,10 +21,7 @@ STAGING = "backup-staging"
 
 def begin(*arguments: object) -> "subprocess.Popen[str]":
     """One of kproxy's commands, on its way."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "kproxy", *map(str, arguments)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    return begin_kproxy(*arguments)
 
 
 def stopped_where(process: "subprocess.Popen[str]", reached: Path) -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,15 +10,13 @@ from pathlib import Path
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
+from tests.forked import run_kproxy
 from tests.harness import ROOT, Served, eventually, free_port, served
 from tests.wire import Wire, batch, fetch_values, produce_values
 
 
 def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kproxy", *arguments], capture_output=True, text=True, cwd=ROOT,
-        timeout=30, env={**os.environ, **env}, check=False,
-    )  # fmt: skip
+    return run_kproxy(*arguments, env=env)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +96,7 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
 def test_advertised_address_and_identity_survive_a_restart(data_dir: Path) -> None:
     seen = set()
     for _ in range(2):
-        with served(data_dir, "--advertise", "kproxy.example:1234") as server:
+        with served(data_dir, "--advertise", "kproxy.example:1234", by_exec=True) as server:
             with Wire(server.host, server.port) as wire:
                 answer = wire.metadata("q")
                 assert [(b.host, b.port) for b in answer.brokers] == [("kproxy.example", 1234)]
@@ -124,7 +121,7 @@ def test_a_port_in_use_is_one_line(data_dir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_answers_what_is_in_flight(data_dir: Path, number: signal.Signals) -> None:
-    server = Served(data_dir).wait_ready()
+    server = Served(data_dir, by_exec=True).wait_ready()
     with Wire(server.host, server.port) as wire, Wire(server.host, server.port) as poll:
         wire.produce("q", batch(b"first"))
         waiting = poll.send(ApiKey.FETCH, 12, fetch_values({("q", 0): 1}, wait_ms=20_000))

@@ -1,7 +1,8 @@
 """Who leaves aborted records out as Java's consumer does reads what was committed, and no more."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,7 @@ async def polled(worker: Worker, shard: Any, offset: int) -> PartitionRead:
     context = FetchContext()
     followed = followed_at(shard, offset)
     context.follow(followed)
+    followed.as_of = worker.queue_changes
     limits = PollLimits(
         min_bytes=1, max_bytes=BIG, max_wait_s=0, full=True, read_committed=True
     )  # fmt: skip
@@ -231,19 +233,20 @@ async def polled(worker: Worker, shard: Any, offset: int) -> PartitionRead:
 
 
 @pytest.mark.parametrize(
-    ("made", "offset", "listed"),
+    ("make", "offset", "listed"),
     [
-        (short_ones(False), 1, 500),
-        (short_ones(True), 1, 501),
-        (short_ones(True), 100_001, 501),
-        (all_at_once(), 0, 1000),
-        (all_at_once(), 50_000, 51_000),
+        (partial(short_ones, False), 1, 500),
+        (partial(short_ones, True), 1, 501),
+        (partial(short_ones, True), 100_001, 501),
+        (all_at_once, 0, 1000),
+        (all_at_once, 50_000, 51_000),
     ],
     ids=["short", "behind-a-long-one", "within-a-long-one", "at-once", "at-once-later"],
 )
 async def test_very_many_do_not_hold_the_loop(
-    tmp_path: Path, made: dict[bytes, bytes | None], offset: int, listed: int
+    tmp_path: Path, make: Callable[[], dict[bytes, bytes | None]], offset: int, listed: int
 ) -> None:
+    made = make()
     shard = Stored(tmp_path / "rows")
     row = Partition()
     row.next_offset, row.any_aborted = len([key for key in made if key[:1] == b"b"]), True

@@ -1,6 +1,7 @@
 """Offsets and records that run out, under a clock that the test moves."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -8,12 +9,20 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.groups.offset_expiry import _OFFSETS_MAX, OffsetExpiry
 from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.levels import NEWEST
+from kproxy.protocol.batch import control_batch
 from kproxy.shard.retention import _ROWS_AT_ONCE, Retention
 from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_rows import decode_group, group_key
 from kproxy.virtual.offset_commands import ExpireOffsets, OffsetCommit
-from kproxy.virtual.transaction_commands import Enlist, InitProducer, TransactionCommit
+from kproxy.virtual.transaction_commands import (
+    End,
+    Enlist,
+    InitProducer,
+    Marker,
+    TransactionCommit,
+)
 from kproxy.virtual.transaction_rows import Participant
 from kproxy.virtual.types import QueueId
 from tests.commands import command
@@ -361,16 +370,60 @@ async def test_a_group_of_very_many_offsets_runs_out_in_slices_and_pauses() -> N
     assert not stage.group_is_there("g")
 
 
+def stage_offset(stage: Stage, offset: int, name: str = "q") -> Callable[[], None]:
+    """Commit an offset in a transaction that stays open; returns how to abort it."""
+    shard, txn = stage.shard, "t"
+    made = shard.apply(InitProducer(txn, 60_000, -1, -1, stage.now).envelope())
+    taking = [Participant(0, group="g")]
+    number = shard.apply(Enlist(txn, made.number, 0, 2, taking, stage.now).envelope()).number
+    asked = OffsetCommit(stage.ids[name], 0, offset, -1, "", False)
+    commit = TransactionCommit("g", "", -1, made.number, 0, [asked], stage.now)
+    assert not shard.apply(commit.envelope(NEWEST)).code
+
+    def abort() -> None:
+        end = End(txn, made.number, 0, 2, False, number, stage.now)
+        assert not shard.apply(end.envelope()).code
+        control = control_batch(made.number, 1, commit=False, time_ms=stage.now)
+        marker = Marker(control, made.number, 0, number, False, (), ["g"], stage.now)
+        assert not shard.apply(marker.envelope()).code
+
+    return abort
+
+
+async def test_an_offset_does_not_expire_while_a_transaction_has_staged_another() -> None:
+    stage = Stage()
+    stage.commit("g", 10)
+    stage.commit("g", 20, "other")
+    stage.now += WEEK + 1
+    abort = stage_offset(stage, 11)
+    logged = len(stage.shard.log)
+    await stage.expire()
+    assert (stage.offset("g"), stage.offset("g", "other")) == (10, None)
+    await stage.expire()
+    assert len(stage.shard.log) == logged + 1, "looked at again, but not at once"
+    abort()
+    assert stage.offset("g") == 10
+    stage.now += stage.worker.config.offsets_check_ms + 1
+    await stage.expire()
+    assert stage.offset("g") is None
+
+
+async def test_an_offset_that_is_staged_after_the_look_keeps_the_committed_one() -> None:
+    stage = Stage()
+    stage.commit("g", 10)
+    version = decode_group(stage.shard.kv.get(group_key("g"))).version
+    offsets = [(stage.ids["q"], 0, stage.now), (stage.ids["other"], 0, stage.now)]
+    expiry = ExpireOffsets("g", version, False, offsets, stage.now)
+    stage_offset(stage, 11)
+    assert not stage.shard.apply(expiry.envelope(NEWEST)).code
+    assert stage.offset("g") == 10
+
+
 async def test_a_group_whose_offsets_all_wait_is_looked_at_later() -> None:
     """FAULT: EXPIRE was logged again and again, as fast as the disk took it."""
     stage = Stage()
-    shard, name = stage.shard, "t"
-    made = shard.apply(InitProducer(name, 60_000, -1, -1, stage.now).envelope())
-    taking = [Participant(0, group="g")]
-    shard.apply(Enlist(name, made.number, 0, 2, taking, stage.now).envelope())
-    offset = OffsetCommit(stage.ids["q"], 0, 5, -1, "", False)
-    commit = TransactionCommit("g", "", -1, made.number, 0, [offset], stage.now)
-    assert not shard.apply(commit.envelope()).code
+    shard = stage.shard
+    stage_offset(stage, 5)
     stage.now += WEEK + 1
     logged = len(shard.log)
     with anyio.fail_after(5):

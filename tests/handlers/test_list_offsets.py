@@ -18,6 +18,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual import rows
+from kproxy.virtual.commands import Trim
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values, record
@@ -172,3 +173,23 @@ async def test_records_that_lie_outside_their_batch_are_not_believed(name: str) 
     worker = memory_worker()
     assert produce(worker, data) == 0
     assert await offset_at(worker, 500) == (0, 1000)
+
+
+async def test_a_record_that_comes_during_the_search_lies_behind_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: a share group that begins at a time began behind it, and never had it."""
+    worker = memory_worker()
+    for time_ms in (5000, 1000):
+        assert produce(worker, batch(b"v", times=(time_ms,))) == 0
+    shard: Any = worker.any_shard()
+    queue = worker.catalogue.find("q")
+    assert queue is not None
+    shard.append([Trim(queue.queue_id, 0, 1, 0).envelope()])  # the largest time is gone
+
+    async def rest(pace: Pace) -> None:
+        assert produce(worker, batch(b"v", times=(4000,))) == 0
+
+    monkeypatch.setattr(Pace, "rest", rest)
+    key = queue.queue_id, 0
+    assert await list_offsets.offset_by_time(worker, Pace(), shard, key, 3000) == 2

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope, Kind
@@ -65,7 +66,7 @@ class Transactional:
         self._apply(
             TransactionCommit(
                 self._group, "", -1, self.producer_id, self.epoch, [asked], 0
-            ).envelope()
+            ).envelope(NEWEST)
         )
 
     def end(self, commit: bool, time_ms: int = 0) -> None:

@@ -14,13 +14,10 @@ import pytest
 from kproxy.config import Config
 from kproxy.errors import CannotStart
 from kproxy.observe.endpoint import Endpoint
+from tests.forked import begin_kproxy
+from tests.forked import run_kproxy as kproxy
 from tests.harness import ROOT, Served, eventually, free_port, served
 from tests.observe.prometheus import fetched
-
-
-def kproxy(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kproxy", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
 def address(running: Served) -> str:
@@ -111,9 +108,7 @@ def test_a_process_that_stands_still_is_seen(tmp_path: Path) -> None:
                 return False
 
         eventually(ready, 30)
-        asking = subprocess.Popen([sys.executable, "-m", "kproxy", "health", "--listen",
-                                   f"127.0.0.1:{port}"], cwd=ROOT, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL)  # fmt: skip
+        asking = begin_kproxy("health", "--listen", f"127.0.0.1:{port}")
 
         def stuck() -> bool:
             try:
@@ -126,7 +121,7 @@ def test_a_process_that_stands_still_is_seen(tmp_path: Path) -> None:
         began = time.monotonic()
         assert "kproxy_loop_lag_seconds_count" in fetched(f"{url}/metrics")
         assert time.monotonic() - began < 4
-        asking.wait(60)
+        asking.communicate(timeout=60)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

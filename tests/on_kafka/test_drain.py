@@ -1,8 +1,6 @@
 """Workers that are drained, stopped and started again one after the other, under load."""
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from datetime import datetime
@@ -10,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import ROOT, Served, eventually, run_java
+from tests.forked import run_kproxy
+from tests.harness import Served, eventually, run_java
 from tests.on_kafka.load import Load
 from tests.real_kafka import Kafka
 from tests.workers import Workers
@@ -19,13 +18,6 @@ QUEUES = [f"queue-{i}" for i in range(24)]
 UNSERVED_S_MAX = 2.0
 DRAINED = ("--drain-ms-max", "30000")
 JAVA_RECORDS = 2000
-
-
-def run_kproxy(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "kproxy", *map(str, arguments)], capture_output=True, text=True,
-        cwd=ROOT, timeout=60, check=False,
-    )  # fmt: skip
 
 
 def drain(worker: Served) -> None:

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import wanted
 from kproxy.virtual.partitioner import shard_of
+from tests.forked import run_kproxy
 from tests.harness import ROOT, Served, eventually, free_port, java
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
@@ -251,10 +252,9 @@ def lives(child: psutil.Process) -> bool:
 
 
 def located(kafka: Kafka, port: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kproxy", "locate", "user-42", "--partition", "3",
-         "--bootstrap-servers", kafka.address, "--topic-prefix", "supervised"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+    done = run_kproxy(
+        "locate", "user-42", "--partition", "3", "--bootstrap-servers", kafka.address,
+        "--topic-prefix", "supervised",
     )  # fmt: skip
     shard = shard_of("user-42", 4, 3)
     found = re.fullmatch(

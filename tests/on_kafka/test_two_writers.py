@@ -21,6 +21,7 @@ from kproxy.log.base import Deliver
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.shared import SharedLog
 from kproxy.loop.clock import Clock
+from kproxy.loop.threads import Stop
 from kproxy.metadata.levels import Level
 from kproxy.progress import Progress
 from kproxy.shard.shard import Shard
@@ -141,13 +142,13 @@ def test_a_fenced_writers_rows_are_not_published(kafka: Kafka) -> None:
         RowsWriter(site, 0, CONFIG.data_message_bytes_max),
         RowsWriter(site, 0, CONFIG.data_message_bytes_max),
     )
-    zombie.fence()
-    zombie.write(iter([(b"pa", b"1"), (b"pb", b"1")]), 10)
-    owner.fence()
+    zombie.fence(Stop())
+    zombie.write(iter([(b"pa", b"1"), (b"pb", b"1")]), 10, Stop())
+    owner.fence(Stop())
     with pytest.raises(NotPublished) as refused:
-        zombie.write(iter([(b"pa", b"late")]), 11)
+        zombie.write(iter([(b"pa", b"late")]), 11, Stop())
     assert refused.value.fenced
-    owner.write(iter([(b"pa", b"2"), (b"pb", None)]), 20)
+    owner.write(iter([(b"pa", b"2"), (b"pb", None)]), 20, Stop())
     found = dict(row for chunk in read_to_end(site, site.offset) for row in chunk)
     assert (found[b"pa"], found[b"pb"]) == (b"2", None)
     assert decode_as_of(found[AS_OF_KEY] or b"") == 20
@@ -255,8 +256,8 @@ def test_rows_ahead_of_the_log_are_refused(kafka: Kafka, tmp_path: Path) -> None
         site = upstream(kafka, workers.prefix)
         workers.workers[0].kill()
         writer = RowsWriter(site, 0, CONFIG.data_message_bytes_max)
-        writer.fence()
-        writer.write(iter([]), 1000)
+        writer.fence(Stop())
+        writer.write(iter([]), 1000, Stop())
         writer.close()
         for path in (tmp_path / "worker-0").glob("shard-*"):
             path.rename(path.with_name(f"old-{path.name}"))

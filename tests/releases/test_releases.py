@@ -4,8 +4,6 @@ import base64
 import gzip
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kproxy.metadata.levels import NEWEST
-from tests.harness import ROOT, Served, eventually, run_java, served
+from tests.forked import run_kproxy as kproxy
+from tests.harness import Served, eventually, run_java, served
 from tests.real_kafka import Kafka
 from tests.releases import state
 from tests.workers import Workers
@@ -27,13 +26,6 @@ FIRST = "df446bb"  # the last release without levels
 
 def expected(name: str) -> Any:
     return json.loads((HERE / FIRST / name).read_text())
-
-
-def kproxy(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kproxy", *arguments],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture

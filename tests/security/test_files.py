@@ -1,9 +1,8 @@
 """What lies on disk is for kproxy's own user: records, and the keys of users."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.forked import run_kproxy
 from tests.harness import served
 from tests.securing import put_user
 from tests.wire import Wire, batch
@@ -20,15 +19,15 @@ def test_nobody_else_reads_what_kproxy_writes(tmp_path: Path) -> None:
             assert put_user(wire, "alice", "secret") == {"alice": 0}
             assert wire.produce("q", batch(b"v")).error_code == 0
         assert not server.event("data_dir_readable_by_others")
-        command = [sys.executable, "-m", "kproxy", "backup", "--to", str(backup)]
-        subprocess.run([*command, "--data-dir", str(data)], check=True, capture_output=True)
+        assert run_kproxy("backup", "--to", backup, "--data-dir", data).returncode == 0
         assert not open_to_others(data)
         assert not open_to_others(backup)
 
 
 def test_files_of_an_older_kproxy_are_told(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    data.mkdir(mode=0o755)
+    data.mkdir()
+    data.chmod(0o755)
     (data / "LOCK").touch(0o644)
     with served(data) as server:
         event = server.event("data_dir_readable_by_others")

@@ -268,6 +268,32 @@ def test_an_address_pushes_out_its_own(site: Site, name: str) -> None:
         assert authenticate(wire, plain("alice", PASSWORD)).error_code == 0
 
 
+@pytest.mark.parametrize("name", ["SASL", "OUTSIDE"])
+def test_silence_from_many_addresses_keeps_no_login_out(site: Site, name: str) -> None:
+    """FAULT: with a full house a TLS login was two newcomers of one address, and pushed itself out.
+
+    Half as many addresses as may be newcomers were enough for that.
+    """
+    with ExitStack() as idle:
+        for number in range(130):
+            address = ("127.0.0.1", site.port[name])
+            source = (f"127.1.0.{number + 1}", 0)
+            idle.enter_context(socket.create_connection(address, 10, source_address=source))
+            if number % 3:
+                idle.enter_context(socket.create_connection(address, 10, source_address=source))
+        assert _logs_in(site)
+
+
+@pytest.mark.parametrize("name", ["SASL", "OUTSIDE"])
+def test_a_refused_question_about_versions_may_be_asked_again(site: Site, name: str) -> None:
+    """FAULT: it counted as answered, and the next one ended the connection."""
+    with site.wire(name) as wire:
+        for software, code in (("b@d!", 42), ("-", 42), ("good", 0)):
+            asked = {"client_software_name": software, "client_software_version": "1"}
+            assert wire.call(18, 3, asked).error_code == code
+        assert log_in(wire).error_code == 0
+
+
 def _logs_in(site: Site) -> bool:
     try:
         with site.wire("OUTSIDE") as wire:

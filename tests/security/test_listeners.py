@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kproxy.config import load
+from tests.forked import run_kproxy
 from tests.harness import ROOT, eventually
 from tests.securing import (
     MECHANISMS,
@@ -280,10 +280,7 @@ def test_an_authority_that_is_taken_away_is_trusted_no_more(tmp_path: Path) -> N
 
 
 def command(site: Site, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kproxy", *arguments], input=stdin, capture_output=True, text=True,
-        timeout=30, cwd=ROOT, check=False,
-    )  # fmt: skip
+    return run_kproxy(*arguments, stdin=stdin)
 
 
 def test_kproxys_own_commands(site: Site, tmp_path: Path) -> None:

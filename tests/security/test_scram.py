@@ -192,7 +192,7 @@ def test_a_client_believes_no_server_that_does_not_know_the_password() -> None:
 async def test_credentials_that_change_amid_an_exchange_hold_no_more() -> None:
     held = {"user": ALICE.value()}
     users = Users(Rows(held))
-    exchange = offered((NAME,), users, None)[NAME]()
+    exchange = offered((NAME,), users, None)[NAME]("10.0.0.1")
     client = Client(NAME, "user", "pencil")
     final = client.final((await exchange.step(client.first())).token)
     held["user"] = scram.of_password(NAME, b"another").value()
@@ -220,13 +220,13 @@ async def test_credentials_that_change_amid_an_exchange_hold_no_more() -> None:
 async def test_plain_tokens_that_let_nobody_in(token: bytes) -> None:
     users = Users(Rows({"user": ALICE.value()}))
     with pytest.raises(BadLogin):
-        await offered(("PLAIN",), users, None)["PLAIN"]().step(token)
+        await offered(("PLAIN",), users, None)["PLAIN"]("10.0.0.1").step(token)
 
 
 @pytest.mark.parametrize("token", [b"\0user\0pencil", b"user\0user\0pencil"])
 async def test_plain(token: bytes) -> None:
     users = Users(Rows({"user": ALICE.value()}))
-    step = await offered(("PLAIN",), users, None)["PLAIN"]().step(token)
+    step = await offered(("PLAIN",), users, None)["PLAIN"]("10.0.0.1").step(token)
     assert step.identity is not None
     assert step.identity.name == "user"
 

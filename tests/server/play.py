@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 
 from kproxy.memory_budget import MemoryBudget
 from kproxy.protocol.varint import Malformed
-from kproxy.server.request_pipeline import Exclusive, Phase, PipelinedRequest, RequestPipeline
+from kproxy.server.request_pipeline import (
+    Exclusive,
+    Held,
+    Phase,
+    PipelinedRequest,
+    RequestPipeline,
+)
 
 MEMORY_BYTES = 1000
 IN_FLIGHT_MAX = 2
@@ -18,7 +24,8 @@ class Case:
 
     o: overlapping; O: settled as it is accepted; n: overlapping and not answered; x: exclusive;
     m: refused as it is accepted; r: overlapping, its response raises; e: exclusive, it fails;
-    b: exclusive, a bug; q: overlapping, and muted as it is accepted. `mute` happens while an
+    b: exclusive, a bug; q: overlapping, and muted as it is accepted; h: overlapping, and held
+    once: its client is to wait already. `mute` happens while an
     exclusive one is answered; who is muted may always be unmuted. A `|` ends what arrives at once,
     a `/` cuts a frame in the middle.
     """
@@ -74,6 +81,7 @@ class Play:
         self.to_happen = list(self.case.happens)
         self.reading = self.writable = True
         self.flush_asked = self.arrived = self.gone = self.ended = self.muted = False
+        self.held: set[int] = set()
         self.elsewhere = 0  # memory that other connections have
         self.unfinished = 0
         self.begun: Fake | None = None
@@ -91,6 +99,11 @@ class Play:
         assert not any(one.exclusive for one in waiting)
         if kind == "m":
             raise Malformed("no such API")
+        if kind == "h" and number not in self.held:
+            self.held.add(number)
+            self.muted = True
+            self.pipeline.mute()
+            raise Held
         if kind == "q":
             self.muted = True
             self.pipeline.mute()
@@ -257,7 +270,7 @@ class Play:
         assert pipeline.closed == bool(self.ends)
         if pipeline.closed:
             return
-        if pipeline._frames and pipeline._exclusive is not Exclusive.NONE:
+        if self.ended or (pipeline._frames and pipeline._exclusive is not Exclusive.NONE):
             assert self.arrived, "a long poll is not told"
         if pipeline._frames:
             assert not self.reading, "reads on while frames wait"

@@ -14,10 +14,11 @@ from kproxy.counters import Counters
 from kproxy.errors import CannotStart
 from kproxy.security.tls import Tls
 from kproxy.server import accepting, served_listener
-from kproxy.server.accepting import Admission, TlsAcceptor
-from kproxy.server.newcomers import Newcomers
+from kproxy.server.accepting import TlsAcceptor
+from kproxy.server.admission import Admission
 from kproxy.server.served_listener import ServedListener
 from tests.fakes import memory_worker
+from tests.harness import until
 from tests.securing import Authority
 
 
@@ -29,11 +30,11 @@ class Site:
         )
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.listening.setblocking(False)
-        self.admission, self.newcomers = Admission(10, 10), Newcomers(10)
+        self.admission = Admission(10, 10)
+        self.room = self.admission.room(logins=True)
         self.counters, quotas = Counters(), memory_worker().quotas
         self.acceptor = TlsAcceptor(
-            self.listening, Tls(config), make, self.admission, self.newcomers, self.counters,
-            quotas, 5.0,
+            self.listening, Tls(config), make, self.room, self.counters, quotas, 5.0,
         )  # fmt: skip
         self.acceptor.start()
 
@@ -57,10 +58,9 @@ async def test_a_handshake_that_fails_by_a_mistake_gives_its_place_back(tmp_path
     for _ in range(3):
         await site.connect()
     async with asyncio.timeout(5):
-        while site.counters.handshakes["failed"] < 3:
-            await asyncio.sleep(0.01)
-    assert site.admission._count == 0
-    assert not len(site.newcomers)
+        await until(lambda: site.counters.handshakes["failed"] >= 3)
+    assert site.admission.count == 0
+    assert not site.admission.by_network
     site.close()
 
 
@@ -91,4 +91,4 @@ def test_a_listener_without_a_way_to_log_in_is_not_open(monkeypatch: pytest.Monk
     listener = ServedListener(config)
     assert listener.sasl
     with pytest.raises(CannotStart, match="listener S offers no mechanism"):
-        listener.open(memory_worker().security, Newcomers(10))  # type: ignore[arg-type]
+        listener.open(memory_worker().security)  # type: ignore[arg-type]

@@ -1,13 +1,12 @@
-"""Failed logins by address, and connections of those who have not logged in."""
+"""Failed logins by address."""
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 
 from kproxy.server import attempts
 from kproxy.server.attempts import Attempts
-from kproxy.server.newcomers import Newcomers
+from tests.harness import until
 
 
 async def test_failures_wait_longer_each_time_and_are_forgotten() -> None:
@@ -71,8 +70,7 @@ async def test_a_failed_login_keeps_its_place_though_nobody_waits_for_the_answer
     began = loop.time()
     async with logins.turn("10.0.0.2"):
         assert loop.time() - began < 0.05, "another address does not wait"
-    await asyncio.sleep(0.5)
-    assert not logins._taken
+    await until(lambda: not logins._taken)
 
 
 async def test_who_waits_and_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,41 +93,3 @@ async def test_who_waits_and_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch
     assert not tasks[19].cancelled()
     assert not logins._line
     assert not logins._taken
-
-
-def come(newcomers: Newcomers, names: Iterable[str], ip: str, left: list[str]) -> None:
-    for name in names:
-        newcomers.come(name, ip, lambda name=name: left.append(name))
-
-
-def test_the_oldest_newcomer_leaves_for_the_newest() -> None:
-    left: list[str] = []
-    newcomers = Newcomers(1000)
-    assert newcomers.most == 250
-    come(newcomers, ["gone"], "10.0.0.1", left)
-    newcomers.gone("gone")
-    come(newcomers, map(str, range(251)), "10.0.0.1", left)
-    assert left == ["0"]
-    assert len(newcomers) == 250
-    assert Newcomers(10).most == 10
-    assert Newcomers(200).most == 100
-
-
-def test_an_address_pushes_out_its_own() -> None:
-    """FAULT: it pushed out everybody, though they came from elsewhere."""
-    left: list[str] = []
-    newcomers = Newcomers(400)
-    come(newcomers, ["honest"], "10.0.0.1", left)
-    come(newcomers, [f"a{number}" for number in range(500)], "2001:db8::1", left)
-    come(newcomers, ["another"], "10.0.0.2", left)
-    come(newcomers, [f"b{number}" for number in range(3)], "2001:db8::2", left)
-    assert {"honest", "another"}.isdisjoint(left)
-    assert left == [f"a{number}" for number in range(len(left))]
-    assert len(newcomers) == newcomers.most == 100
-    for number in range(500):  # each from an address of its own
-        come(newcomers, [f"c{number}"], f"10.1.{number >> 8}.{number & 255}", left)
-    assert len(newcomers) == 100
-    assert len(newcomers._ends) == 100
-    for name in list(newcomers._addresses):
-        newcomers.gone(name)
-    assert not newcomers._ends

@@ -21,10 +21,9 @@ class Limiter:
         self.tasks: list[asyncio.Task[None]] = []
         self.admitted = asyncio.Event()
 
-    def register(self, one: connection.Connection) -> bool:
+    def register(self, one: connection.Connection) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(one.run()))
         self.admitted.set()
-        return True
 
     def unregister(self, one: connection.Connection) -> None:
         pass

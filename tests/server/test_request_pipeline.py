@@ -49,6 +49,9 @@ CASES = [
     Case("x|/x|o", ("mute", "lost")),
     Case("q|o/|x", ("full", "pause")),
     Case("qx", ("mute", "lost")),
+    Case("hx|o", ("end",)),
+    Case("o|h|x", ("stop", "lost")),
+    Case("xx|h", ("end", "pause")),
 ]
 
 
@@ -182,6 +185,27 @@ class TakesFromWhoIsToWait(RequestPipeline):
         super().answered()
 
 
+class WaitsForWhoHasLeft(RequestPipeline):
+    """What is accepted behind the end of input waits as long as it was asked to."""
+
+    __slots__ = ()
+
+    def _accept_frames(self) -> None:
+        before, self._phase = self._phase, Phase.OPEN
+        super()._accept_frames()
+        if self._phase is Phase.OPEN:
+            self._phase = before
+
+
+class LosesWhatIsHeld(RequestPipeline):
+    __slots__ = ()
+
+    def unmute(self) -> None:
+        self._memory.give_back(sum(map(len, self._frames)))
+        self._frames.clear()
+        super().unmute()
+
+
 class NeverUnmutes(RequestPipeline):
     """The wait is over, and what came meanwhile is left where it is."""
 
@@ -196,6 +220,8 @@ class NeverUnmutes(RequestPipeline):
 PLANTED: list[Any] = [
     TakesFromWhoIsToWait,
     NeverUnmutes,
+    WaitsForWhoHasLeft,
+    LosesWhatIsHeld,
     AnswersAsTheySettle,
     TakesBehindExclusive,
     BeginsTooEarly,

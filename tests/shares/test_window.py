@@ -2,17 +2,26 @@
 
 from math import inf
 
-from kproxy.shares.taking import Limits, Range
+from kproxy.shares.taking import Limits, Range, Stretch
 from kproxy.shares.window import ACCEPT, RELEASE, Acquired, Window
 from kproxy.virtual.share_commands import Cause, Run
 from kproxy.virtual.share_rows import RecordState, state_byte
 
 LIMITS = Limits(deliveries_max=2, window_max=100, records_max=100)
+BATCH = 0, 0, 0, 100
 ARCHIVED_0, ARCHIVED_2 = (state_byte(RecordState.ARCHIVED, count) for count in (0, 2))
 
 
 def acquire(window: Window, *batches: tuple[int, int], member: str = "m") -> Acquired:
-    return window.acquire(member, batches, batches[-1][1] + 1, LIMITS, 50.0)
+    """Of these batches, and the holes before and between them."""
+    stretches: list[Stretch] = []
+    at = window.next_available()
+    for first, last in batches:
+        if first > at:
+            stretches.append((at, first - 1, None))
+        stretches.append((first, last, BATCH))
+        at = last + 1
+    return window.acquire(member, stretches, LIMITS, 50.0)
 
 
 def released(window: Window, member: str = "m") -> None:
@@ -71,12 +80,12 @@ def test_what_was_taken_from_a_member_meanwhile_is_not_given_back() -> None:
     window.give_back(waits)  # the release is on its way
     assert window.next_available() == 1
     window.settle(pending, (), 60.0)
-    taken = window.acquire("n", [(0, 0)], 1, limits, 100.0)
+    taken = window.acquire("n", [(0, 0, BATCH)], limits, 100.0)
     assert taken.ranges == [Range(0, 0, 3)]
     window.give_back(waits)
     assert (window.held, window.next_available()) == (1, 1)
     window.check("n", 0, 0)
-    said = window.acknowledge(0, 0, [RELEASE], 9, 0.0)
+    said = window.acknowledge(0, 0, [RELEASE], 9, [])
     assert [run.byte for run in said.runs] == [state_byte(RecordState.AVAILABLE, 3)]
 
 
@@ -100,10 +109,20 @@ def test_a_hole_behind_a_full_window_waits() -> None:
     assert acquire(window, (0, 99)).ranges == [Range(0, 99, 1)]
     taken = acquire(window, (5000, 5000), member="n")
     assert (taken.runs, taken.ranges, window.end) == ([], [], 100)
-    window.settle(window.acknowledge(0, 49, [ACCEPT], 2, 0.0), (), 0.0)
+    window.settle(window.acknowledge(0, 49, [ACCEPT], 2, []), (), 0.0)
     taken = acquire(window, (5000, 5000), member="n")
     assert taken.runs == [Run(100, 4900, ARCHIVED_0)]
     assert taken.ranges == []  # it is full again, until the log has that
     window.settle(taken.archived, (), 0.0)
-    window.settle(window.acknowledge(50, 99, [ACCEPT], 2, 0.0), (), 0.0)
+    window.settle(window.acknowledge(50, 99, [ACCEPT], 2, []), (), 0.0)
     assert acquire(window, (5000, 5000), member="n").ranges == [Range(5000, 5000, 1)]
+
+
+def test_what_no_look_has_seen_is_not_archived() -> None:
+    """FAULT: all between two batches, and behind the last one to where a look ended, was taken for
+    a hole, though the look had not seen a batch that lay across its end."""
+    window = Window(0, bytearray())
+    taken = window.acquire("m", [(0, 4, BATCH), (5, 7, None), (10, 12, BATCH)], LIMITS, 50.0)
+    assert taken.archived.runs == [Run(5, 3, ARCHIVED_0)]
+    assert window.next_available() == 8
+    assert window.acquire("m", [(8, 9, BATCH)], LIMITS, 50.0).ranges == [Range(8, 9, 1)]

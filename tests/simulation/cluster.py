@@ -147,7 +147,7 @@ class World:
 
     # -- the offset topic
 
-    def read_to_end(self, upstream: Any, topic: str, shard: int) -> Iterator[list[Any]]:
+    def read_to_end(self, upstream: Any, topic: str, shard: int, **_: Any) -> Iterator[list[Any]]:
         yield list(self.published[shard].read().items())
 
 

@@ -28,6 +28,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
 DAY_MS = 24 * 3600 * 1000
@@ -106,6 +107,7 @@ class SimWorker:
 
 class World:
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.rng = random.Random(seed)
         self.now_ms = START_MS
         self.log: list[Envelope] = []
@@ -205,6 +207,7 @@ class World:
         for _ in range(STEPS):
             await self.step()
         await self.end()
+        fold_twice(self.log, shared=False, seed=self.seed)
 
     async def step(self) -> None:
         dice = self.rng.random()
@@ -275,14 +278,14 @@ class World:
         queue = self.rng.choice(sorted(living))
         key: PartitionKey = (queue, 0)
         settings = settings_of(self.queues[queue])
-        sent = self.batch_for(key, settings.codec or 0)
+        sent = self.batch_for(key, settings.demands.codec or 0)
         head, now_ms = read_header(sent), self.worker.now_ms()
         found: Split | None = None
         assert settings.delay is not None
         if settings.delay.by_header:
             found = split(head, sent, unpacked(sent), settings.delay, now_ms, 1 << 20)
         if delaying.waits(settings, head, found):
-            worker: Any = SimpleNamespace(delays=self.worker.delays)
+            worker: Any = SimpleNamespace(delays=self.worker.delays, level=self.worker.shard.level)
             try:
                 made = delaying.later(
                     worker, self.worker.shard, key, settings, sent, head, found, now_ms, 0

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from kproxy.errors import Code, KafkaError
+from kproxy.loop.threads import Stop
 from tests.simulation.cluster import DELAYS, World
 
 
@@ -97,3 +98,7 @@ class Threads:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(self._rng.choice(DELAYS) / 5)
         return function(*args)
+
+    async def stoppable(self, call: Any) -> Any:
+        """In the place of `loop.threads.stoppable`."""
+        return await self.run_sync(call, Stop())

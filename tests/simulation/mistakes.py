@@ -139,8 +139,8 @@ def a_log_trimmed_before_its_rows_are_seen(patch: pytest.MonkeyPatch) -> None:
 def rows_that_stand_for_more_than_they_are(patch: pytest.MonkeyPatch) -> None:
     write = SimRowsWriter.write
 
-    def ahead(self: SimRowsWriter, changes: Any, as_of: int) -> None:
-        write(self, changes, as_of + 1)
+    def ahead(self: SimRowsWriter, changes: Any, as_of: int, stop: Any) -> None:
+        write(self, changes, as_of + 1, stop)
 
     patch.setattr(SimRowsWriter, "write", ahead)
 
@@ -270,7 +270,8 @@ def anyone_commits_to_a_group_of_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupFold, "_member_fault", lambda *asked: Code.NONE)
 
 
-def _rare(mistake: Mistake, seeds: int) -> Any:
+def rare(mistake: Mistake, seeds: int) -> Any:
+    """Leave a mistake that many seeds miss, or that takes long to see, to `-m long`."""
     return pytest.param(mistake, seeds, marks=pytest.mark.long)
 
 
@@ -281,8 +282,8 @@ MISTAKES = [
     (a_log_trimmed_to_where_it_is_applied, 10),
     (landed_before_all_were_told, 10),
     (a_catalogue_that_is_believed_at_once, 15),
-    _rare(a_rebuild_that_looks_one_way_only, 300),
-    _rare(changes_during_a_publication_are_forgotten, 150),
+    rare(a_rebuild_that_looks_one_way_only, 300),
+    rare(changes_during_a_publication_are_forgotten, 150),
     (a_failed_publication_forgets_its_keys, 60),
     (rows_taken_after_they_were_written, 30),
     (a_publisher_that_does_not_catch_up_behind_its_fence, 75),
@@ -294,12 +295,12 @@ MISTAKES = [
     (a_closed_shard_answers_success, 10),
     (unknown_fate_answers_success, 10),
     (a_deletion_answered_before_it_is_told, 15),
-    _rare(lost_announcements_are_not_said_again, 300),
+    rare(lost_announcements_are_not_said_again, 300),
     (a_repeated_batch_is_appended_again, 20),
     (duplicates_that_leave_no_void, 20),
     (a_claim_of_unknown_fate_serves, 30),
-    _rare(serves_though_another_claimed_meanwhile, 300),
-    _rare(never_claims_again, 150),
+    rare(serves_though_another_claimed_meanwhile, 300),
+    rare(never_claims_again, 150),
     (a_local_copy_that_is_not_held_against_the_log, 40),
     (who_serves_goes_on_behind_the_claim_of_another, 15),
     (copies_that_do_not_say_so, 15),

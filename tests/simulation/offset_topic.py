@@ -105,12 +105,12 @@ class SimRowsWriter:
         self._published: PublishedRows = upstream.world.published[shard]
         self._fence = -1
 
-    def fence(self) -> None:
+    def fence(self, stop: Any) -> None:
         if self._life.alive:
             self._published.fence += 1
             self._fence = self._published.fence
 
-    def write(self, rows: Iterator[tuple[bytes, bytes | None]], as_of: int) -> None:
+    def write(self, rows: Iterator[tuple[bytes, bytes | None]], as_of: int, stop: Any) -> None:
         world, published = self._world, self._published
         if self._fence != published.fence:
             raise NotPublished("fenced", True)

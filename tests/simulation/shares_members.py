@@ -31,6 +31,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 from tests.simulation import virtual_time
 from tests.simulation.shares import Gone, Worker, World
 from tests.simulation.shares_truth import BATCH_MAX, GROUPS, At, Hold, Truth
+from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
 MEMBERS = 5
@@ -359,7 +360,7 @@ async def _simulate(world: World) -> None:
     world.truth.all_ended()
 
 
-def simulated(seed: int) -> Truth:
+def simulated(seed: int, *, shuffled: bool = False) -> Truth:
     worlds: list[World] = []
 
     async def main() -> None:
@@ -369,10 +370,11 @@ def simulated(seed: int) -> Truth:
             await _simulate(worlds[0])
 
     try:
-        virtual_time.run(main)
+        virtual_time.run(main, seed if shuffled else None)
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from None
+    fold_twice(worlds[0].log, seed=seed)
     return worlds[0].truth

@@ -127,9 +127,9 @@ def what_was_aborted_is_not_archived(patch: Patch) -> None:
 def records_are_given_for_ever(patch: Patch) -> None:
     acquire = Window.acquire
 
-    def for_ever(self: Window, member: str, batches: Any, end: int, limits: Any, *more: Any) -> Any:
+    def for_ever(self: Window, member: str, stretches: Any, limits: Any, *more: Any) -> Any:
         limits = limits._replace(deliveries_max=25)
-        return acquire(self, member, batches, end, limits, *more)
+        return acquire(self, member, stretches, limits, *more)
 
     patch.setattr(Window, "acquire", for_ever)
 

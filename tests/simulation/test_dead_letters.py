@@ -21,10 +21,10 @@ from kproxy.virtual.share_commands import DEAD_LETTERS
 from kproxy.virtual.share_fold import ShareFold
 from tests.simulation import virtual_time
 from tests.simulation.dead_letters import SHARDS, DeadWorld
+from tests.simulation.seeds import named, seeds
+from tests.simulation.twice import fold_twice
 
 pytestmark = pytest.mark.usefixtures("small_batches")
-
-SEEDS = 100
 
 
 class Inline:
@@ -47,18 +47,21 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letter_batches, "_READ_BYTES", 400)
 
 
-def run(seed: int) -> DeadWorld:
+def run(seed: int, *, shuffled: bool = False) -> DeadWorld:
     world = DeadWorld(seed)
-    virtual_time.run(world.run)
+    virtual_time.run(world.run, seed if shuffled else None)
     world.check()
+    for shard, log in enumerate((world.log, world.elsewhere.log)):
+        fold_twice(log, shard, SHARDS, seed=seed)
     return world
 
 
-@pytest.mark.parametrize("tens", range(SEEDS // 10))
-def test_each_is_sent_once_and_in_order(tens: int) -> None:
+@seeds(40, long=500)
+def test_each_is_sent_once_and_in_order(seeds: range) -> None:
     seen = 0
-    for seed in range(tens * 10, tens * 10 + 10):
-        world = run(seed)
+    for seed in seeds:
+        with named(seed):
+            world = run(seed, shuffled=seed % 2 == 1)
         seen += sum(map(len, world.owed.values()))
     assert seen > 200
 

@@ -10,8 +10,7 @@ from kproxy.delays import delivery, looker, splitting
 from kproxy.virtual import delay_fold, delay_rows, producers
 from kproxy.virtual.delay_rows import waiting_range
 from tests.simulation.delays import World
-
-SEEDS = 40
+from tests.simulation.seeds import named, seeds
 
 
 @pytest.fixture(autouse=True)
@@ -27,22 +26,16 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "_FEWER", 2)
 
 
-@pytest.mark.parametrize("part", range(SEEDS // 10))
-async def test_each_is_seen_once_in_order_and_never_early(part: int) -> None:
+@seeds(40, long=2000)
+async def test_each_is_seen_once_in_order_and_never_early(seeds: range) -> None:
     seen = dict.fromkeys(("jumps", "takeovers", "retried", "split"), 0)
-    for seed in range(part * 10, part * 10 + 10):
-        world = World(seed)
-        await world.run()
+    for seed in seeds:
+        with named(seed):
+            world = World(seed)
+            await world.run()
         for name in seen:
             seen[name] += getattr(world, name)
     assert min(seen.values()) > 3, seen
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("part", range(50))
-async def test_more_seeds(part: int) -> None:
-    for seed in range(1000 + part * 40, 1040 + part * 40):
-        await World(seed).run()
 
 
 def _due_before_its_time(patch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,12 @@ from kproxy.virtual.traits import TRAITS
 from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv
+from tests.simulation.seeds import named, seeds
+from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
 
-SEEDS = 1000
 STEPS = 120
 SEGMENT = 8  # envelopes
 SHARD, SHARDS = ShardId(1), 3
@@ -57,6 +58,17 @@ def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def place_of(log_offset: int, envelope: Envelope) -> LogLocation:
     """Where a body lies: in the log itself, so that the places of two workers can be compared."""
     return LogLocation(log_offset // SEGMENT, log_offset, len(envelope.body))
+
+
+def as_rebuilt(data: bytes) -> bytes:
+    """A batch's row without the note that a plain one came while a transaction was open.
+
+    A rebuild does not know that; who needs it reads the batch.
+    """
+    batch = rows.decode_batch(data)
+    if batch.transaction == rows.NO_TRANSACTION:
+        batch = batch._replace(transaction=rows.NOT_SAID)
+    return batch.encode()
 
 
 class Owner:
@@ -133,6 +145,7 @@ class Simulation:
             else:
                 self.owner.apply(self.envelope())
         self.rebuild()
+        fold_twice(self.owner.log, SHARD, SHARDS, place=place_of)
 
     # -- what an owner does beside its work
 
@@ -303,7 +316,7 @@ class Simulation:
             elif key[:1] == b"b":
                 row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
                 if row is not None and rows.batch_key_offset(key) >= row.log_start:
-                    yield key, value
+                    yield key, as_rebuilt(value)
 
     def is_trimmed(self, state: State, aborted_key: bytes) -> bool:
         row = state.partition(rows.partition_of(aborted_key))
@@ -406,18 +419,19 @@ class Simulation:
                 self.forgotten += 1
 
 
-@pytest.mark.parametrize("tens", range(SEEDS // 10))
-async def test_a_rebuilt_shard_is_the_owners(tens: int) -> None:
+@seeds(1000, each=100)
+async def test_a_rebuilt_shard_is_the_owners(seeds: range) -> None:
     rebuilt = trimmed = copied = compacted = forgotten = 0
-    for seed in range(tens * 10, tens * 10 + 10):
-        simulation = Simulation(seed)
-        await simulation.run()
+    for seed in seeds:
+        with named(seed):
+            simulation = Simulation(seed)
+            await simulation.run()
         rebuilt += simulation.rebuilt
         trimmed += simulation.trimmed
         copied += simulation.copied
         compacted += simulation.compacted
         forgotten += simulation.forgotten
-    assert min(rebuilt, trimmed, copied, compacted, forgotten) > 2
+    assert min(rebuilt, trimmed, copied, compacted, forgotten) > 20
 
 
 def _no_voids(patch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import HIDDEN
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
+from tests.simulation.seeds import named, seeds
 from tests.simulation.test_rebuild import Simulation, short_looks
 from tests.virtual.delay_cases import due, later, mixed, waiting
 from tests.wire import batch
@@ -26,7 +27,6 @@ __all__ = ["short_looks"]
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
 
-SEEDS = 120
 SEEN = "waited", "due", "void", "copied", "numbered", "mixed", "duplicate"
 OWNER = 7
 
@@ -175,22 +175,16 @@ class WithDelays(Simulation):
             self.seen["due"] += self.owner.log[found.log_offset].kind == Kind.DUE and not hidden
 
 
-@pytest.mark.parametrize("part", range(SEEDS // 30))
-async def test_a_rebuilt_shard_is_the_owners_with_delays(part: int) -> None:
+@seeds(120, long=3000, each=30)
+async def test_a_rebuilt_shard_is_the_owners_with_delays(seeds: range) -> None:
     seen = dict.fromkeys(SEEN, 0)
-    for seed in range(part * 30, part * 30 + 30):
-        simulation = WithDelays(seed)
-        await simulation.run()
+    for seed in seeds:
+        with named(seed):
+            simulation = WithDelays(seed)
+            await simulation.run()
         for name, count in simulation.seen.items():
             seen[name] += count
     assert min(seen.values()) > 0, seen
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("part", range(60))
-async def test_more_seeds(part: int) -> None:
-    for seed in range(1000 + part * 50, 1050 + part * 50):
-        await WithDelays(seed).run()
 
 
 def _not_published(patch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ from kproxy.virtual.share_rows import (
     state_byte,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
+from tests.simulation.seeds import named, seeds
 from tests.simulation.test_rebuild import Simulation, short_looks
 from tests.wire import batch
 
@@ -50,7 +51,6 @@ __all__ = ["short_looks"]
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
 
-SEEDS = 300
 SEEN = "taken", "void", "copied", "owed", "SHARE_QUEUE", "GROUP_CONFIG"
 SOURCES = [(QueueId(bytes([200 + number]) * 16), number) for number in range(2)]
 
@@ -88,7 +88,9 @@ class WithShares(Simulation):
             *[b"dead"] * count, times=tuple(self.rng.randrange(1000) for _ in range(count))
         )
         first, last = (Position(at // 3, at % 2, offset) for offset in (at, at + count - 1))
-        made = Forward(key, 1, source, self.rng.choice("gh"), first, last, body, 5).envelope()
+        made = Forward(
+            key, 1, source, self.rng.choice("gh"), first, last, body, 5, self.rng.random() < 0.5
+        ).envelope()
         if self.rng.random() < 0.1:
             self.late.append(made)
         return made
@@ -138,12 +140,13 @@ class WithShares(Simulation):
                 self.seen["copied"] += found.copied > 0
 
 
-@pytest.mark.parametrize("part", range(SEEDS // 30))
-async def test_a_rebuilt_shard_is_the_owners_with_share_groups(part: int) -> None:
+@seeds(300, each=50)
+async def test_a_rebuilt_shard_is_the_owners_with_share_groups(seeds: range) -> None:
     seen = dict.fromkeys(SEEN, 0)
-    for seed in range(part * 30, part * 30 + 30):
-        simulation = WithShares(seed)
-        await simulation.run()
+    for seed in seeds:
+        with named(seed):
+            simulation = WithShares(seed)
+            await simulation.run()
         for name, count in simulation.seen.items():
             seen[name] += count
     assert min(seen.values()) > 0, seen

@@ -15,6 +15,7 @@ import pytest
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import pieces
 from kproxy.config import Config
+from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
 from kproxy.shard.copier import Live
 from kproxy.virtual import group_fold, rows, snapshot, transaction_fold, transaction_rows
@@ -47,6 +48,7 @@ from kproxy.virtual.transaction_rows import (
 )
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.simulation.seeds import named, seeds
 from tests.simulation.test_rebuild import SHARD, Simulation, short_looks
 from tests.wire import batch
 
@@ -215,7 +217,7 @@ class WithTransactions(Simulation):
             there = self.some() or [(QueueId(b"x" * 16), 0)]
             offsets = [OffsetCommit(*key, self.rng.randrange(9), -1, "", False) for key in there]
             commit = TransactionCommit(group, "", -1, producer_id, epoch, offsets, self.now)
-            return commit.envelope()
+            return commit.envelope(NEWEST)
         opened = [k for k in self.here() if state.get(transaction_rows.open_key(k, producer_id))]
         if not opened:
             return None
@@ -289,12 +291,13 @@ def index_faults(found: dict[bytes, bytes]) -> Iterator[str]:
                 yield f"nobody will look at producer {producer_id}"
 
 
-@pytest.mark.parametrize("part", range(SEEDS // 50))
-async def test_a_rebuilt_shard_is_the_owners(part: int) -> None:
+@seeds(300, long=SEEDS, each=50)
+async def test_a_rebuilt_shard_is_the_owners(seeds: range) -> None:
     seen: dict[str, int] = {}
-    for seed in range(part * 50, part * 50 + 50):
-        simulation = WithTransactions(seed)
-        await simulation.run()
+    for seed in seeds:
+        with named(seed):
+            simulation = WithTransactions(seed)
+            await simulation.run()
         seen = {name: seen.get(name, 0) + count for name, count in simulation.seen.items()}
     assert min(seen.values()) > 2, seen
 

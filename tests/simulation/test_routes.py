@@ -10,13 +10,13 @@ import pytest
 
 from kproxy.routes import cutting, passage, reading
 from tests.simulation import virtual_time
+from tests.simulation.dead_letters import SHARDS
 from tests.simulation.routes import RouteWorld
 from tests.simulation.routes_mistakes import MISTAKES
+from tests.simulation.seeds import named, seeds
+from tests.simulation.twice import fold_twice
 
 pytestmark = pytest.mark.usefixtures("small_cuts")
-
-SEEDS, SEEDS_LONG = 20, 500
-LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
 
 
 class Inline:
@@ -37,16 +37,20 @@ def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "READ_BYTES", 500)
 
 
-def run(seed: int) -> RouteWorld:
+def run(seed: int, *, shuffled: bool = False) -> RouteWorld:
     world = RouteWorld(seed)
-    virtual_time.run(world.run)
+    virtual_time.run(world.run, seed if shuffled else None)
     world.check()
+    for shard, log in enumerate((world.log, world.elsewhere.log)):
+        fold_twice(log, shard, SHARDS, seed=seed)
     return world
 
 
-@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
-def test_each_is_passed_on_once_and_in_order(seed: int) -> None:
-    assert run(seed).seen["passed on"] > 50
+@seeds(20, long=500)
+def test_each_is_passed_on_once_and_in_order(seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            assert run(seed, shuffled=seed % 2 == 1).seen["passed on"] > 50
 
 
 def test_enough_happens() -> None:

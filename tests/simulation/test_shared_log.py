@@ -17,11 +17,12 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import MemoryShard
+from tests.simulation.seeds import named, seeds
+from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline")
 
-SEEDS = 1000
 STEPS = 150
 WORKERS = 3
 QUEUES = [QueueId(bytes([i]) * 16) for i in range(1, 4)]
@@ -139,6 +140,7 @@ class Simulation:
         return Envelope(Kind.APPEND, queue, 0, time_ms=self.rng.randrange(3), body=body)
 
     def check(self) -> None:
+        fold_twice(self.log)
         truth = MemoryShard()
         outcomes = [truth.apply(envelope) for envelope in self.log]
         for worker in self.workers:
@@ -154,11 +156,12 @@ class Simulation:
             )
 
 
-@pytest.mark.parametrize("tens", range(SEEDS // 10))
-def test_all_workers_agree_with_the_log(tens: int) -> None:
+@seeds(1000, each=100)
+def test_all_workers_agree_with_the_log(seeds: range) -> None:
     answered = 0
-    for seed in range(tens * 10, tens * 10 + 10):
-        simulation = Simulation(seed)
-        simulation.run()
-        answered += simulation.answered
-    assert answered > 20
+    for seed in seeds:
+        with named(seed):
+            simulation = Simulation(seed)
+            simulation.run()
+            answered += simulation.answered
+    assert answered > 200

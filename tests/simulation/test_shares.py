@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.seeds import named, seeds
 from tests.simulation.shares_members import simulated
 from tests.simulation.shares_mistakes import MISTAKES, RARE
 
-SEEDS, SEEDS_LONG = 20, 1000
-LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
 
-
-@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
-def test_members_get_what_is_theirs(seed: int) -> None:
-    assert simulated(seed).counted["given"] > 100
+@seeds(20, long=1000)
+def test_members_get_what_is_theirs(seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            assert simulated(seed, shuffled=seed % 2 == 1).counted["given"] > 100
 
 
 def test_enough_happens() -> None:

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.seeds import named, seeds
 from tests.simulation.transactions_clients import simulated
 from tests.simulation.transactions_mistakes import MISTAKES
 
-SEEDS, SEEDS_LONG = 60, 1000
-LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
 
-
-@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
-def test_readers_see_what_clients_were_told(seed: int) -> None:
-    assert simulated(seed).landed > 100
+@seeds(60, long=1000, each=20)
+def test_readers_see_what_clients_were_told(seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            assert simulated(seed).landed > 100
 
 
 def test_enough_happens() -> None:

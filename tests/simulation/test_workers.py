@@ -27,16 +27,16 @@ from kproxy.shard import housekeeper as keeper_module
 from kproxy.virtual import transaction_fold
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.transaction_rows import EPOCH_LAST, Transaction
+from tests.limits import make_tiny
 from tests.simulation import virtual_time
 from tests.simulation.cluster import World
 from tests.simulation.disks import SimKv, Threads
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.offset_topic import SimRowsWriter
-from tests.simulation.simulation import Simulation
+from tests.simulation.seeds import named, seeds
+from tests.simulation.simulation import SHARDS, Simulation
+from tests.simulation.twice import fold_twice
 from tests.simulation.txn_mistakes import TRANSACTION_MISTAKES
-
-SEEDS, SEEDS_LONG = 20, 1000
-TRANSACTIONS_SEEDS = 8
 
 
 class _Ears:
@@ -81,7 +81,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         publisher, "RowCapture", lambda kv, keys, anchors: RowCapture(kv, _keys(keys), anchors)
     )
 
-    def run(seed: int, directory: Path, *, transactions: bool = False) -> Simulation:
+    def run(
+        seed: int, directory: Path, *, transactions: bool = False, shuffled: bool = False
+    ) -> Simulation:
         where = directory / f"seed-{seed}"
         simulation = Simulation(seed, where, transactions=transactions)
         monkeypatch.setattr(transaction_fold, "Transaction", Transaction)
@@ -90,6 +92,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         world, threads = simulation.world, Threads(simulation.rng)
         for module in (shard_owner, rebuild, publisher, shared, keeper_module, copier):
             monkeypatch.setattr(module, "to_thread", threads)
+        for module in (shard_owner, rebuild, publisher):
+            monkeypatch.setattr(module, "stoppable", threads.stoppable)
         monkeypatch.setattr(shard_owner, "RocksKv", lambda path, size: SimKv(world, path))
         monkeypatch.setattr(shard_owner, "_log", _Ears(world))
         monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
@@ -98,7 +102,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         monkeypatch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
         monkeypatch.setattr(publisher, "_ROWS_AT_ONCE", simulation.conditions.rows_at_once)
         monkeypatch.setattr(publisher, "checkpoint", _checkpoint(simulation))
-        virtual_time.run(simulation.run)
+        virtual_time.run(simulation.run, seed if shuffled else None)
+        for shard, log in enumerate(world.logs):
+            fold_twice(log, shard, SHARDS, seed=seed)
         return simulation
 
     yield run
@@ -123,29 +129,40 @@ def _checkpoint(simulation: Simulation) -> Any:
     return slowly if simulation.conditions.rows_slow else checkpoint
 
 
-LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
-TRANSACTIONS_LONG = [
-    pytest.param(seed, marks=pytest.mark.long) for seed in range(TRANSACTIONS_SEEDS, SEEDS_LONG)
-]
+@seeds(20, long=1000)
+def test_workers_agree_with_the_logs(simulated: Any, tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            simulation = simulated(seed, tmp_path / str(seed), shuffled=seed % 2 == 1)
+            assert sum(simulation.clients.done.values()) > 10
 
 
-@pytest.mark.parametrize("seed", [*range(SEEDS), *LONG])
-def test_workers_agree_with_the_logs(simulated: Any, tmp_path: Path, seed: int) -> None:
-    simulation = simulated(seed, tmp_path)
-    assert sum(simulation.clients.done.values()) > 10
+@seeds(8, long=1000, each=8)
+def test_transactions_are_whole(simulated: Any, tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        with named(seed):
+            simulation = simulated(
+                seed, tmp_path / str(seed), transactions=True, shuffled=seed % 2 == 1
+            )
+            told = simulation.transactions.truth.transactions
+            assert sum(one.asked for one in told) > 3
 
 
-@pytest.mark.parametrize("seed", [*range(TRANSACTIONS_SEEDS), *TRANSACTIONS_LONG])
-def test_transactions_are_whole(simulated: Any, tmp_path: Path, seed: int) -> None:
-    simulation = simulated(seed, tmp_path, transactions=True)
-    told = simulation.transactions.truth.transactions
-    assert sum(one.asked for one in told) > 3
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 200))]
+)
+@pytest.mark.parametrize("transactions", [False, True])
+def test_workers_agree_where_limits_are_tiny(
+    simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactions: bool, seed: int
+) -> None:
+    make_tiny(monkeypatch)
+    simulated(seed, tmp_path, transactions=transactions, shuffled=True)
 
 
 @pytest.mark.parametrize("transactions", [False, True])
 def test_a_seed_is_the_same_each_time(simulated: Any, tmp_path: Path, transactions: bool) -> None:
     one, other = (
-        simulated(3, tmp_path / name, transactions=transactions).world.trace
+        simulated(3, tmp_path / name, transactions=transactions, shuffled=True).world.trace
         for name in ("one", "other")
     )
     assert one == other

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kproxy.errors import Code
+from kproxy.metadata.levels import NEWEST
 from kproxy.virtual import group_fold, transaction_fold
 from kproxy.virtual.commands import CommitOffsets, DeleteGroup, DeleteOffsets, DeleteQueue, Trim
 from kproxy.virtual.envelope import Envelope, Kind
@@ -39,6 +40,7 @@ from tests.simulation.transactions import (
     Mistakes,
     World,
 )
+from tests.simulation.twice import fold_twice
 from tests.virtual.transaction_model import ALL, Told
 from tests.wire import batch
 
@@ -201,7 +203,7 @@ class Producer:
         named = [OffsetCommit(*key, offset, -1, "", False) for key in keys]
         command = TransactionCommit(group, "", -1, self._pid, self._epoch, named, world.now_ms)
         noted = [world.model.commits_offset(group, key, offset, told) for key in keys]
-        envelope = command.envelope()
+        envelope = command.envelope(NEWEST)
         outcome = yield from self._ask(lambda: self._written(shard, envelope), 4)
         if outcome.code:
             self._unsure = True
@@ -272,7 +274,7 @@ class Others:
         group, offset = self._rng.choice(GROUPS), self.world.model.tick()
         named = [OffsetCommit(*key, offset, -1, "", False)]
         command = CommitOffsets(group, "", -1, named, self.world.now_ms)
-        yield from self._changed(group, [key], offset, command.envelope(2))
+        yield from self._changed(group, [key], offset, command.envelope(NEWEST))
 
     def _drop_offset(self) -> Acting:
         _, key, _ = self._queue()
@@ -349,7 +351,10 @@ def simulated(seed: int, mistakes: Mistakes | None = None) -> World:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group_fold, "NAMED_MAX", 2)  # many in one are few here
         patch.setattr(transaction_fold, "NAMED_MAX", 2)
-        return _run(World(seed, mistakes or Mistakes()))
+        world = _run(World(seed, mistakes or Mistakes()))
+        for log in world.logs:
+            fold_twice(log.log, log.shard, SHARDS, first_rows=log.first_rows, seed=seed)
+        return world
 
 
 def _run(world: World) -> World:

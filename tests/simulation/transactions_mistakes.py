@@ -123,7 +123,7 @@ def sequences_go_on_over_a_bump(patch: pytest.MonkeyPatch) -> None:
 
 @of_the_fold
 def a_plain_commit_supersedes_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupFold, "_supersede", lambda *asked: None)
+    patch.setattr(GroupFold, "_is_superseded", lambda *asked: False)
 
 
 @of_the_fold

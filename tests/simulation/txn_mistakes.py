@@ -18,6 +18,7 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES
 from kproxy.virtual.transaction_commands import End, EndCause
 from kproxy.virtual.transaction_fold import TransactionFold
+from tests.simulation.mistakes import rare
 
 
 def _settled(envelopes: Sequence[Envelope]) -> Ticket:
@@ -138,12 +139,12 @@ TRANSACTION_MISTAKES = [
     (complete_before_all_are_told, 30),
     (who_takes_a_shard_over_leaves_what_is_ending, 30),
     (only_shards_served_here_are_told_of_the_end, 10),
-    (requests_on_connections_given_up_count, 40),
+    rare(requests_on_connections_given_up_count, 40),
     (groups_are_not_told_of_the_end, 10),
     (what_is_open_for_too_long_stays_open, 10),
     (a_refused_part_is_taken, 10),
     (other_shards_are_not_told_of_the_begin, 10),
-    (a_begin_is_not_waited_for, 30),
+    rare(a_begin_is_not_waited_for, 30),
     (transactional_ids_that_are_not_published, 10),
     (open_transactions_that_are_not_published, 30),
     (aborts_that_are_not_published, 10),

@@ -6,6 +6,7 @@ import math
 import random
 import selectors
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -43,8 +44,11 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
+    """A loop that may go through what is ready in another order than that of becoming ready."""
+
+    def __init__(self, shuffle: random.Random | None = None) -> None:
         self.clock = 1000.0
+        self._shuffle = shuffle
         self._numbers = itertools.count()
         selector = _NoWait()
         selector.loop = self
@@ -57,8 +61,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.clock
 
+    def _run_once(self) -> None:
+        if self._shuffle is not None:
+            self._shuffle.shuffle(self._ready)
+        super()._run_once()  # type: ignore[misc]
 
-def run(main: Callable[[], Awaitable[None]]) -> None:
+
+def run(main: Callable[[], Awaitable[None]], shuffled: int | None = None) -> None:
+    """Run until `main` ends. `shuffled`: the seed of another order than that of becoming ready.
+
+    No code may rely on who of two tasks that wake in one turn goes first.
+    """
     numbers = itertools.count()
     of_scopes: dict[int, int] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +83,8 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
         patch.setattr(CancelScope, "__init__", init)
         patch.setattr(CancelScope, "__hash__", lambda self: of_scopes.get(id(self), 0))
-        anyio.run(main, backend_options={"loop_factory": VirtualLoop})
+        rng = None if shuffled is None else random.Random(f"shuffled {shuffled}")
+        anyio.run(main, backend_options={"loop_factory": partial(VirtualLoop, rng)})
 
 
 def monotonic() -> float:

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +20,8 @@ from confluent_kafka import (
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.store.backups import NAME, UNFINISHED
-from tests.harness import ROOT, eventually, free_port, served
+from tests.forked import run_kproxy
+from tests.harness import eventually, free_port, served
 from tests.wire import Wire, batch
 
 BUSY = (
@@ -34,10 +33,7 @@ OUT_OF_RANGE, OUT_OF_ORDER, FENCED = 1, 45, 90
 
 def kproxy(*arguments: object, status: int = 0) -> str:
     """What it says: on standard output, or why it refuses."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kproxy", *map(str, arguments)], capture_output=True, text=True,
-        cwd=ROOT, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_kproxy(*arguments)
     assert done.returncode == status, done.stdout + done.stderr
     if status == 0:
         assert not done.stderr, done.stderr

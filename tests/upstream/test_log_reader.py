@@ -2,15 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 from anyio import to_thread
+from confluent_kafka import KafkaError as UpstreamError
+from confluent_kafka import KafkaException
 
 from kproxy.upstream import log_reader
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.settings import Connectivity, Upstream
-from tests.upstream.consumers import FakeConsumer
+from kproxy.virtual.envelope import Kind
+from tests.harness import until
+from tests.upstream.consumers import FakeConsumer, Message
 
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
 
@@ -29,9 +34,7 @@ class Readers:
 
     async def has(self, reader: object, offsets: list[int]) -> None:
         """Once these have come first; a read may bring more than it was asked for."""
-        with anyio.fail_after(10):
-            while self.found.get(reader, [])[: len(offsets)] != offsets:
-                await anyio.sleep(0.002)
+        await until(lambda: self.found.get(reader, [])[: len(offsets)] == offsets, 10)
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +102,42 @@ async def test_more_is_asked_for_while_the_reader_is_busy_with_all_it_asked_for(
         assert len(readers.found["slow"]) == first
         readers.held.pop("slow").set()
         await readers.has("slow", list(range(9)))
+
+
+class Holed(FakeConsumer):
+    """Offsets 5 to 9 hold no record, and the first question where the log begins fails."""
+
+    asked = 0
+
+    def consume(self, count: int, seconds: float) -> list[Message]:
+        self._at = {one: at if not 5 <= at < 10 else 10 for one, at in self._at.items()}
+        return super().consume(count, seconds)
+
+    def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
+        Holed.asked += 1
+        if Holed.asked == 1:
+            raise KafkaException(UpstreamError(UpstreamError._TRANSPORT))
+        return 0, self.records
+
+
+async def test_records_behind_a_hole_are_not_taken_for_a_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hiccup while a hole was looked at: the records read meanwhile were passed over for good."""
+    monkeypatch.setattr(log_reader, "Consumer", Holed)
+    monkeypatch.setattr(log_reader, "_RETRY_S", 0.0)
+    found: list[tuple[int, Kind]] = []
+
+    async def deliver(partition: int, reader: object, records: Records) -> None:
+        found.extend((offset, envelope.kind) for offset, envelope in records)
+
+    reader = LogReader(UPSTREAM, deliver, lambda *lost: pytest.fail(str(lost)))
+    try:
+        reader.read(0, 0, 20, "one")
+        with anyio.fail_after(10):
+            while len(found) < 20:
+                await anyio.sleep(0.002)
+    finally:
+        await to_thread.run_sync(reader.close)
+    foreign = [Kind.FOREIGN if 5 <= offset < 10 else Kind.APPEND for offset in range(20)]
+    assert found == list(enumerate(foreign))

@@ -1,5 +1,6 @@
 """Following topics: a worker that cannot take in what it hears says so and ends."""
 
+import threading
 from typing import Any
 
 import anyio
@@ -8,9 +9,11 @@ from anyio import to_thread
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, TopicPartition
 
+from kproxy.errors import KafkaError
 from kproxy.upstream import topic_tailer
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
+from tests.harness import until
 from tests.upstream.consumers import FakeConsumer
 
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
@@ -32,10 +35,8 @@ async def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.Monke
 
     given: Any = {"t": 0}
     follower = TopicTailer(UPSTREAM, given, deliver, began_again, reasons.append)
-    await to_thread.run_sync(follower.start)
-    with anyio.fail_after(10):
-        while not reasons:
-            await anyio.sleep(0.002)
+    follower.start()
+    await until(lambda: reasons, 10)
     await to_thread.run_sync(follower.close)
     assert "of a later kproxy" in reasons[0]
     assert taken == [0, 1]  # and no more
@@ -53,12 +54,11 @@ async def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.Mo
         pytest.fail(reason)
 
     follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
-    await to_thread.run_sync(follower.start)
+    follower.start()
     with anyio.fail_after(10):
         await follower.caught_up.wait()
         await follower.again("t", taken.clear)
-        while len(taken) < FakeConsumer.records:
-            await anyio.sleep(0.002)
+        await until(lambda: len(taken) >= FakeConsumer.records)
     await to_thread.run_sync(follower.close)
     assert taken == list(range(FakeConsumer.records))
 
@@ -79,9 +79,32 @@ async def test_a_topic_that_cannot_be_read_again_is_followed_on(
         pytest.fail(reason)
 
     follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
-    await to_thread.run_sync(follower.start)
+    follower.start()
     with anyio.fail_after(10):
-        with pytest.raises(KafkaException):
+        with pytest.raises(KafkaError):
             await follower.again("t", never)
         await follower.caught_up.wait()
     await to_thread.run_sync(follower.close)
+
+
+async def test_a_tailer_closes_while_the_cluster_does_not_say_where_a_topic_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = threading.Event()
+
+    class Unanswered(FakeConsumer):
+        def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
+            answer.wait()
+            return super().get_watermark_offsets()
+
+    monkeypatch.setattr(topic_tailer, "Consumer", Unanswered)
+    monkeypatch.setattr(topic_tailer, "CLOSE_S", 0.01)
+
+    async def deliver(records: list[Record]) -> None:
+        pass
+
+    tailer = TopicTailer(UPSTREAM, {"t": 0}, deliver, pytest.fail, pytest.fail)
+    tailer.start()
+    with anyio.fail_after(5):
+        await to_thread.run_sync(tailer.close)
+    answer.set()

@@ -68,6 +68,9 @@ def change(level: int) -> Envelope:
     )
 
 
+TRANSACTION_COMMIT = TransactionCommit(
+    "g", "m", 3, 7, 4, [OffsetCommit(Q, 1, 5, -1, "meta", False)], 9
+)
 COMMIT = CommitOffsets("g", "m", 3, [OffsetCommit(Q, 1, 5, -1, "meta", True)], 9)
 TAG = b"tag of t"
 PARTICIPANTS = [Participant(2, (Q, 1)), Participant(3, group="g")]
@@ -147,7 +150,14 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      CONTROL + b"\1" + (7).to_bytes(8, "big") + b"\0\3" + (6).to_bytes(8, "big")
      + b"\1\0\0\0\1\0\0\0\1" + BINARY_ID + b"\0\0\0\1\0\1g"),
     (Complete("t", 6, 9), None, Kind.COMPLETE, (0, 6, 9), b"\1t"),
-    (TransactionCommit("g", "m", 3, 7, 4, [OffsetCommit(Q, 1, 5, -1, "meta", False)], 9), None,
+    (COMMIT._replace(ordered=True), lambda: COMMIT.envelope(8), Kind.COMMIT, (0, 0, 9),
+     b"\2\0\1g\0\1m\0\0\0\3\0\0\0\1" + BINARY_ID
+     + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\1\0\0\0\4meta"),
+    (TRANSACTION_COMMIT._replace(ordered=True), lambda: TRANSACTION_COMMIT.envelope(8),
+     Kind.TRANSACTION_COMMIT, (0, -1, 9),
+     b"\2" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
+     + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\0\4meta"),
+    (TRANSACTION_COMMIT, lambda: TRANSACTION_COMMIT.envelope(7),
      Kind.TRANSACTION_COMMIT, (0, -1, 9),
      b"\1" + (7).to_bytes(8, "big") + b"\0\4\0\0\0\3\0\0\0\1\0\1g\0\1m" + BINARY_ID
      + b"\0\0\0\1\0\0\0\0\0\0\0\5\xff\xff\xff\xff\0\0\0\0\4meta"),
@@ -280,7 +290,7 @@ def transactions(start: int) -> list[Envelope]:
 
     def offset(producer_id: int) -> Envelope:
         asked = OffsetCommit(Q, 0, 1, -1, "", False)
-        return TransactionCommit("tg", "", -1, producer_id, 0, [asked], 3).envelope()
+        return TransactionCommit("tg", "", -1, producer_id, 0, [asked], 3).envelope(8)
 
     taking = [Participant(0, (Q, 0)), Participant(0, group="tg"), Participant(1, (Q, 1))]
     log = [InitProducer("t", 100, -1, -1, 1).envelope()]

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from random import Random
 
-import pytest
-
 from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual import rows
@@ -19,13 +17,14 @@ from kproxy.virtual.rows import Partition, decode_partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, MemoryShard
+from tests.together import together
 from tests.wire import batch
 
 KEY = (QueueId(b"q" * 16), 0)
 LAST = 0x7FFFFFFF
 
 
-@pytest.mark.parametrize("seed", range(40))
+@together("seed", range(40))
 def test_the_handler_finds_every_repetition_that_the_fold_would(seed: int) -> None:
     """Around the place where sequences begin again, with epochs that go up."""
     random = Random(seed)

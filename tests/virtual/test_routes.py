@@ -579,6 +579,26 @@ def test_what_was_taken_is_void_and_what_was_not_is_not() -> None:
     assert shard.values(name) == 7
 
 
+def test_filter_refuses_a_cut_of_which_it_has_taken_some_before() -> None:
+    """Its mark among the definitions was forgotten; what has landed says up to where."""
+    shard = Routing(1, 2)
+    name = names_of(1)[0]
+    definer, source = shard.make(name), (QueueId(b"s" * 16), 0)
+
+    def send(after: int, through: int) -> tuple[int, int, tuple[int, ...]]:
+        body = to(name)
+        outcome = shard.apply(ship(source, definer, through, body, only=True, after=after))
+        return outcome.code, outcome.number, outcome.numbers
+
+    taken, void = (0, 1, (0,)), (0, -1, (0,))
+    assert [send(0, 100), send(0, 60), send(60, 100)] == [taken, void, void]
+    assert send(60, 250) == (Code.OFFSET_OUT_OF_RANGE, -1, (100,))
+    assert shard.values(name) == 1
+    assert [send(100, 250), send(60, 250), send(250, 260)] == [taken, void, taken]
+    assert send(-1, 270) == taken  # an older kproxy does not say
+    assert shard.values(name) == 4
+
+
 def test_a_part_of_what_is_not_cut_is_not_taken() -> None:
     shard = Routing()
     queue_id = shard.entrance("in")

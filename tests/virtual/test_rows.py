@@ -1,5 +1,6 @@
 """Rows: what this kproxy writes it reads, and a form of a later one it refuses."""
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +29,7 @@ FORM_AT: list[tuple[bytes, int, Callable[[bytes], object]]] = [
         producer_rows.decode_producer,
     ),
     (Committed(3, -1, 0, "m").encode(), 12, rows.decode_committed),
+    (Committed(3, -1, 0, "m", 5).encode(), 12, rows.decode_committed),
     (QUEUE.encode(), 40, lambda data: rows.decode_queue("q", data)),
     (Term(3, 4).encode(), 0, rows.decode_term),
 ]
@@ -111,3 +113,16 @@ def test_those_known_by_their_epoch_alone_are_forgotten_first(
         gone.append(sent - {pid for pid, _ in producers.remembered(shard.state, key, row)})
     assert next(forgotten for forgotten in gone if forgotten) == {99}
     assert len(gone[-1]) > 1
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("routed", [False, True])
+def test_an_older_kproxy_passes_over_whose_transaction_a_batch_is(
+    routed: bool, number: int
+) -> None:
+    new = Batch(0, 0, 1, 0, 0, 1, 5, 5, routed=routed, number=number, transaction=7)
+    assert rows.decode_batch(new.encode()) == new
+    size = len(Batch(0, 0, 1, 0, 0, 1, 5, 5).encode())
+    assert struct.unpack_from(">?H", new.encode(), size) == (routed, number)  # as it read them
+    old = new._replace(transaction=rows.NOT_SAID)
+    assert rows.decode_batch(old.encode()) == old

@@ -87,7 +87,7 @@ def test_a_fold_that_begins_anew_finds_the_earliest_open_transaction(before: lis
     """It knows of those alone that begin from then on."""
     key = (QueueId(b"q" * 16), 0)
     state = State(DictKv())
-    known = OpenFirsts(state)
+    known = OpenFirsts()
     opened = put(state, key, before)
     state.kv.write(state.drain())
     for first in put(state, key, [7, 9]):
@@ -99,7 +99,7 @@ def test_a_fold_that_begins_anew_finds_the_earliest_open_transaction(before: lis
         state.put(first_key(key, first), None)
         known.ended(key, first)
         wanted = opened[0] if opened else -1
-        assert known.following(key, first, state.changed_keys(RowKind.OPEN_FIRST)) == wanted
+        assert known.following(key, first, state.keys_of(RowKind.OPEN_FIRST)) == wanted
     assert not known._known
 
 
@@ -119,7 +119,7 @@ def test_what_is_kept_in_memory_of_open_transactions_is_bounded(
     monkeypatch.setattr(open_firsts, "PARTITIONS_MAX", 3)
     monkeypatch.setattr(open_firsts, "OFFSETS_MAX", 5)
     state = State(DictKv())
-    known = OpenFirsts(state)
+    known = OpenFirsts()
     for number in range(20):
         key = (QueueId(bytes([number]) * 16), 0)
         for first in put(state, key, [1, 2, 4]):
@@ -130,7 +130,7 @@ def test_what_is_kept_in_memory_of_open_transactions_is_bounded(
         key = (QueueId(bytes([number]) * 16), 0)
         state.put(first_key(key, 1), None)
         known.ended(key, 1)
-        changed = state.changed_keys(RowKind.OPEN_FIRST)
+        changed = state.keys_of(RowKind.OPEN_FIRST)
         assert known.following(key, 1, changed) == 2
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from kproxy.errors import Code
 from kproxy.loop.steps import at_once
+from kproxy.metadata.levels import NEWEST
+from kproxy.virtual import group_fold
 from kproxy.virtual.commands import (
     ChangeGroup,
     DeleteGroup,
@@ -11,12 +13,16 @@ from kproxy.virtual.commands import (
     DeleteQueue,
     ExpireOffsets,
 )
+from kproxy.virtual.fold import Fold
 from kproxy.virtual.group_rows import decode_group, group_key
 from kproxy.virtual.offset_commands import OffsetCommit
+from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import TransactionCommit
 from kproxy.virtual.transaction_rows import Participant
-from kproxy.virtual.types import PartitionKey
+from kproxy.virtual.types import PartitionKey, ShardId
+from tests.fakes import DictKv
 from tests.virtual.transactional import Shards
 
 NONE, INVALID = Code.NONE, Code.INVALID_TXN_STATE
@@ -24,8 +30,10 @@ UNKNOWN_MEMBER, ILLEGAL = Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION
 GROUP = "g"
 
 
-def opened(name: str = "t", partitions: int = 1) -> tuple[Shards, PartitionKey, int, int]:
-    shards = Shards()
+def opened(
+    name: str = "t", partitions: int = 1, level: int = NEWEST
+) -> tuple[Shards, PartitionKey, int, int]:
+    shards = Shards(level=level)
     key = shards.make(partitions=partitions)
     pid, epoch, _ = shards.open(groups=[GROUP], name=name)
     return shards, key, pid, epoch
@@ -108,9 +116,10 @@ def test_a_group_that_is_not_there_has_no_generation(generation: int, code: Code
     assert outcome.code == code
 
 
+@pytest.mark.parametrize("level", [7, 8])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_later_plain_commit_wins(commit: bool) -> None:
-    shards, key, pid, epoch = opened()
+def test_a_later_plain_commit_wins(commit: bool, level: int) -> None:
+    shards, key, pid, epoch = opened(level=level)
     shards.commit_offsets(GROUP, pid, epoch, (key, 10))
     shards.commit_plainly(GROUP, (key, 5))
     assert (shards.committed(GROUP, key), shards.pending()) == (5, 1)
@@ -136,10 +145,11 @@ def test_a_plain_commit_of_another_group_or_partition_supersedes_nothing() -> No
     assert shards.committed(GROUP, key) == 10
 
 
+@pytest.mark.parametrize("level", [7, 8])
 @pytest.mark.parametrize("first_ends", ["a", "b"])
 @pytest.mark.parametrize("later", ["commits", "aborts"])
-def test_of_two_producers_the_later_commit_wins(first_ends: str, later: str) -> None:
-    shards = Shards()
+def test_of_two_producers_the_later_commit_wins(first_ends: str, later: str, level: int) -> None:
+    shards = Shards(level=level)
     key = shards.keys[0]
     a, b = (shards.open(groups=[GROUP], name=name)[:2] for name in "ab")
     shards.commit_offsets(GROUP, *a, (key, 1))
@@ -167,6 +177,67 @@ def test_many_offsets_are_settled_in_lots(commit: bool) -> None:
     assert shards.marker(row, (), [GROUP]) == 0
     assert {shards.committed(GROUP, one) for one in keys} == {7 if commit else None}
     assert not shards.of(RowKind.OPEN_GROUP)
+
+
+def staged_by(shards: Shards, count: int) -> list[tuple[str, int, int]]:
+    """(transactional id, producer id, epoch) of producers that commit 1, 2, 3 ... of one queue."""
+    found = []
+    for number in range(count):
+        name = f"t{number}"
+        pid, epoch, _ = shards.open(groups=[GROUP], name=name)
+        shards.commit_offsets(GROUP, pid, epoch, (shards.keys[0], number + 1))
+        found.append((name, pid, epoch))
+    return found
+
+
+def folded_in_one(shards: Shards) -> dict[bytes, bytes]:
+    """The rows of the same log where nothing is written before its end."""
+    state = State(DictKv())
+    fold = Fold(state, ShardId(0), 1, shared=False)
+    for log_offset, envelope in enumerate(shards.all[0].log):
+        fold.apply(log_offset, envelope, LogLocation(0, 0, len(envelope.body)))
+    kv = DictKv()
+    kv.write(state.drain())
+    return kv.rows
+
+
+def without_places(rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    return {k: v for k, v in rows.items() if not RowKind.LIVE_BYTES.of(k)}
+
+
+@pytest.mark.parametrize("level", [7, 8])
+def test_no_commit_goes_back_however_many_producers_wait(level: int) -> None:
+    shards = Shards(level=level)
+    producers = staged_by(shards, 1_003)
+    shards.commit_plainly(GROUP, (shards.keys[0], 5_000))
+    for name, pid, epoch in (*producers[:3], *producers[-3:]):
+        ended(shards, pid, epoch, commit=True, name=name)
+    assert shards.committed(GROUP, shards.keys[0]) == 5_000
+    assert without_places(shards.all[0].kv.rows) == without_places(folded_in_one(shards))
+
+
+def test_deleting_offsets_drops_those_that_wait_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_fold, "_FORGOTTEN_MAX", 4)
+    shards = Shards()
+    staged_by(shards, 10)
+    deletion = DeleteOffsets(GROUP, [shards.keys[0]]).envelope(2)
+    assert [(shards.apply(0, deletion).number, shards.pending()) for _ in range(3)] == [
+        (1, 6), (1, 2), (0, 0),
+    ]  # fmt: skip
+
+
+def test_an_offset_keeps_its_log_offset_only_while_others_wait() -> None:
+    shards, key, pid, epoch = opened()
+    shards.commit_plainly(GROUP, (key, 1))
+    plain = shards.all[0].state.committed(GROUP, key)
+    shards.commit_offsets(GROUP, pid, epoch, (key, 10))
+    shards.commit_plainly(GROUP, (key, 2))
+    beside = shards.all[0].state.committed(GROUP, key)
+    assert plain is not None
+    assert beside is not None
+    assert (plain.log_offset, beside.log_offset) == (-1, len(shards.all[0].log) - 1)
 
 
 def test_a_marker_of_another_transaction_settles_nothing() -> None:
@@ -285,7 +356,7 @@ def test_a_queue_that_denies_rewinds_denies_them_to_transactions() -> None:
     def commit(offset: int, deny: bool, metadata: str = "") -> Code:
         asked = OffsetCommit(*key, offset, -1, metadata, deny)
         command = TransactionCommit(GROUP, "", -1, pid, epoch, [asked], 1)
-        outcome = shards.apply(0, command.envelope())
+        outcome = shards.apply(0, command.envelope(shards.level))
         assert not outcome.code
         return outcome.codes[0]
 
@@ -299,7 +370,7 @@ def test_a_commit_looks_at_who_waits_for_its_partition_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: it looked up all producers of the group for each offset: 70 ms of a turn for 100."""
-    shards = Shards()
+    shards = Shards(level=7)
     key = shards.make(partitions=60)
     for number in range(60):
         pid, epoch, _ = shards.open(groups=[GROUP], name=f"t{number}")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kproxy.errors import Code
+from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.commands import (
@@ -44,7 +45,8 @@ ID = "t"
 class Shards:
     """All logs of a cluster. `key(shard)` is a queue's partition that lives there."""
 
-    def __init__(self, count: int = 1, *, shared: bool | None = None) -> None:
+    def __init__(self, count: int = 1, *, shared: bool | None = None, level: int = NEWEST) -> None:
+        self.level = level
         many = count > 1 if shared is None else shared
         self.all = [MemoryShard(i, count, shared=many) for i in range(count)]
         self.now_ms = 1_000
@@ -260,14 +262,14 @@ class Shards:
     ) -> Outcome:
         named = [OffsetCommit(*key, offset, -1, "", False) for key, offset in offsets]
         command = TransactionCommit(group, member, generation, pid, epoch, named, self.now_ms)
-        return self.apply(shard, command.envelope())
+        return self.apply(shard, command.envelope(self.level))
 
     def commit_plainly(
         self, group: str, *offsets: tuple[PartitionKey, int], shard: int = 0
     ) -> Outcome:
         named = [OffsetCommit(*key, offset, -1, "", False) for key, offset in offsets]
         command = CommitOffsets(group, "", -1, named, self.now_ms)
-        return self.apply(shard, command.envelope(2))
+        return self.apply(shard, command.envelope(self.level))
 
     def trim(self, key: PartitionKey, log_start: int, shard: int = 0) -> None:
         assert not self.apply(shard, Trim(*key, log_start).envelope()).code

@@ -1,0 +1,81 @@
+"""Calls on threads, for callers that are cancelled: a stop never waits for a silent cluster.
+
+A cancelled caller of `left_behind` does not wait: the thread ends when its call does, or with the
+process. A cancelled caller of `stoppable` tells its call to stop and waits for that, because the
+call works on what the caller closes next. anyio's threads do neither: they hold up the exit.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """A call was told to stop, and has."""
+
+
+class Stop:
+    """Tells a call on a thread that nobody waits for its result any more."""
+
+    def __init__(self) -> None:
+        self._told = threading.Event()
+
+    def tell(self) -> None:
+        self._told.set()
+
+    def check(self) -> None:
+        """Raise Stopped once told so. For each turn of a loop that may take long."""
+        if self._told.is_set():
+            raise Stopped
+
+
+async def left_behind(call: Callable[[], T]) -> T:
+    """Run a call on a thread of its own, and leave it there if cancelled."""
+    return await _begun(call)
+
+
+async def stoppable(call: Callable[[Stop], T]) -> T:
+    """Run a call on a thread of its own; if cancelled, tell it to stop and wait for its end."""
+    stop = Stop()
+    future = _begun(partial(call, stop))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        stop.tell()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()  # is nobody's any more
+        raise
+
+
+def _begun(call: Callable[[], T]) -> asyncio.Future[T]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as failure:
+            error = failure
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="call", daemon=True).start()
+    return future

@@ -1,0 +1,118 @@
+"""What one request changes is durable together, not item by item."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from kproxy.log.base import Ticket
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.virtual.envelope import Envelope
+from tests.handlers.test_handlers import Client
+
+COUNT = 120
+NAMES = [f"n{i}" for i in range(COUNT)]
+QUIET_TURNS = 20
+
+
+class Commits:
+    """A shard's log that commits what is in line once nobody puts more there."""
+
+    def __init__(self, shard: Any) -> None:
+        self.count = 0
+        self._shard, self._line = shard, list[Ticket]()
+        shard.append = self.append
+
+    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        ticket = Ticket(list(envelopes))
+        self._line.append(ticket)
+        if len(self._line) == 1:
+            self._wait(QUIET_TURNS, 1)
+        return ticket
+
+    def _wait(self, turns: int, seen: int) -> None:
+        turns = turns - 1 if len(self._line) == seen else QUIET_TURNS
+        if turns:
+            asyncio.get_running_loop().call_soon(self._wait, turns, len(self._line))
+            return
+        line, self._line = self._line, []
+        self.count += 1
+        for ticket in line:
+            ticket.set_outcomes([self._shard.apply(one) for one in ticket.envelopes])
+
+
+async def commit(client: Client, group: str, names: list[str]) -> None:
+    part = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1,
+            "committed_metadata": ""}  # fmt: skip
+    values = {
+        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": name, "partitions": [part]} for name in names],
+    }  # fmt: skip
+    await client.call(ApiKey.OFFSET_COMMIT, 8, values)
+
+
+REQUESTS: dict[str, tuple[ApiKey, int, dict[str, Any]]] = {
+    "DeleteGroups": (ApiKey.DELETE_GROUPS, 2, {"groups_names": tuple(NAMES)}),
+    "DeleteTopics": (
+        ApiKey.DELETE_TOPICS, 6,
+        {"topics": [{"name": name, "topic_id": UUID(int=0)} for name in NAMES], "timeout": 1},
+    ),
+    "DeleteRecords": (
+        ApiKey.DELETE_RECORDS, 2,
+        {"timeout": 1, "topics": [
+            {"name": name, "partitions": [{"partition_index": 0, "offset": -1}]} for name in NAMES
+        ]},
+    ),
+    "CreatePartitions": (
+        ApiKey.CREATE_PARTITIONS, 3,
+        {"timeout": 1, "validate_only": False,
+         "topics": [{"name": name, "count": 2, "assignments": None} for name in NAMES]},
+    ),
+    "IncrementalAlterConfigs": (
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1,
+        {"validate_only": False, "resources": [
+            {"resource_type": 2, "resource_name": name,
+             "configs": [{"name": "retention.ms", "config_operation": 0, "value": "5"}]}
+            for name in NAMES
+        ]},
+    ),
+    "OffsetDelete": (
+        ApiKey.OFFSET_DELETE, 0,
+        {"group_id": "many",
+         "topics": [{"name": name, "partitions": [{"partition_index": 0}]} for name in NAMES]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", REQUESTS)
+async def test_a_request_is_durable_in_few_commits(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproxy.handlers.offsets._OFFSETS_AT_ONCE", 10)
+    client = Client()
+    await client.metadata(*NAMES)
+    for name in NAMES:
+        await commit(client, name, NAMES[:1])
+    await commit(client, "many", NAMES)
+    commits = Commits(cast(Any, client.worker.any_shard()))
+    key, version, values = REQUESTS[api]
+    answer = await client.call(key, version, values)
+    assert "error_code=<ErrorCode" not in str(answer).replace("error_code=<ErrorCode.none", "")
+    assert 1 <= commits.count <= 5, "of 120 items"
+
+
+async def test_creating_many_queues_is_durable_in_few_commits() -> None:
+    client = Client()
+    commits = Commits(cast(Any, client.worker.any_shard()))
+    topics = [
+        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
+         "configs": ()}
+        for name in NAMES
+    ]  # fmt: skip
+    values = {"topics": topics, "timeout": 1, "validate_only": False}
+    answer = await client.call(ApiKey.CREATE_TOPICS, 7, values)
+    assert {topic.error_code for topic in answer.topics} == {0}
+    assert commits.count <= 5

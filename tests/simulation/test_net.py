@@ -1,0 +1,51 @@
+"""What simulations share finds what it is there for."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.types import QueueId
+from tests.simulation import virtual_time
+from tests.simulation.twice import fold_twice
+
+
+def test_a_fold_that_reads_past_unwritten_changes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = [CreateQueue(QueueId(bytes([n] * 16)), f"q{n}", 1, {}).envelope() for n in range(100)]
+    fold_twice(log)
+    apply = Fold.apply
+
+    def counted(self: Any, *args: Any) -> Any:
+        self.state.put(b"zz", b"%d" % len(list(self.state.kv.scan(b"", b"\xff"))))
+        return apply(self, *args)
+
+    monkeypatch.setattr(Fold, "apply", counted)
+    with pytest.raises(AssertionError, match="rows depend on when they are written"):
+        fold_twice(log)
+
+
+def test_tasks_that_wake_in_one_turn_go_in_any_order() -> None:
+    def order(seed: int | None) -> str:
+        found: list[str] = []
+
+        async def main() -> None:
+            go = anyio.Event()
+
+            async def wait(name: str) -> None:
+                await go.wait()
+                found.append(name)
+
+            async with anyio.create_task_group() as tasks:
+                for name in "abc":
+                    tasks.start_soon(wait, name)
+                await anyio.sleep(0.1)
+                go.set()
+
+        virtual_time.run(main, seed)
+        return "".join(found)
+
+    assert order(None) == "abc"
+    assert order(1) == order(1)
+    assert len({order(seed) for seed in range(20)}) > 3

@@ -1,0 +1,54 @@
+"""A limit for each test: one that hangs fails, with the place where it hangs.
+
+These lines are what pytest-timeout would do here, without a dependency: a signal ends the test in
+place, and its fixtures end as after any failure. Where no Python code runs any more, the process
+writes the stacks of all threads and ends; xdist then goes on with another one.
+"""
+
+import faulthandler
+import signal
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+SECONDS = 600
+"""For a setup, a call or a teardown: several times what the slowest takes on a busy machine."""
+SECONDS_LONG = 4 * 3600
+_MORE = 60
+
+
+def _limited(item: pytest.Item) -> Generator[None, Any, Any]:
+    marker = item.get_closest_marker("limit")
+    seconds = SECONDS_LONG if item.get_closest_marker("long") else SECONDS
+    seconds = marker.args[0] if marker else seconds
+
+    def end(number: int, frame: Any) -> None:
+        pytest.fail(f"not done within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    kept = item.config.stash[fault_handler_stderr_fd_key]  # the one that is not captured
+    faulthandler.dump_traceback_later(seconds + _MORE, exit=True, file=kept)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    return (yield from _limited(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    return (yield from _limited(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    return (yield from _limited(item))

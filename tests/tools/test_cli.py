@@ -1,0 +1,54 @@
+"""How much a command imports, and how complete the help is."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from kproxy.cli import cli
+from tests.harness import ROOT
+
+SERVER = ("kproxy.server", "kproxy.cluster", "kproxy.worker", "kproxy.handlers", "kproxy.log.local")
+SHOWN = (
+    "import sys; from kproxy.cli import cli\n"
+    "cli.main(sys.argv[1:], standalone_mode=False)\n"
+    "print(*sys.modules, sep='\\n')\n"
+)
+
+
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a command has imported once it is done."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN, *arguments], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return set(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("command", ["queues", "groups", "describe", "delete", "top", "upgrade"])
+def test_asking_commands_import_no_server(command: str) -> None:
+    found = imported(command, "--help")
+    assert "kproxy.cli" in found
+    unwanted = {*SERVER, "kproxy.config", "pydantic", "confluent_kafka", "structlog", "uvloop"}
+    assert not unwanted & found
+
+
+@pytest.mark.parametrize("command", ["users", "drain", "health", "locate", "serve"])
+def test_help_imports_no_server(command: str) -> None:
+    assert not set(SERVER) & imported(command, "--help")
+
+
+def test_help_lists_every_command() -> None:
+    done = CliRunner().invoke(cli, ["--help"])
+    assert done.exit_code == 0, done.output
+    listed = [line.split() for line in done.output.partition("Commands:")[2].splitlines() if line]
+    assert [line[0] for line in listed] == sorted(cli.list_commands(None))  # type: ignore[arg-type]
+    assert all(len(line) > 3 for line in listed)  # with what it does
+
+
+def test_serve_help_has_an_option_for_each_setting() -> None:
+    from kproxy.config import FIELDS
+
+    shown = CliRunner().invoke(cli, ["serve", "--help"]).output
+    assert not [name for name in FIELDS if f"--{name.replace('_', '-')}" not in shown]
