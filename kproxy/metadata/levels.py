@@ -32,6 +32,8 @@ SHIPS_FROM = 8
 """A SHIP of a filter says where its cut begins."""
 LETTERS_FROM = 8
 """Routes pass dead letters on."""
+ENCODINGS_FROM = 8
+"""Templates of routes may encode keys and headers."""
 FEATURE = "kproxy.level"
 
 

@@ -448,6 +448,17 @@ async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_so
         assert len(routes_of(worker, source)) == 1
 
 
+async def test_any_key_names_a_queue_and_stays_as_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        to = {"kproxy.route.to": "to-{key:%}", "kproxy.route.unroutable": "lost"}
+        entrance = await create(worker, "in", to)
+        await put(worker, entrance, (b"ann@example.com", b"1"), (b"\xff", b"2"), (None, b"3"))
+        await until(lambda: landed(worker, entrance) == 3)
+        assert read(worker, "to-ann_40example.com") == [b"1"]
+        assert read(worker, "to-_FF") == [b"2"]
+        assert read(worker, "lost") == [b"3"]
+
+
 async def test_dead_letters_are_passed_on_from_their_queue_once(tmp_path: Path) -> None:
     """A filter said that it had passed them on, and got nothing."""
     async with serving(tmp_path) as worker:
