@@ -36,8 +36,8 @@ PART_TARGETS = 500
 """In one part. Names fall into parts by their hashes, which a peer can choose."""
 RECORD_MAX = 8 << 20
 """Of a larger record only its key and its headers go to the unroutable ones. Produce refuses it."""
-PACKED_FROM = 64 << 10
-"""A batch of so many bytes is packed as its source was."""
+PACKED_FROM = 1 << 10
+"""A batch of so many bytes is packed as its source was: to a third or less of them, as a rule."""
 _TARGET_BYTES = 100  # about what a batch takes beside its records
 _INTERNAL = "__"
 _EMPTY = body_of(Content(), ())

@@ -105,6 +105,17 @@ def test_batches_are_unpacked_and_large_ones_packed_as_they_came(codec: int) -> 
     assert len(contents(made["to-k"])) == 20
 
 
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_targets_take_no_more_room_than_their_source(codec: int) -> None:
+    """Batches of less than 64 KiB were not packed: they took ten times as much."""
+    value = b'{"temperature":21.5,"status":"ok","unit":"celsius"}'
+    data = keyed(*[(b"d%d" % (n % 20), value) for n in range(800)], codec=codec)
+    made = parts_of(cut(data, spec()).gathered, 1)[0][2]
+    assert {read_header(one).codec for _, one in made} == {codec}
+    plain = len(unpacked(data))
+    assert sum(len(one) for _, one in made) < plain / 3
+
+
 def test_times_are_kept() -> None:
     data = keyed((b"a", b"1"), (b"a", b"2"), time_ms=1234)
     ((_, made),) = parts_of(cut(data, spec()).gathered, 1)[0][2]
