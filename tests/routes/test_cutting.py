@@ -352,6 +352,18 @@ def test_a_cut_ends_where_it_is_large_enough_and_the_next_goes_on(
     assert cut(data, spec()).gathered.through == 1  # one always has room
 
 
+def test_cut_takes_a_bounded_amount_of_memory_over_all_shards() -> None:
+    """It was 768 KiB for each shard, and 32 passages of each were under way at once."""
+    data = keyed(*[(b"%d" % n, bytes(1000)) for n in range(3000)], codec=4)
+    for held_max in (100_000, 1_000_000):
+        cutter = Cutter(
+            Epoch(0, spec()), 64, 0, 1 << 40, 0, limited=True, log_bytes_max=LOG, held_max=held_max
+        )
+        cutter.take(reading(data))
+        assert 0.9 * held_max < cutter.gathered.held < held_max + 2000
+        assert cutter.gathered.full
+
+
 def test_a_part_has_not_too_many_targets_whatever_names_a_peer_chooses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,6 +142,27 @@ async def test_what_is_kept_for_the_next_cut_has_a_bound(
             assert read(worker, f"to-{n}") == [b"v%d" % n] * (2 if n < 5 else 1)
 
 
+async def test_cuts_are_smaller_where_other_passages_hold_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "GATHERED_BYTES_MAX", 4 << 20)
+    async with serving(tmp_path) as worker:
+        shared = worker.passages._shared
+        alone, held = shared.held_max, []
+        for _ in range(20):
+            gathered = cutting.Gathered(4, 0, 1 << 20, shared.held_max)
+            shared.gathers(gathered)
+            while gathered.add("a", (bytes(1000), 0, 0), limited=True):
+                pass
+            held.append(gathered)
+        assert alone == 1 << 20
+        assert shared.held_max == 256 << 10
+        assert sum(one.held for one in held) < (4 << 20) + 20 * (256 << 10)
+        del gathered
+        held.clear()
+        assert shared.held_max == alone
+
+
 async def test_records_are_passed_on_and_kept(tmp_path: Path) -> None:
     async with serving(tmp_path) as worker:
         entrance = await create(worker, "in", TO)
