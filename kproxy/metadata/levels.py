@@ -34,6 +34,8 @@ LETTERS_FROM = 8
 """Routes pass dead letters on."""
 ENCODINGS_FROM = 8
 """Templates of routes may encode keys and headers."""
+FORGETS_FROM = 8
+"""FORGET_LANDED also drops FORWARDED rows."""
 FEATURE = "kproxy.level"
 
 

@@ -388,6 +388,9 @@ class RouteFold:
             data = self._state.get(key)
             if data is not None and route_rows.decode_landed(data).used_ms <= asked.time_ms:
                 self._state.put(key, None)
+        for key in asked.forwarded:
+            if self._state.get(key) is not None:
+                self._state.put(key, None)
         return Outcome(Code.NONE)
 
 

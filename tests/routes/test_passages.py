@@ -29,13 +29,16 @@ from kproxy.virtual.route_rows import landed_of, route_in, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.share_commands import (
+    DEAD_LETTERS,
     ChangeShares,
+    Forward,
     Run,
     SetShares,
     ShareAction,
     ShareChange,
     ShareRuns,
 )
+from kproxy.virtual.share_rows import Position, source_of_forwarded
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 from tests.virtual.share_cases import ARCHIVED_3, LOST
@@ -500,6 +503,33 @@ async def test_dead_letters_are_passed_on_from_their_queue_once(tmp_path: Path) 
             assert outcome.code == Code.NONE
         await until(lambda: landed(worker, letters) == 20)
         assert read(worker, "red") == [b"%d" % n for n in range(1, 20, 2)]
+
+
+async def test_what_was_forwarded_from_sources_that_are_gone_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row stayed in the dead-letter queue's shard for each source and group there ever was."""
+    async with serving(tmp_path) as worker:
+        source, other = await create(worker, "in", {}), await create(worker, "other", {})
+        letters, shard = await create(worker, "dlq.in", {}), worker.any_shard()
+        at = Position(1, 0, 0)
+        for queue in (source, other):
+            made = Forward(
+                (letters.queue_id, 0), DEAD_LETTERS, (queue.queue_id, 0), "g", at, at,
+                keyed((b"a", b"1")),
+            )  # fmt: skip
+            await shard.append([made.envelope()]).wait()
+        await shard.append([DeleteQueue(source.queue_id).envelope()]).wait()
+
+        def known() -> list[bytes]:
+            rows = shard.kv.scan(*RowKind.FORWARDED.range())
+            return [source_of_forwarded(key) for key, _ in rows]
+
+        await worker.passages.forget(shard)
+        assert len(known()) == 2  # the source has just gone
+        monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
+        await worker.passages.forget(shard)
+        assert known() == [other.queue_id]
 
 
 async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:
