@@ -36,6 +36,8 @@ ENCODINGS_FROM = 8
 """Templates of routes may encode keys and headers."""
 FORGETS_FROM = 8
 """FORGET_LANDED also drops FORWARDED rows."""
+UNASKED_FROM = 8
+"""A CREATE says that nobody has said how the queue is to be."""
 FEATURE = "kproxy.level"
 
 
