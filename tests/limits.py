@@ -105,7 +105,9 @@ TINY: dict[str, int] = {
     "routes.cutting.CUT_TARGETS": 3,
     "routes.cutting.PART_TARGETS": 1,
     "routes.passages._AT_ONCE": 1,
+    "routes.passages._FORGET_FORWARDED_MAX": 1,
     "routes.passages._FORGET_MAX": 1,
+    "routes.passages._GONE_MAX": 2,
     "routes.passages._LOOKED_AT_AT_ONCE": 1,
     "routes.reading._BATCHES_MAX": 2,
     "routes.reading.KEPT_RECORDS_MAX": 5,
@@ -200,8 +202,8 @@ FIXED: dict[str, str] = {
     """,
     "Bounds what a person is shown.": """
         config._SHOWN_MAX errors._MESSAGE_MAX handlers.acls._TOLD_MAX handlers.inspection._TOLD_MAX
-        handlers.quotas._TOLD_MAX logs._TEXT_MAX logs._TOLD_CLIENTS_MAX logs._ITEMS_MAX
-        logs._TRACE_MAX logs._KEYS_MAX
+        handlers.quotas._TOLD_MAX logs._TEXT_MAX logs._TOLD_CLIENTS_MAX
+        logs._ITEMS_MAX logs._TRACE_MAX logs._KEYS_MAX
         metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX tools.check._SHOWN_MAX
         tools.commands._LIMIT
     """,
@@ -235,8 +237,8 @@ FIXED: dict[str, str] = {
         worker.refused_batches._SEQUENCE_MAX
     """,
     "Bounds memory of a client library or of files, which simulations replace.": """
-        log.local._COMMIT_ENVELOPES protocol.record_runs.RUN_RECORDS
-        shard.verification._OPEN_MAX store.segments._OPEN_FILES_MAX
+        log.local._COMMIT_ENVELOPES protocol.record_runs.RUN_RECORDS shard.verification._OPEN_MAX
+        store.segments._OPEN_FILES_MAX
         upstream.log_reader._MESSAGES_AT_ONCE upstream.log_reader._HOLE_MAX
         upstream.native_producer._EVENTS_A_TURN upstream.producer._RECORDS_MAX
         upstream.read_topic._MESSAGES_AT_ONCE upstream.topic_tailer._MESSAGES_AT_ONCE
