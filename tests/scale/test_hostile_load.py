@@ -45,7 +45,7 @@ def attacking(*kinds: tuple[str, list[int]]) -> Iterator[None]:
     finally:
         for one in running:
             one.kill()
-            one.wait()
+            one.communicate()
 
 
 def timed(what: Callable[[], Any]) -> float:
@@ -62,6 +62,11 @@ def login(site: Site, mechanism: str) -> None:
     password = site.issuer.token("alice") if mechanism == "OAUTHBEARER" else PASSWORD
     with site.wire("OUTSIDE") as wire:
         assert log_in(wire, mechanism, password=password).error_code == 0
+
+
+def probe(url: str) -> None:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        answer.read()
 
 
 def limit(wire: Wire, client_id: str, rate: float) -> None:
@@ -97,8 +102,7 @@ def test_an_honest_user_is_served_meanwhile(tmp_path: Path, kinds: tuple[str, ..
                     one = timed(lambda mechanism=mechanism: login(site, mechanism))  # type: ignore[misc]
                     took.setdefault(mechanism, []).append(one)
                 url = f"http://127.0.0.1:{http}/livez"
-                probe = lambda: urllib.request.urlopen(url, timeout=10).read()  # noqa: E731, B023
-                took.setdefault("livez", []).append(timed(probe))
+                took.setdefault("livez", []).append(timed(lambda: probe(url)))  # noqa: B023
                 with site.wire("OUTSIDE") as wire:
                     assert log_in(wire).error_code == 0
                     put = lambda: wire.produce("q", batch(b"v"))  # noqa: E731
