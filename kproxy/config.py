@@ -292,6 +292,12 @@ class Config(SecurityConfig, GroupsConfig):
         return {one.name: one.advertised for one in self.listeners}
 
     @property
+    def log_bytes_max(self) -> int:
+        """The most bytes that a shard's log takes in one record."""
+        embedded = self.bootstrap_servers is None
+        return int(self.frame_bytes_max if embedded else self.data_message_bytes_max)
+
+    @property
     def sync_policy(self) -> Sync:
         word, _, number = self.sync.partition(":")
         return Sync(always=word == "always", interval_ms=int(number) if number else None)

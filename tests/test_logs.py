@@ -202,8 +202,8 @@ def test_the_audit_is_bounded_of_one_client_and_hides_nobody() -> None:
 DYNAMIC = {
     "client_does_not_read", "client_left", "client_stopped_inside_a_request", "connection_idle",
     "connection_pushed_out", "dead_letters_dropped", "dead_letters_refused", "dead_letters_wait",
-    "login_pushed_out", "route_held_back", "route_not_read", "route_waits", "shard_catching_up",
-    "shard_rebuilding",
+    "login_pushed_out", "records_archived", "route_held_back", "route_not_read",
+    "route_passed_over", "route_waits", "shard_catching_up", "shard_rebuilding",
 }  # fmt: skip
 """Names that are handed to who logs them."""
 

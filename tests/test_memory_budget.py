@@ -3,6 +3,7 @@
 import anyio
 
 from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
+from tests.harness import until
 
 
 async def test_everyone_who_waits_for_room_is_woken() -> None:
@@ -31,9 +32,7 @@ async def test_a_long_answer_waits_for_room() -> None:
         await anyio.sleep(0.01)
         assert not done
         memory.give_back(1 << 20)
-        with anyio.fail_after(5):
-            while not done:
-                await anyio.sleep(0.001)
+        await until(lambda: done, 5)
     assert done == [1 << 20]
     assert memory.used == 1 << 19
 

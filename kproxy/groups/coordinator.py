@@ -32,6 +32,7 @@ from kproxy.loop.pace import Pace
 from kproxy.loop.steps import Steps, at_once, done
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.protocol.guard import TEXT_BYTES_MAX
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows
@@ -113,8 +114,10 @@ class Coordinator:
         return anyio.current_time()
 
     def new_member_id(self, prefix: str) -> str:
-        """An id that no member has had before, as Kafka makes it."""
-        return f"{prefix}-{self.unique_id()}"
+        """An id that no member has had before, as Kafka makes it; it fits what answers have."""
+        unique = f"-{self.unique_id()}"
+        room = TEXT_BYTES_MAX - len(unique)
+        return prefix.encode()[:room].decode(errors="ignore") + unique
 
     def has(self, group: Group) -> bool:
         return self.groups.get(group.id) is group

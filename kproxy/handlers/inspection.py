@@ -2,6 +2,7 @@
 
 Those are compacted queues (each record needs a key), queues with a bound on how old a timestamp
 may be, queues with a compression of their own, and those whose records may say when they are due.
+An entrance asks for a look at batches that may hold a larger record than a route passes on.
 Rules, codes and messages follow Kafka's `LogValidator`. All others are appended as they came:
 nobody looks inside.
 """
@@ -10,6 +11,7 @@ from anyio import to_thread
 
 from kproxy.delays.splitting import Split, split
 from kproxy.errors import Code
+from kproxy.metadata.delay_settings import MODE
 from kproxy.metadata.demands import Demands, Fault
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
@@ -20,9 +22,13 @@ from kproxy.protocol.batch import (
     check,
     read_header,
 )
+from kproxy.protocol.codecs import TooLarge, unpacked_most
 from kproxy.protocol.produce_request import ProduceRequest
-from kproxy.protocol.records import INSPECTED_BYTES_MAX, TooLarge, keyed_records, repacked, unpacked
+from kproxy.protocol.record_runs import body_runs
+from kproxy.protocol.records import INSPECTED_BYTES_MAX, keyed_records, repacked, unpacked
 from kproxy.protocol.varint import Malformed
+from kproxy.routes.cutting import RECORD_MAX
+from kproxy.virtual.route_fold import TO
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
@@ -43,9 +49,11 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
         await request.budget.step()
         queue = _queue(worker, topic)
         settings = None if queue is None else settings_of(queue.configs)
-        if queue is None or settings is None or not settings.inspects:
+        if queue is None or settings is None:
             continue
         for index, records in partitions:
+            if not (settings.inspects or may_not_be_routed(settings, records)):
+                continue
             key = (queue.queue_id, index)
             try:
                 header = check(records, worker.max_batch_bytes(settings), request.version)
@@ -82,6 +90,33 @@ def is_split_at_once(settings: QueueSettings, records: Records | None) -> bool:
     return len(records) <= _SPLIT_AT_ONCE_BYTES and not read_header(records).codec
 
 
+def may_not_be_routed(settings: QueueSettings, records: Records | None) -> bool:
+    """Whether a batch for an entrance may hold a record that no route takes."""
+    if settings.route_lag_max is None or not records or len(records) < HEADER_BYTES:
+        return False
+    head = read_header(records)
+    if not head.codec:
+        return len(records) > RECORD_MAX
+    return unpacked_most(bytes(records[HEADER_BYTES:]), head.codec) > RECORD_MAX
+
+
+def _check_routed(header: BatchHeader, records: Records) -> None:
+    """Raises BadBatch: a record is larger than a route passes on; TooLarge: there are too many."""
+    try:
+        for run in body_runs(header, records, headers=False):
+            size = max(len(body) or RECORD_MAX + 1 for _, _, _, body, _ in run)
+            if size > RECORD_MAX:
+                raise BadBatch(
+                    Code.MESSAGE_TOO_LARGE,
+                    f"a record has more than {RECORD_MAX} bytes: a queue with {TO} passes on no"
+                    " larger ones",
+                )
+    except TooLarge:
+        raise
+    except Malformed:
+        return  # it goes to the unroutable ones as it is
+
+
 def _queue(worker: Worker, topic: str | bytes) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
@@ -108,6 +143,10 @@ def _inspected(
     """Raises BadBatch."""
     header, now_ms = read_header(records), worker.now_ms()
     try:
+        if settings.route_lag_max is not None and may_not_be_routed(settings, records):
+            _check_routed(header, records)
+        if not settings.inspects:
+            return records
         data = unpacked(records)
         checked = records
         if settings.demands.of_records:
@@ -118,9 +157,21 @@ def _inspected(
         most = worker.delays.batch_bytes_max
         return split(read_header(checked), checked, data, delay, now_ms, most) or checked
     except TooLarge as error:
-        raise BadBatch(Code.MESSAGE_TOO_LARGE, str(error)) from error
+        what = f"{error}, and the queue's {_asking(settings)} needs a look at each of them"
+        raise BadBatch(Code.MESSAGE_TOO_LARGE, what) from error
     except Malformed as error:
         raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
+
+
+def _asking(settings: QueueSettings) -> str:
+    """The name of the setting for which records are looked at."""
+    if settings.compacted:
+        return "cleanup.policy"
+    if settings.demands.codec is not None:
+        return "compression.type"
+    if settings.demands.of_records:
+        return "message.timestamp.before.max.ms"
+    return TO if settings.delay is None else MODE
 
 
 def _checked(

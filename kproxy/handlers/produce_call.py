@@ -12,7 +12,13 @@ from typing import cast
 from kproxy.delays.splitting import Split
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import delaying, enlisting
-from kproxy.handlers.inspection import Inspected, is_split_at_once, split_at_once
+from kproxy.handlers.inspection import (
+    Inspected,
+    is_split_at_once,
+    may_not_be_routed,
+    split_at_once,
+)
+from kproxy.handlers.produce_expired import note_expired
 from kproxy.handlers.produce_guard import Guard, find_or_make
 from kproxy.handlers.produce_transactions import Refusals, takes_part
 from kproxy.metadata.levels import PRODUCERS_FROM
@@ -158,6 +164,8 @@ class ProduceCall:
         if isinstance(batch, memoryview) and 2 * len(batch) < len(cast(bytes, batch.obj)):
             batch = bytes(batch)  # it is not to hold all of the frame that it came in
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
+        if settings.expires_at_once(header.max_timestamp, self._now_ms) and not delayed:
+            note_expired(self._worker, shard, queue, key, header)
         if delayed:
             try:
                 envelope = delaying.later(
@@ -190,7 +198,7 @@ class ProduceCall:
     ) -> _Checked:
         """A batch as its queue's settings have it. Raises BadBatch; NotReady."""
         split, delayed, version = None, False, self._version
-        if settings.inspects:
+        if settings.inspects or may_not_be_routed(settings, records):
             if self._inspected is None and is_split_at_once(settings, records):
                 split = split_at_once(self._worker, settings, records, version)
             else:

@@ -69,7 +69,7 @@ def find_or_make(
     if not mutations.take(worker.config.partitions_default):
         return None, Code.UNKNOWN_TOPIC_OR_PARTITION
     try:
-        return worker.catalogue.create(name)[0], Code.NONE
+        return worker.create_unasked(name)[0], Code.NONE
     except KafkaError as error:
         return None, error.code
 

@@ -212,6 +212,7 @@ async def _answer(
         request.throttle(worker.quotas.gave(request.peer, request.header.client_id, size))
     acquired = [last - first + 1 for one in found for first, last, *_ in one.ranges]
     worker.counters.fetched_records += sum(acquired)
+    worker.counters.share_delivered += sum(acquired)
     by_topic: dict[bytes, list[Ident]] = {}
     for ident in dict.fromkeys([*by_ident, *results]):
         by_topic.setdefault(ident[0], []).append(ident)

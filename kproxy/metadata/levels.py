@@ -26,8 +26,20 @@ RESTORES_FROM = 6
 """A data directory may come from a backup."""
 SECURITY_FROM = 7
 """There may be access rules, users and quotas."""
+ARRIVAL_FROM = 8
+"""Retention may count from the arrival of records."""
 PRODUCERS_FROM = 8
 """Partitions remember idempotent producers by time."""
+SHIPS_FROM = 8
+"""A SHIP of a filter says where its cut begins."""
+LETTERS_FROM = 8
+"""Routes pass dead letters on."""
+ENCODINGS_FROM = 8
+"""Templates of routes may encode keys and headers."""
+FORGETS_FROM = 8
+"""FORGET_LANDED also drops FORWARDED rows."""
+UNASKED_FROM = 8
+"""A CREATE says that nobody has said how the queue is to be."""
 FEATURE = "kproxy.level"
 
 

@@ -12,7 +12,7 @@ import cramjam
 import lz4.frame  # type: ignore[import-untyped]  # it ships no types
 import zstandard
 
-from kproxy.protocol.batch import CODECS
+from kproxy.protocol.batch import CODEC_ZSTD, CODECS
 from kproxy.protocol.varint import Malformed
 
 UNPACKED_BYTES_MAX = 256 << 20
@@ -24,6 +24,15 @@ _XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2  # version, least ve
 _XERIAL_BLOCK_BYTES = 32 << 10
 LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
 """Kafka's defaults."""
+_LEVELS_BEST = {"gzip": 9, "lz4": 12, "zstd": 19}
+
+
+class TooLarge(Malformed):
+    """A batch that holds more than is looked at."""
+
+
+class Unfit(Exception):
+    """Records that no packing makes small enough."""
 
 
 def memory_of(batch_bytes: int) -> int:
@@ -39,13 +48,60 @@ def unpack(data: bytes, codec: int) -> Iterator[bytes]:
         for piece in _pieces(data, codec):
             total += len(piece)
             if total >= UNPACKED_BYTES_MAX:
-                raise Malformed(f"the records unpack to {UNPACKED_BYTES_MAX} bytes or more")
+                raise TooLarge(f"the records unpack to {UNPACKED_BYTES_MAX} bytes or more")
             if piece:
                 yield piece
     except Malformed:
         raise
     except Exception as error:  # each binding has exceptions of its own
         raise Malformed(f"the {CODECS[codec]} records do not decompress: {error}") from error
+
+
+def unpacked_most(data: bytes, codec: int) -> int:
+    """Return how many bytes records may unpack to, by what their blocks say of themselves.
+
+    It unpacks nothing. 0: the blocks are not sound.
+    """
+    try:
+        match CODECS[codec]:
+            case "none":
+                return len(data)
+            case "gzip":
+                return int.from_bytes(data[-4:], "little")
+            case "snappy":
+                return sum(map(cramjam.snappy.decompress_raw_len, _snappy_parts(data)))
+            case "lz4":
+                return _lz4_most(data)
+            case _:
+                return _zstd_most(data)
+    except Exception:  # each binding has exceptions of its own
+        return 0
+
+
+def _lz4_most(data: bytes) -> int:
+    flags, block = data[4], 1 << 8 + 2 * (data[5] >> 4 & 7)
+    at, blocks = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0), 0
+    while size := int.from_bytes(data[at : at + 4], "little") & 0x7FFF_FFFF:
+        at += 4 + size + (4 if flags & 0x10 else 0)
+        blocks += 1
+    return blocks * block
+
+
+_ZSTD_BLOCK_BYTES = 128 << 10  # of any block, unpacked, at most
+_ZSTD_RLE = 1
+
+
+def _zstd_most(data: bytes) -> int:
+    flags = data[4]
+    at = 5 + (not flags & 0x20) + (0, 1, 2, 4)[flags & 3]
+    at += ((1 if flags & 0x20 else 0), 2, 4, 8)[flags >> 6]
+    most, last = 0, False
+    while not last:
+        block = int.from_bytes(data[at : at + 3], "little")
+        last, kind, size = bool(block & 1) or at + 3 >= len(data), block >> 1 & 3, block >> 3
+        at += 3 + (1 if kind == _ZSTD_RLE else size)
+        most += size if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
+    return most
 
 
 def _pieces(data: bytes, codec: int) -> Iterator[bytes]:
@@ -73,9 +129,13 @@ def _pieces(data: bytes, codec: int) -> Iterator[bytes]:
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+    return map(_snappy_block, _snappy_parts(data))
+
+
+def _snappy_parts(data: bytes) -> Iterator[bytes]:
     """Raw snappy, or the framing of xerial's library that Java clients write."""
     if not data.startswith(_XERIAL_MAGIC):
-        yield _snappy_block(data)
+        yield data
         return
     position = _XERIAL_HEADER_BYTES
     while position + 4 <= len(data):
@@ -83,7 +143,7 @@ def _snappy_blocks(data: bytes) -> Iterator[bytes]:
         position += 4
         if size > len(data) - position:
             raise Malformed("a snappy block is longer than its batch")
-        yield _snappy_block(data[position : position + size])
+        yield data[position : position + size]
         position += size
 
 
@@ -117,6 +177,17 @@ def pack(data: bytes, codec: int, level: int | None = None) -> bytes:
             )  # fmt: skip
         case _:
             return zstandard.ZstdCompressor(level=level).compress(data)
+
+
+def packings(codec: int) -> Iterator[tuple[int, int | None]]:
+    """The codecs to try, with their levels; None: the usual one."""
+    yield codec, None
+    if codec:
+        yield 0, None
+    if (best := _LEVELS_BEST.get(CODECS[codec])) is not None:
+        yield codec, best
+    if codec and codec != CODEC_ZSTD:
+        yield CODEC_ZSTD, _LEVELS_BEST["zstd"]
 
 
 def _xerial(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from kproxy.protocol.batch import CRC_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
-from kproxy.protocol.codecs import pack
+from kproxy.protocol.codecs import Unfit, pack, packings
 from kproxy.protocol.varint import Malformed, read_varlong, uvarint
 
 _CRC = struct.Struct(">I")
@@ -93,7 +93,7 @@ _LENGTH_MORE = HEADER_BYTES - LOG_OVERHEAD_BYTES  # what a length counts beside 
 
 def batch_of_bodies(
     bodies: Sequence[tuple[bytes, int]], codec: int = 0, stamp_ms: int | None = None,
-    *, mixed: bool = False,
+    *, mixed: bool = False, level: int | None = None,
 ) -> bytes:  # fmt: skip
     """A batch of records that are there from their keys on: (bytes, time in ms) of each.
 
@@ -113,7 +113,7 @@ def batch_of_bodies(
             parts += (uvarint(2 * (len(head) + len(body))), head, body)
         data = b"".join(parts)
     if codec:
-        data = pack(data, codec)
+        data = pack(data, codec, level)
     count = len(bodies)
     if stamp_ms is not None:
         last_ms = stamp_ms
@@ -121,6 +121,19 @@ def batch_of_bodies(
     tail = _TAIL.pack(codec, count - 1, first_ms, last_ms, -1, -1, -1, count)
     crc = crc32c(data, crc32c(tail))
     return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
+
+
+def fitted(bodies: Sequence[tuple[bytes, int]], codec: int, most: int) -> bytes:
+    """Return a batch of records of at most `most` bytes, as `batch_of_bodies` makes it.
+
+    Packed again, records may take more than they did: the level was the client's. So it tries the
+    codec, none, the codec at its best and zstandard at its best. Raises Unfit.
+    """
+    for one, level in packings(codec):
+        made = batch_of_bodies(bodies, one, level=level)
+        if len(made) <= most:
+            return made
+    raise Unfit(f"{len(bodies)} records take more than {most} bytes, however they are packed")
 
 
 def batch(records: Sequence[bytes], time_ms: int, *, log_append_time: bool = False) -> bytes:

@@ -19,13 +19,15 @@ from kproxy.protocol.batch import (
     BatchHeader,
     read_header,
 )
-from kproxy.protocol.codecs import pack, unpack
+from kproxy.protocol.codecs import TooLarge, Unfit, pack, packings, unpack
 from kproxy.protocol.varint import Malformed, read_varlong
 
-_HEAD_BYTES = 31  # a record's length, attributes, time and offset deltas at most
+HEAD_BYTES = 31  # a record's length, attributes, time and offset deltas at most
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
-_TOO_LONG = "a record is longer than its batch"
+TOO_LONG = "a record is longer than its batch"
+OUTSIDE = "a record lies outside its batch"
+MORE = "there is more in the batch than its records"
 
 
 def record_times(batch: bytes) -> Iterator[tuple[int, int]]:
@@ -35,7 +37,7 @@ def record_times(batch: bytes) -> Iterator[tuple[int, int]]:
     pieces = unpack(batch[HEADER_BYTES:], header.codec)
     data, position = b"", 0
     for _ in range(header.record_count):
-        while len(data) - position < _HEAD_BYTES and (piece := next(pieces, None)):
+        while len(data) - position < HEAD_BYTES and (piece := next(pieces, None)):
             data, position = data[position:] + piece, 0
         length, position = read_varlong(data, position, len(data))
         after = position + length
@@ -83,10 +85,6 @@ def unpacked(batch: bytes | memoryview, bytes_max: int | None = None) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class TooLarge(Malformed):
-    """A batch that holds more than is looked at."""
-
-
 def keyed_records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
     """All records of a batch, from what it unpacks to.
 
@@ -97,11 +95,11 @@ def keyed_records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
     for _ in range(header.record_count):
         record, position = _keyed(data, position, header.base_timestamp, stamp)
         if not last < record.offset_delta <= header.last_offset_delta:
-            raise Malformed("a record lies outside its batch")
+            raise Malformed(OUTSIDE)
         last = record.offset_delta
         yield record
     if position != len(data):
-        raise Malformed("there is more in the batch than its records")
+        raise Malformed(MORE)
 
 
 def _keyed(
@@ -112,7 +110,7 @@ def _keyed(
     length, at = read_varlong(data, position, end)
     after = at + length
     if length < 3 or after > end:
-        raise Malformed(_TOO_LONG)
+        raise Malformed(TOO_LONG)
     time_delta, at = read_varlong(data, at + 1, after)
     offset_delta, at = read_varlong(data, at, after)
     key_bytes, at = read_varlong(data, at, after)
@@ -120,10 +118,10 @@ def _keyed(
     if key_bytes >= 0:
         key, at = data[at : at + key_bytes], at + key_bytes
     if at > after:
-        raise Malformed(_TOO_LONG)
+        raise Malformed(TOO_LONG)
     value_bytes, at = read_varlong(data, at, after)
     if at + max(0, value_bytes) > after:
-        raise Malformed(_TOO_LONG)
+        raise Malformed(TOO_LONG)
     time_ms = base_timestamp + time_delta if stamp is None else stamp
     return KeyedRecord(offset_delta, time_ms, key, value_bytes >= 0, data[position:after]), after
 
@@ -131,10 +129,10 @@ def _keyed(
 Body = tuple[int, int, bytes | None, bytes, dict[bytes, bytes | None]]
 """A record: offset delta, time, key, its bytes from the key on, and its headers, the last of each
 name, where they were asked for."""
-_NO_HEADERS: dict[bytes, bytes | None] = {}
+NO_HEADERS: dict[bytes, bytes | None] = {}
 _NO_NAMES: frozenset[bytes] = frozenset()
-_TIME_MAX = 1 << 61  # ms: so that the time between any two records fits 64 bits
-_TIME_BEYOND = "a record's time is beyond all bounds"
+TIME_MAX = 1 << 61  # ms: so that the time between any two records fits 64 bits
+TIME_BEYOND = "a record's time is beyond all bounds"
 
 
 def bodies(header: BatchHeader, data: bytes, *, headers: bool | frozenset[bytes]) -> list[Body]:
@@ -142,23 +140,44 @@ def bodies(header: BatchHeader, data: bytes, *, headers: bool | frozenset[bytes]
 
     `headers`: whether they are wanted, or of which names: a batch may have millions.
     """
+    found, position = parse_run(header, data, 0, header.record_count, headers)
+    if position != len(data):
+        raise Malformed(MORE)
+    return found
+
+
+def parse_run(
+    header: BatchHeader, data: bytes, position: int, count: int,
+    headers: bool | frozenset[bytes], last: int = -1, *, whole: bool = True,
+) -> tuple[list[Body], int]:  # fmt: skip
+    """So many records from a position on, and where they end. Raises Malformed.
+
+    `last`: the offset delta of the one before. `whole`: there is nothing behind the data; else
+    records that are not there as a whole are left.
+    """
     try:
-        return _bodies(header, data, headers)
+        return _parsed(header, data, position, count, headers, last, whole)
     except IndexError:
-        raise Malformed(_TOO_LONG) from None
+        raise Malformed(TOO_LONG) from None
 
 
-def _bodies(header: BatchHeader, data: bytes, headers: bool | frozenset[bytes]) -> list[Body]:
+def _parsed(
+    header: BatchHeader, data: bytes, position: int, count: int,
+    headers: bool | frozenset[bytes], last: int, whole: bool,
+) -> tuple[list[Body], int]:  # fmt: skip
     """Numbers of one byte or two, as most are, are read in place. Raises Malformed, IndexError."""
     stamp = header.max_timestamp if header.is_log_append_time else None
-    base_ms, most, position, last = header.base_timestamp, header.last_offset_delta, 0, -1
-    if abs(base_ms if stamp is None else stamp) >= _TIME_MAX:
-        raise Malformed(_TIME_BEYOND)
+    base_ms, most = header.base_timestamp, header.last_offset_delta
+    if abs(base_ms if stamp is None else stamp) >= TIME_MAX:
+        raise Malformed(TIME_BEYOND)
     end = len(data)
+    heads_end = end if whole else end - HEAD_BYTES
     found: list[Body] = []
-    add, more, none = found.append, read_varlong, _NO_HEADERS
+    add, more, none = found.append, read_varlong, NO_HEADERS
     wanted = _NO_NAMES if headers is False else None if headers is True else headers
-    for _ in range(header.record_count):
+    for _ in range(count):
+        if position >= heads_end:
+            break
         length, at = data[position], position + 1
         if length < 0x80:
             length = length >> 1 ^ -(length & 1)
@@ -167,15 +186,17 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool | frozenset[bytes]) 
         else:
             length, at = more(data, position, end)
         after = at + length
-        if length < _RECORD_MIN or after > end:
-            raise Malformed(_TOO_LONG)
+        if length < RECORD_BYTES_MIN or after > end:
+            if length >= RECORD_BYTES_MIN and not whole:
+                break
+            raise Malformed(TOO_LONG)
         time_ms, at = data[at + 1], at + 2
         if time_ms < 0x80:
             time_ms = time_ms >> 1 ^ -(time_ms & 1)
         else:
             time_ms, at = more(data, at - 1, after)
-            if abs(time_ms) >= _TIME_MAX:
-                raise Malformed(_TIME_BEYOND)
+            if abs(time_ms) >= TIME_MAX:
+                raise Malformed(TIME_BEYOND)
         delta, at = data[at], at + 1
         if delta < 0x80:
             delta = delta >> 1 ^ -(delta & 1)
@@ -184,7 +205,7 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool | frozenset[bytes]) 
         else:
             delta, at = more(data, at - 1, after)
         if not last < delta <= most:
-            raise Malformed("a record lies outside its batch")
+            raise Malformed(OUTSIDE)
         last, begin = delta, at
         size, at = data[at], at + 1
         if size < 0x80:
@@ -204,16 +225,16 @@ def _bodies(header: BatchHeader, data: bytes, headers: bool | frozenset[bytes]) 
         if size > 0:
             at += size
         if at >= after:
-            raise Malformed(_TOO_LONG)
+            raise Malformed(TOO_LONG)
         named = none
         if data[at] or at + 1 != after:
             named = _headers(data, at, after, wanted) or none
         time_ms = base_ms + time_ms if stamp is None else stamp
         add((delta, time_ms, key, data[begin:after], named))
         position = after
-    if position != end:
-        raise Malformed("there is more in the batch than its records")
-    return found
+    if whole and len(found) < count:
+        raise Malformed(TOO_LONG)
+    return found, position
 
 
 def header_bytes(count: int, data: bytes) -> list[bytes]:
@@ -224,7 +245,7 @@ def header_bytes(count: int, data: bytes) -> list[bytes]:
     try:
         return _header_bytes(count, data)
     except IndexError:
-        raise Malformed(_TOO_LONG) from None
+        raise Malformed(TOO_LONG) from None
 
 
 def _header_bytes(count: int, data: bytes) -> list[bytes]:
@@ -240,8 +261,8 @@ def _header_bytes(count: int, data: bytes) -> list[bytes]:
         else:
             length, at = more(data, position, end)
         after = at + length
-        if length < _RECORD_MIN or after > end:
-            raise Malformed(_TOO_LONG)
+        if length < RECORD_BYTES_MIN or after > end:
+            raise Malformed(TOO_LONG)
         at += 1
         while data[at] > 0x7F:  # the time
             at += 1
@@ -260,11 +281,11 @@ def _header_bytes(count: int, data: bytes) -> list[bytes]:
             if size > 0:
                 at += size
         if at >= after:
-            raise Malformed(_TOO_LONG)
+            raise Malformed(TOO_LONG)
         add(data[at:after])
         position = after
     if position != end:
-        raise Malformed("there is more in the batch than its records")
+        raise Malformed(MORE)
     return found
 
 
@@ -282,7 +303,7 @@ def headers_in(data: bytes, wanted: frozenset[bytes] | None = None) -> dict[byte
         raise Malformed(_HEADERS_TOO_LONG) from None
 
 
-_RECORD_MIN = 6  # attributes, deltas, key, value, number of headers
+RECORD_BYTES_MIN = 6  # attributes, deltas, key, value, number of headers
 
 
 def _headers(
@@ -325,14 +346,22 @@ def _headers(
 _HEADERS_TOO_LONG = "a record's headers are longer than it"
 
 
-def with_records(header: BatchHeader, records: list[bytes], latest_ms: int) -> bytes:
+def with_records(
+    header: BatchHeader, records: list[bytes], latest_ms: int, most: int | None = None
+) -> bytes:
     """A batch with some of its records, in their order, at their offsets. At least one is left.
 
     `records`: their `data`; `latest_ms`: their largest time. As Kafka's cleaner writes it: base
-    offset, last offset delta and base timestamp stay.
+    offset, last offset delta and base timestamp stay. Raises Unfit: it has more than `most` bytes,
+    however it is packed.
     """
-    body = pack(b"".join(records), header.codec)
-    return _made(header._replace(max_timestamp=latest_ms, record_count=len(records)), body)
+    data = b"".join(records)
+    head = header._replace(max_timestamp=latest_ms, record_count=len(records))
+    for codec, level in packings(header.codec):
+        made = repacked(head, data, codec, level)
+        if most is None or len(made) <= most:
+            return made
+    raise Unfit(f"{len(records)} records take more than {most} bytes, however they are packed")
 
 
 def without_producer(header: BatchHeader, batch: bytes) -> bytes:

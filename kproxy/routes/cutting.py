@@ -13,8 +13,10 @@ import orjson
 
 from kproxy.metadata.routing import Filter, Template, read_configs, read_filter, read_template
 from kproxy.protocol.batch import BatchHeader
-from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
-from kproxy.protocol.records import Body, bodies, unpacked, without_producer
+from kproxy.protocol.codecs import Unfit
+from kproxy.protocol.made_batches import Content, body_of, content_of_body, fitted, header
+from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
+from kproxy.protocol.records import Body, without_producer
 from kproxy.protocol.varint import Malformed
 from kproxy.virtual.partitioner import hash_of
 from kproxy.virtual.route_fold import CONFIGS, FILTER, TO, UNROUTABLE
@@ -32,14 +34,16 @@ CUT_TARGETS = 8000
 """Of one cut, for one shard."""
 PART_TARGETS = 500
 """In one part. Names fall into parts by their hashes, which a peer can choose."""
-UNPACKED_MAX = 16 << 20
-"""What a batch may unpack to; one that holds more goes to the unroutable ones as it is."""
 RECORD_MAX = 8 << 20
-"""Of a larger record only its key and its headers go there."""
-PACKED_FROM = 64 << 10
-"""A batch of so many bytes is packed as its source was."""
+"""Of a larger record only its key and its headers go to the unroutable ones. Produce refuses it."""
+PACKED_FROM = 1 << 10
+"""A batch of so many bytes is packed as its source was: to a third or less of them, as a rule."""
 _TARGET_BYTES = 100  # about what a batch takes beside its records
+_PIECE_BYTES = 150  # what a record takes in memory beside its bytes
+HELD_BYTES_MAX = 16 << 20
+"""Of one cut, over all shards."""
 _INTERNAL = "__"
+_EMPTY = body_of(Content(), ())
 
 
 class Spec(NamedTuple):
@@ -81,9 +85,17 @@ Piece = tuple[bytes, int, int]
 class Gathered:
     """What of a stretch goes where: pieces by queue, by shard."""
 
-    def __init__(self, shards: int, start: int, log_bytes_max: int) -> None:
+    def __init__(
+        self, shards: int, start: int, log_bytes_max: int, held_max: int = HELD_BYTES_MAX
+    ) -> None:
+        """`held_max`: what it may take in memory, over all shards."""
         self.shards = shards
+        self._held_max = held_max
+        self.held = 0
+        """About how many bytes it takes in memory."""
         self._bytes_max = min(CUT_BYTES, log_bytes_max // _FRAMED_MAX)
+        self.batch_bytes_max = log_bytes_max - min(SHIP_FRAME_BYTES, log_bytes_max // 2)
+        """What a batch may have, so that the log takes it."""
         self.by_shard: list[dict[str, list[Piece]]] = [{} for _ in range(shards)]
         self.whole: tuple[str, bytes] | None = None
         """A batch that goes to a queue as it is: alone."""
@@ -96,6 +108,10 @@ class Gathered:
         """In each shard."""
         self.records = 0
         self.unroutable = 0
+        self.passed_over = 0
+        """Records that a filter could not look at, or that no log takes."""
+        self.why = ""
+        """Why the last of them was passed over, for people."""
         self.full = False
         self.spec = NOWHERE
         """Of the first epoch: all of it is of one."""
@@ -118,7 +134,7 @@ class Gathered:
         targets = self.by_shard[index]
         found = targets.get(name)
         size = self.sizes[index] + len(piece[0]) + (_TARGET_BYTES if found is None else 0)
-        if limited and self.records and size > self._bytes_max:
+        if limited and self.records and (size > self._bytes_max or self.held > self._held_max):
             return False
         if found is None:
             buckets, bucket = self._buckets[index], bucket % PARTS_MAX
@@ -128,15 +144,21 @@ class Gathered:
             targets[name] = [piece]
         else:
             found.append(piece)
+        self.held += size - self.sizes[index] + _PIECE_BYTES
         self.sizes[index] = size
         self.records += 1
         return True
+
+    def pass_over(self, records: int, why: str) -> None:
+        self.passed_over += records
+        self.why = why
 
     def add_whole(self, name: str, data: bytes, *, limited: bool) -> bool:
         """As `add`, of a batch as it is: alone, for it may be large."""
         if limited and self.records:
             return False
         self.whole = name, data
+        self.held += len(data)
         self.records += 1
         self.full = True
         return True
@@ -147,32 +169,48 @@ class Cutter:
 
     def __init__(
         self, epoch: Epoch, shards: int, start: int, end: int, index: int, *,
-        limited: bool, log_bytes_max: int,
+        limited: bool, log_bytes_max: int, held_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
         """Of offsets from `start` to before `end`. `index`: of the source partition.
 
-        `log_bytes_max`: what the log takes in one record.
+        `log_bytes_max`: what the log takes in one record. `held_max`: what the cut may take in
+        memory.
 
         `limited`: it ends where a cut is large enough; else what is cut already is made again.
         """
-        self._start, self._end, self._index = start, end, index
+        self.start, self._end, self._index = start, end, index
+        self.epoch = epoch
         self._limited = limited
-        self.gathered = Gathered(shards, start, log_bytes_max)
+        self.gathered = Gathered(shards, start, log_bytes_max, held_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
+        self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
+        """A shorter record fits into the log, however it is packed."""
 
-    def take(self, base_offset: int, head: BatchHeader, found: list[Body] | bytes) -> bool:
-        """Take the records of a batch, or one whose records cannot be told; whether there is room.
+    def take(self, batch: "Reading") -> bool:
+        """Take the records of a batch that are not read yet; whether there is room.
 
-        Those that were passed over by an earlier cut are passed over.
+        Those that were taken by an earlier cut are passed over.
         """
-        gathered = self.gathered
-        if isinstance(found, bytes):
-            return self._take_whole(base_offset, head, found)
-        start, end, codec = self._start, self._end, head.codec
+        while True:
+            if not self._take_run(batch):
+                return False
+            if batch.behind >= self._end:  # what comes behind may not even be sound
+                self.gathered.through = self._end
+                return batch.behind >= batch.end
+            if not batch.read_on():
+                break
+        if batch.fault:
+            return self._take_whole(batch)
+        self.gathered.through = min(self._end, batch.end)
+        return True
+
+    def _take_run(self, batch: "Reading") -> bool:
+        gathered, base_offset = self.gathered, batch.base_offset
+        start, end, codec = self.start, self._end, batch.head.codec
         # Not kept in `self`: a bound method there is a reference cycle, for each cut.
         place = self._by_filter if self._spec.template is None else self._by_template
-        for record in found:
+        for record in batch.run:
             offset = base_offset + record[0]
             if offset < start:
                 continue
@@ -182,15 +220,32 @@ class Cutter:
             if not place(record, offset, codec):
                 gathered.through, gathered.full = offset, True
                 return False
-        gathered.through = min(end, base_offset + head.last_offset_delta + 1)
         return True
 
     def _by_filter(self, record: Body, offset: int, codec: int) -> bool:
         spec = self._spec
         _, time_ms, key, body, headers = record
+        if not body:
+            self.gathered.pass_over(1, f"record {offset} has more than {RECORD_BYTES_MAX} bytes")
+            return True
         if spec.filter is None or not spec.filter.matches(key, headers):
             return True
-        return self.gathered.add(spec.name, (body, time_ms, codec), limited=self._limited)
+        return self._add(spec.name, (body, time_ms, codec), offset)
+
+    def _add(self, name: str, piece: Piece, offset: int) -> bool:
+        """As `Gathered.add`; a record that no log takes is passed over."""
+        if len(piece[0]) >= self._sure_bytes and (why := self._unfit(piece)):
+            self.gathered.pass_over(1, f"record {offset}: {why}")
+            return True
+        return self.gathered.add(name, piece, limited=self._limited)
+
+    def _unfit(self, piece: Piece) -> str:
+        """Why the log does not take a record; empty: it does."""
+        try:
+            _batch([piece], self.gathered.batch_bytes_max)
+        except Unfit as error:
+            return str(error)
+        return ""
 
     def _by_template(self, record: Body, offset: int, codec: int) -> bool:
         spec, gathered = self._spec, self.gathered
@@ -201,8 +256,13 @@ class Cutter:
             why = f"{name} is not a queue that a route may go to"
         if why is None and key is None and self._keyed:
             why = "no key, and its queue is compacted: there it would be dropped"
-        if why is None and len(body) > RECORD_MAX:
+        if not body:
+            why, body = f"the record has more than {RECORD_BYTES_MAX} bytes", _EMPTY
+        elif why is None and len(body) > RECORD_MAX:
             why = f"the record has more than {RECORD_MAX} bytes"
+        bare = len(body) > RECORD_MAX
+        if len(body) >= self._sure_bytes and (unfit := self._unfit((body, time_ms, codec))):
+            why, bare = why or unfit, True
         if why is None:
             return gathered.add(name, (body, time_ms, codec), limited=self._limited)
         said = [
@@ -211,32 +271,68 @@ class Cutter:
             header("kproxy.route.offset", str(offset)),
         ]
         content = content_of_body(body)
-        if len(body) > RECORD_MAX:
+        if bare:
             content = Content(content.key, None, content.headers, content.header_bytes)
         gathered.unroutable += 1
-        piece = body_of(content, said), time_ms, codec
-        return gathered.add(spec.unroutable, piece, limited=self._limited)
+        return self._add(spec.unroutable, (body_of(content, said), time_ms, codec), offset)
 
-    def _take_whole(self, base_offset: int, head: BatchHeader, data: bytes) -> bool:
-        """A batch whose records cannot be told; a filter matches nothing of it."""
-        gathered, behind = self.gathered, base_offset + head.last_offset_delta + 1
+    def _take_whole(self, batch: "Reading") -> bool:
+        """Take a batch of which no more records can be told; a filter passes over what is left."""
+        gathered, left = self.gathered, batch.head.record_count - batch.told
         if self._spec.template is not None:
-            if not gathered.add_whole(self._spec.unroutable, data, limited=self._limited):
-                gathered.through, gathered.full = max(self._start, base_offset), True
+            if not gathered.add_whole(self._spec.unroutable, batch.whole, limited=self._limited):
+                gathered.through, gathered.full = max(self.start, batch.behind), True
                 return False
-            gathered.unroutable += head.record_count
-        gathered.through = min(self._end, behind)
+            gathered.unroutable += left
+        else:
+            gathered.pass_over(
+                left, f"records from {batch.behind} on cannot be told: {batch.fault}"
+            )
+        gathered.through = min(self._end, batch.end)
         return not gathered.full
 
 
-def records_of(
-    head: BatchHeader, data: bytes, *, headers: bool | frozenset[bytes]
-) -> list[Body] | bytes:
-    """The records of a stored batch; where they cannot be told the batch, of no producer."""
-    try:
-        return bodies(head, unpacked(data, UNPACKED_MAX), headers=headers)
-    except Malformed:
-        return without_producer(head, data)
+class Reading:
+    """A stored batch as it is read: run by run, and once, also where several cuts take of it."""
+
+    def __init__(
+        self, base_offset: int, head: BatchHeader, data: bytes, headers: bool | frozenset[bytes]
+    ) -> None:
+        self.base_offset = base_offset
+        self.head = head
+        self.end = base_offset + head.last_offset_delta + 1
+        self.first = self.behind = base_offset
+        """Offsets: where `run` begins, and where what is told so far ends."""
+        self.run: list[Body] = []
+        self.told = 0
+        self.fault = ""
+        """Why no more records can be told."""
+        self._data = data
+        self._runs = body_runs(head, data, headers=headers)
+
+    def read_on(self) -> bool:
+        """Go on to the next run; whether there is one."""
+        try:
+            run = next(self._runs, None)
+        except Malformed as error:
+            run, self.fault = None, str(error)
+        self.first = self.behind
+        self.run = [] if run is None else run
+        if not self.run:
+            return False
+        self.told += len(self.run)
+        self.behind = self.base_offset + self.run[-1][0] + 1
+        return True
+
+    @property
+    def whole(self) -> bytes:
+        """The batch as it is, of no producer."""
+        return without_producer(self.head, self._data)
+
+    @property
+    def size(self) -> int:
+        """What it holds in memory, in records."""
+        return len(self.run) + (len(self._data) >> 8)
 
 
 Parts = list[tuple[int, int, list[tuple[str, bytes]]]]
@@ -250,14 +346,16 @@ def parts_of(gathered: Gathered, parts: int) -> Parts:
     for index, targets in enumerate(gathered.by_shard):
         for name, pieces in targets.items():
             part = hash_of(name) // shards % parts if parts > 1 else 0
-            made.setdefault((index, part), []).append((name, _batch(pieces)))
+            batch = _batch(pieces, gathered.batch_bytes_max)
+            made.setdefault((index, part), []).append((name, batch))
     if gathered.whole is not None:
         bucket, index = divmod(hash_of(gathered.whole[0]), shards)
         made[index, bucket % parts] = [gathered.whole]
     return [(*key, batches) for key, batches in sorted(made.items())]
 
 
-def _batch(pieces: list[Piece]) -> bytes:
+def _batch(pieces: list[Piece], most: int) -> bytes:
+    """Raises Unfit: the log does not take it. A cut of more than one record has no such batch."""
     size = sum([len(piece[0]) for piece in pieces]) if len(pieces) > 1 else len(pieces[0][0])
     codec = pieces[0][2] if size >= PACKED_FROM else 0
-    return batch_of_bodies([piece[:2] for piece in pieces], codec)
+    return fitted([piece[:2] for piece in pieces], codec, most)

@@ -13,27 +13,22 @@ import random
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
-from weakref import WeakSet
 
 import anyio
 import structlog
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 
-from kproxy.config import Config
-from kproxy.counters import Counters
 from kproxy.errors import Code
-from kproxy.log.base import Ticket
-from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace
-from kproxy.metadata.catalogue import Catalogue
+from kproxy.metadata.levels import SHIPS_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes.cutting import Cutter, Gathered
-from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept, Plan, gather, made, plan
+from kproxy.routes.reading import Kept, Plan, gather, made, plan
 from kproxy.routes.rights import why_forbidden
-from kproxy.security.behalf import Behalf
+from kproxy.routes.services import RouteServices
 from kproxy.security.quotas import Mutations
-from kproxy.shard.appends import Asks, outcome_of
+from kproxy.shard.appends import Verdict, outcome_of, verdict
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Cut, Ship, Trim
 from kproxy.virtual.envelope import Envelope
@@ -48,42 +43,7 @@ _PAUSE_S, _FEW = 0.01, 200
 """Cuts of fewer records than that are so far apart."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _SHIP_S = 30.0
-_SAY_AGAIN_S = 60.0
-_READERS = 2
 _salts = random.Random()
-
-
-class Shared:
-    """What all passages of a worker have in common."""
-
-    def __init__(
-        self, asks: Asks, catalogue: Catalogue[Ticket], config: Config, counters: Counters,
-        clock: Clock, behalf: Behalf,
-    ) -> None:  # fmt: skip
-        self.behalf = behalf
-        self.asks = asks
-        self.catalogue = catalogue
-        self.check_ms = config.retention_check_ms
-        self.log_bytes_max = int(config.data_message_bytes_max)
-        self.counters = counters
-        self.clock = clock
-        self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 16 MiB
-        self.kept: WeakSet[Kept] = WeakSet()
-        self._said_s: dict[tuple[str, QueueId], float] = {}
-
-    def room_for(self, kept: Kept) -> int:
-        """How many records one passage may keep beside what others do."""
-        return max(0, KEPT_RECORDS_MAX - sum(one.size for one in self.kept if one is not kept))
-
-    def warn(self, event: str, definer: QueueId, **values: object) -> None:
-        """Say something that may be so very often."""
-        now, key = self.clock.monotonic(), (event, definer)
-        if now - self._said_s.get(key, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
-            if len(self._said_s) > 1000:
-                self._said_s.clear()
-            self._said_s[key] = now
-            queue = self.catalogue.find_id(definer)
-            _log.warning(event, queue=queue and queue.name, **values)
 
 
 class _Stretch(NamedTuple):
@@ -107,7 +67,7 @@ class Passage:
     """Of one route out of one partition, while its shard is served by this claim."""
 
     def __init__(
-        self, shard: Shard, source: PartitionKey, definer: QueueId, shared: Shared,
+        self, shard: Shard, source: PartitionKey, definer: QueueId, shared: RouteServices,
         others_wait: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """`others_wait`: whether other routes of the shard wait for their turn."""
@@ -125,6 +85,8 @@ class Passage:
         self._others_wait = others_wait
         self.idle = False
         """Whether it only waits for news."""
+        self._taken_through = -1
+        """Up to where its one target has records by an earlier route, as far as it said so."""
         self._trimmed_s = 0.0
         self.waits: str | None = None
         """Why it cannot go on, for people."""
@@ -236,14 +198,17 @@ class Passage:
         if not await self._ship(cutter, route.cut, route.parts):
             return Step.WAIT, 0
         self._landed = route.cut
+        self._count_passed_over(cutter.gathered)
         return Step.DONE, cutter.gathered.records
 
     def _cutter(self, epoch: Epoch, start: int, end: int, *, limited: bool) -> Cutter:
         shared = self._shared
-        return Cutter(
+        cutter = Cutter(
             epoch, shared.asks.shards, start, end, self.source[1],
-            limited=limited, log_bytes_max=shared.log_bytes_max,
+            limited=limited, log_bytes_max=shared.log_bytes_max, held_max=shared.held_max,
         )  # fmt: skip
+        shared.gathers(cutter.gathered)
+        return cutter
 
     async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch
@@ -268,9 +233,20 @@ class Passage:
         if anyio.current_time() - self._trimmed_s > _IDLE_S:
             self._trimmed_s = anyio.current_time()
             await self._trim()
-        self._shared.counters.routed += gathered.records
-        self._shared.counters.unroutable += gathered.unroutable
+        self._count(gathered)
         return Step.DONE, gathered.records
+
+    def _count(self, gathered: Gathered) -> None:
+        counters = self._shared.counters
+        counters.routed += gathered.records
+        counters.unroutable += gathered.unroutable
+        self._count_passed_over(gathered)
+
+    def _count_passed_over(self, gathered: Gathered) -> None:
+        if gathered.passed_over:
+            self._shared.counters.route_passed_over += gathered.passed_over
+            lost, why = gathered.passed_over, gathered.why
+            self._shared.warn("route_passed_over", self.definer, records=lost, reason=why)
 
     async def _gather(self, cutter: Cutter, start: int, end: int, *, whole: bool) -> bool:
         """Whether what is there could be read."""
@@ -305,13 +281,15 @@ class Passage:
 
     async def _ship(self, cutter: Cutter, through: int, parts: int) -> bool:
         """Have all shards take their parts; whether all have, within some seconds."""
-        now = self._shared.clock.now_ms()
-        left = await to_thread.run_sync(
-            self._ships, cutter, through, parts, now, limiter=self._shared.readers
-        )
+        left = await self._ships(cutter, through, parts)
         wait_s, began_s = _AGAIN_S, anyio.current_time()
         while self.serves and anyio.current_time() < began_s + _SHIP_S:
-            left = await self._send(left)
+            left = await self._send(left, cutter.gathered)
+            if cutter.start < self._taken_through < through:
+                cutter = self._cutter(cutter.epoch, self._taken_through, through, limited=False)
+                if not await self._gather(cutter, cutter.start, through, whole=True):
+                    return False
+                left = await self._ships(cutter, through, parts)
             if not left:
                 return True
             if self._others_wait() and anyio.current_time() > began_s + _IDLE_S:
@@ -320,29 +298,35 @@ class Passage:
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
         return False
 
-    def _ships(
-        self, cutter: Cutter, through: int, parts: int, now: int
-    ) -> list[tuple[int, Envelope]]:
+    async def _ships(self, cutter: Cutter, through: int, parts: int) -> list[tuple[int, Envelope]]:
         """(shard, what is sent to it). On a thread: it may be of 200,000 queues, at many shards."""
-        return [
-            (index, self._envelope(cutter.gathered, through, part, batches, now))
-            for index, part, batches in made(cutter, parts)
-        ]
+        now = self._shared.clock.now_ms()
+
+        def all_of() -> list[tuple[int, Envelope]]:
+            return [
+                (index, self._envelope(cutter, through, part, batches, now))
+                for index, part, batches in made(cutter, parts)
+            ]
+
+        return await to_thread.run_sync(all_of, limiter=self._shared.readers)
 
     def _envelope(
-        self, gathered: Gathered, through: int, part: int, batches: Sequence[tuple[str, bytes]],
+        self, cutter: Cutter, through: int, part: int, batches: Sequence[tuple[str, bytes]],
         now: int,
     ) -> Envelope:  # fmt: skip
-        spec = gathered.spec
+        spec = cutter.gathered.spec
+        says = spec.template is None and self._shared.level.reaches(SHIPS_FROM)
         return Ship.envelope(
             self.source, self.definer, through, part, batches,
             only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
             look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
-            configs=spec.configs, plain=spec.unroutable,
+            configs=spec.configs, plain=spec.unroutable, after=cutter.start if says else -1,
         )  # fmt: skip
 
-    async def _send(self, ships: list[tuple[int, Envelope]]) -> list[tuple[int, Envelope]]:
-        """Those that are not known to have landed."""
+    async def _send(
+        self, ships: list[tuple[int, Envelope]], gathered: Gathered
+    ) -> list[tuple[int, Envelope]]:
+        """Those that are not known to have landed. A record that no log takes is passed over."""
         ask, pace, tickets = self._shared.asks.ask, Pace(), []
         for index, one in ships:
             tickets.append((index, one, ask(index, _again(one))))
@@ -350,7 +334,11 @@ class Passage:
         left = []
         for index, one, ticket in tickets:
             outcome = await outcome_of(ticket)
-            if outcome.code:
+            if verdict(outcome) is Verdict.NEVER and gathered.records == 1:
+                gathered.pass_over(1, f"shard {index} does not take it: {outcome.message}")
+            elif outcome.code == Code.OFFSET_OUT_OF_RANGE:
+                self._taken_through = outcome.numbers[0]
+            elif outcome.code:
                 left.append((index, one))
                 reason = Code(outcome.code).name
                 self._shared.warn("route_waits", self.definer, shard=index, reason=reason)

@@ -5,8 +5,7 @@ from typing import NamedTuple
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import BatchHeader, read_header
-from kproxy.protocol.records import Body
-from kproxy.routes.cutting import Cutter, Parts, parts_of, records_of
+from kproxy.routes.cutting import Cutter, Parts, Reading, parts_of
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import Batch
@@ -80,42 +79,48 @@ KEPT_RECORDS_MAX = 400_000
 
 
 class Kept:
-    """The records of the batch that the last cut ended in: the next begins with it.
+    """The batch that the last cut ended in: the next one reads on in it.
 
-    `room`: so many may they be, or they are read again.
+    `room`: it may hold so many records, or it is read again from its start.
     """
 
     def __init__(self) -> None:
         self.place: tuple[int, int] | None = None
-        self.found: list[Body] | bytes = b""
+        self.batch: Reading | None = None
         self.room = 0
 
     @property
     def size(self) -> int:
         """In records."""
-        return len(self.found) >> (8 if isinstance(self.found, bytes) else 0)
+        return 0 if self.batch is None else self.batch.size
+
+    def take(self, place: tuple[int, int], start: int) -> Reading | None:
+        """The batch at a place, where it was not read beyond an offset."""
+        batch, self.batch = self.batch, None
+        return batch if batch is not None and self.place == place and batch.first <= start else None
+
+    def keep(self, place: tuple[int, int], batch: Reading) -> None:
+        if batch.size <= self.room:
+            self.place, self.batch = place, batch
 
 
 def gather(
     segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: frozenset[bytes]
 ) -> None:
     """Have the cutter take what is planned, in its order. On a thread. Raises OSError, EOFError."""
-    for base_offset, batch in planned.stored:
-        place = batch.segment, batch.position
-        data = memoryview(bytearray(batch.length))
-        segments.read_into(data, batch.segment, batch.position, True)
-        head = read_header(data)
-        if head.is_control or _is_aborted(head, base_offset, planned.aborted):
+    for base_offset, stored in planned.stored:
+        place = stored.segment, stored.position
+        batch = kept.take(place, max(cutter.start, base_offset))
+        if batch is None:
+            data = memoryview(bytearray(stored.length))
+            segments.read_into(data, stored.segment, stored.position, True)
+            batch = Reading(base_offset, read_header(data), bytes(data), headers)
+        # One that is kept may have been undecided then: nothing of it was taken.
+        if batch.head.is_control or _is_aborted(batch.head, base_offset, planned.aborted):
             continue
-        found = kept.found if kept.place == place else None
-        if found is None:
-            found = records_of(head, bytes(data), headers=headers)
-        if not cutter.take(base_offset, head, found):
-            kept.place, kept.found = place, found
-            if kept.size > kept.room:
-                kept.place, kept.found = None, b""
+        if not cutter.take(batch):
+            kept.keep(place, batch)
             return
-    kept.place, kept.found = None, b""
     cutter.gathered.through = planned.end
 
 

@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hold_back(self, frame: Frame) -> None:
         """Nothing of who is to wait already, by another connection perhaps. Raises Held."""
-        header = decode_header(frame)
+        header = decode_header(frame, loads=False)
         wait_s = metering.owed(self._quotas, self.peer, header)
         if wait_s:
             self._mute(wait_s, header.client_id)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from enum import Enum, auto
 from typing import Protocol
 
-from kproxy.errors import KafkaError
+from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.shard.shard import Shard
 from kproxy.virtual.envelope import Envelope
@@ -94,6 +95,31 @@ async def outcomes_of(tickets: Iterable[Ticket]) -> list[Outcome]:
 async def outcome_of(ticket: Ticket) -> Outcome:
     """The outcome of a ticket of one envelope; an error is one with its code."""
     return (await outcomes_of([ticket]))[0]
+
+
+class Verdict(Enum):
+    """What is to be done about an envelope, by its outcome."""
+
+    DONE = auto()
+    LATER = auto()
+    """It may pass when it is tried again."""
+    NEVER = auto()
+    """It is refused for good: whoever made it makes another, or says what is left out."""
+    NOT_MINE = auto()
+    """Somebody else is at it by now, or what it is about is gone: the rows say what."""
+
+
+_NEVER = frozenset((Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD, Code.CORRUPT_MESSAGE))
+_NOT_MINE = frozenset((Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_ID))
+
+
+def verdict(outcome: Outcome) -> Verdict:
+    """Return to which class an outcome belongs."""
+    if not outcome.code:
+        return Verdict.DONE
+    if outcome.code in _NEVER:
+        return Verdict.NEVER
+    return Verdict.NOT_MINE if outcome.code in _NOT_MINE else Verdict.LATER
 
 
 class Asks(Protocol):

@@ -8,6 +8,10 @@ COMPACT names batches of which nothing is left, and at the end how far the pass 
 workers and every rebuild agree. A crash between two of them leaves records that the next pass
 drops.
 
+A batch stays as it is where the log would not take it with fewer records, for it grows when it is
+packed again, or where it holds more than is looked at. Then no tombstone goes: there may be older
+records of its key in that batch.
+
 A key's last record is never dropped, so an older one cannot be seen to come back. A record without
 a value (a tombstone) goes `delete.retention.ms` after a pass that left nothing older of its key.
 
@@ -20,10 +24,9 @@ of an aborted one stays until the next pass, as its ABORTED row does: a reader d
 producer's records from the row's offset to the marker's, and then there are none.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum, auto
-from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -38,16 +41,18 @@ from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
+from kproxy.protocol.codecs import TooLarge, Unfit
 from kproxy.protocol.records import KeyedRecord, keyed_records, unpacked, with_records
 from kproxy.protocol.varint import Malformed
+from kproxy.shard.appends import Verdict, verdict
+from kproxy.shard.compaction_keys import Aborted, Keys
 from kproxy.shard.compaction_plan import Plan, plan
 from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual import rows
 from kproxy.virtual.commands import Compact
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.rows import GENERATION_MAX, Batch, Compaction
-from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -57,8 +62,7 @@ KEYS_MAX = 100_000
 _READ_BYTES, _READ_BATCHES = 1 << 20, 200  # at a time
 _APPEND_BYTES, _APPENDS = 1 << 20, 500  # at a time
 _UNREADABLE_MAX = 10_000
-_SHORT_KEY = 16
-_ABORTED_AT_ONCE = 500  # rows
+_FRAME_BYTES = 1024  # around a batch that is written again
 _COMMIT_KEY = bytes((0, 0, 0, 1))  # of a marker's record
 _LOOKS_AT_ONCE = 50
 _PASSES = 16
@@ -99,106 +103,22 @@ class Unreadable(Exception):
     """A batch whose records cannot be told."""
 
 
+class _TooMany(Exception):
+    """A batch that holds more than is looked at."""
+
+
 class _Stopped(Exception):
     """The log takes no more here, or something else changed the partition."""
 
 
-class Keys:
-    """The last offset of each key that was met; of long keys a digest stands for them."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._last: dict[bytes, int] = {}
-
-    @property
-    def full(self) -> bool:
-        return len(self._last) >= self._most
-
-    def note(self, records: Iterable[KeyedRecord], base_offset: int) -> None:
-        last = self._last
-        for record in records:
-            if record.key is not None:
-                last[_id(record.key)] = base_offset + record.offset_delta
-
-    def kept(self, record: KeyedRecord, base_offset: int, plan: Plan) -> bool:
-        """Whether a record stays."""
-        offset = base_offset + record.offset_delta
-        if offset == plan.last_offset:
-            return True
-        if record.key is None:  # from before the queue was compacted: Kafka drops it as well
-            return False
-        if self._last.get(_id(record.key), -1) > offset:
-            return False
-        return record.has_value or offset >= plan.settled_end
-
-
-def _id(key: bytes) -> bytes:
-    if len(key) <= _SHORT_KEY:
-        return b"\0" + key
-    return b"\1" + blake2b(key, digest_size=_SHORT_KEY).digest()
-
-
 def _records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
-    """One at a time: very many at once set off garbage collections. Raises Unreadable."""
+    """One at a time: very many at once set off garbage collections. Raises Unreadable, _TooMany."""
     try:
         yield from keyed_records(header, unpacked(data))
+    except TooLarge as error:
+        raise _TooMany(str(error)) from error
     except Malformed as error:
         raise Unreadable(str(error)) from error
-
-
-class Aborted:
-    """Which batches are of aborted transactions; asked in the order of their offsets."""
-
-    def __init__(self, state: State, key: PartitionKey, start: int) -> None:
-        self._state = state
-        self._start, self._end = transaction_rows.aborted_range(key, start)
-        self._through = start  # of all that began before it the rows are read
-        self._by_producer: dict[int, deque[tuple[int, int]]] = {}  # (first offset, marker's)
-        self._held, self._held_max = 0, _ABORTED_AT_ONCE
-
-    async def read(self, start: int, end: int) -> None:
-        """Read the rows that matter to the records from `start` to before `end`, in slices."""
-        self._forget(start)
-        while self._through < end:
-            found = list(islice(self._state.kv.scan(self._start, self._end), _ABORTED_AT_ONCE))
-            for key, value in found:
-                self._note(transaction_rows.marker_offset_of(key), value, start)
-                self._start = key + b"\0"
-                if self._through >= end:
-                    return
-            if len(found) < _ABORTED_AT_ONCE:
-                self._through = end  # those that are still to end begin later
-            await checkpoint()
-
-    def _note(self, marker_offset: int, value: bytes, start: int) -> None:
-        aborted = transaction_rows.decode_aborted(value)
-        self._through = max(self._through, aborted.last_stable)
-        if marker_offset >= start:
-            where = aborted.first_offset, marker_offset
-            self._by_producer.setdefault(aborted.producer_id, deque()).append(where)
-            self._held += 1
-
-    def _forget(self, start: int) -> None:
-        """Those whose markers lie before, where they may be many."""
-        if self._held < self._held_max:
-            return
-        for producer_id, transactions in list(self._by_producer.items()):
-            while transactions and transactions[0][1] < start:
-                transactions.popleft()
-            if not transactions:
-                del self._by_producer[producer_id]
-        self._held = sum(map(len, self._by_producer.values()))
-        self._held_max = max(_ABORTED_AT_ONCE, 2 * self._held)
-
-    def has(self, producer_id: int, offset: int) -> bool:
-        """Whether a transactional record of this producer was aborted."""
-        transactions = self._by_producer.get(producer_id, _NO_TRANSACTIONS)
-        while transactions and transactions[0][1] < offset:
-            transactions.popleft()
-        return bool(transactions) and transactions[0][0] <= offset
-
-
-_NO_TRANSACTIONS: deque[tuple[int, int]] = deque()
 
 
 class Compactor:
@@ -218,6 +138,7 @@ class Compactor:
         self._lookup = lookup
         self._now_ms = now_ms
         self._period_s = config.compaction_check_ms / 1000
+        self._batch_bytes_max = config.log_bytes_max - _FRAME_BYTES
         self._limits = limits or CompactionLimits()
         self._counters = counters or Counters()
         self._passes = Semaphore(_PASSES)
@@ -261,10 +182,10 @@ class Compactor:
         try:
             due = self._look(key)
             if due is not None and due.size <= _SMALL_BYTES:
-                await _Pass(self._shard, key, due, self._limits.unpacking).run()
+                await self._run(key, due)
             elif due is not None:
                 async with self._limits.large:
-                    await _Pass(self._shard, key, due, self._limits.unpacking).run()
+                    await self._run(key, due)
             self._counters.compaction_passes += due is not None
             if self._look(key) is not None:
                 self._shard.note_uncompacted(key)
@@ -279,6 +200,18 @@ class Compactor:
             self._shard.note_uncompacted(key)
         finally:
             self._passes.release()
+
+    async def _run(self, key: PartitionKey, due: Plan) -> None:
+        one = _Pass(self._shard, key, due, self._limits.unpacking, self._batch_bytes_max)
+        try:
+            await one.run()
+        finally:
+            self._counters.batches_not_compacted += one.left_as_is
+            if one.left_as_is:
+                _log.warning(
+                    "batches_not_compacted", queue=self._name(key), partition=key[1],
+                    batches=one.left_as_is, reason=one.why,
+                )  # fmt: skip
 
     def _name(self, key: PartitionKey) -> str | None:
         queue = self._lookup.find_id(key[0])
@@ -301,12 +234,18 @@ class _Pass:
     """One pass over a partition."""
 
     def __init__(
-        self, shard: Shard, key: PartitionKey, plan: Plan, unpacking: CapacityLimiter
-    ) -> None:
+        self, shard: Shard, key: PartitionKey, plan: Plan, unpacking: CapacityLimiter,
+        batch_bytes_max: int,
+    ) -> None:  # fmt: skip
+        """`batch_bytes_max`: what the log takes."""
         self._shard = shard
         self._key = key
         self._plan = plan
         self._unpacking = unpacking
+        self._batch_bytes_max = batch_bytes_max
+        self.left_as_is = 0
+        """Batches that stay though records of them might go."""
+        self.why = ""
         self._keys = Keys(KEYS_MAX)
         self._appends: list[Envelope] = []
         self._removed: list[tuple[int, int]] = []
@@ -331,7 +270,7 @@ class _Pass:
         progress = Compaction(
             clean_end=end, size_through=size_through, clean_bytes=self._left_bytes,
             pending_end=min(plan.pending_end, end),
-            pending_ms=plan.pending_ms if self._tombstones else -1,
+            pending_ms=plan.pending_ms if self._tombstones and not self.left_as_is else -1,
             settled_end=plan.settled_end, log_start=plan.log_start,
         )  # fmt: skip
         self._appends.append(Compact(*self._key, [], progress).envelope())
@@ -354,7 +293,9 @@ class _Pass:
         """How many of these batches were noted. Raises Unreadable."""
         for number, (last_offset, batch, data, what) in enumerate(found, 1):
             if what == _What.RECORDS:
-                self._keys.note(_records(read_header(data), data), last_offset - batch.last_delta)
+                with suppress(_TooMany):  # what is left of it is said below
+                    records = _records(read_header(data), data)
+                    self._keys.note(records, last_offset - batch.last_delta)
             if self._keys.full:
                 return number
         return len(found)
@@ -371,26 +312,41 @@ class _Pass:
             if what != _What.RECORDS:
                 self._removed.append((last_offset, batch.generation))
                 continue
-            base_offset, header = last_offset - batch.last_delta, read_header(data)
-            kept: list[bytes] = []
-            latest_ms = -1
-            for record in _records(header, data):
-                if not self._keys.kept(record, base_offset, self._plan):
-                    continue
-                kept.append(record.data)
-                latest_ms = max(latest_ms, record.time_ms)
-                if not record.has_value:
-                    offset = base_offset + record.offset_delta
-                    self._tombstones |= offset < self._plan.last_offset
-            if not kept:
+            try:
+                left = self._left_of(last_offset - batch.last_delta, data)
+            except (_TooMany, Unfit) as error:
+                self._leave(str(error))
+                left = data
+            if not left:
                 self._removed.append((last_offset, batch.generation))
-                continue
-            if len(kept) < header.record_count:
-                data = with_records(header, kept, latest_ms)
+            elif left is not data:
                 generation = batch.generation % GENERATION_MAX + 1
-                made.append(copy_of(self._key, last_offset, batch, data, generation))
-            self._left_bytes += len(data)
+                made.append(copy_of(self._key, last_offset, batch, left, generation))
+            self._left_bytes += len(left)
         return made
+
+    def _left_of(self, base_offset: int, data: bytes) -> bytes:
+        """A batch with the records that stay; empty where none does.
+
+        Raises Unreadable, _TooMany, Unfit.
+        """
+        header, kept = read_header(data), list[bytes]()
+        latest_ms, tombstones = -1, False
+        for record in _records(header, data):
+            if not self._keys.kept(record, base_offset, self._plan):
+                continue
+            kept.append(record.data)
+            latest_ms = max(latest_ms, record.time_ms)
+            if not record.has_value:
+                tombstones |= base_offset + record.offset_delta < self._plan.last_offset
+        self._tombstones |= tombstones
+        if len(kept) == header.record_count or not kept:
+            return data if kept else b""
+        return with_records(header, kept, latest_ms, max(self._batch_bytes_max, len(data)))
+
+    def _leave(self, why: str) -> None:
+        self.left_as_is += 1
+        self.why = why
 
     async def _aside(self, work: Callable[[list[_Found]], Made], found: list[_Found]) -> Made:
         """On a thread: batches are unpacked there, one at a time of the whole worker."""
@@ -407,7 +363,9 @@ class _Pass:
         """Raises KafkaError: the log takes no more; _Stopped: another one compacts as well."""
         appends, self._appends, self._pending_bytes = self._appends, [], 0
         for outcome in await self._shard.append(appends).wait():
-            if outcome.code:
+            if verdict(outcome) is Verdict.NEVER:
+                self._leave(outcome.message or "the log does not take it")
+            elif outcome.code:
                 raise _Stopped(f"{outcome.code_by_name} for a batch")
 
     async def _read(self, offset: int, end: int, aborted: Aborted) -> list[_Found]:

@@ -92,3 +92,29 @@ def test_a_duplicate_is_answered_as_one(wire: Wire, queue: str) -> None:
     assert (first.error_code, first.base_offset) == (0, 0)
     assert (again.error_code, again.base_offset) == (0, 0)
     assert wire.fetch(queue, 0).high_watermark == 1
+
+
+def test_entrance_refuses_a_record_that_no_route_takes(wire: Wire, queue: str) -> None:
+    """Its value was dropped on the way to the queue of the unroutable ones."""
+    lost = f"{queue}.lost"
+    settings = {"kproxy_route_to": f"{queue}-{{key}}", "kproxy_route_unroutable": lost}
+    assert wire.create(queue, **settings).error_code == 0
+    for codec in range(1, 5):
+        fine = put(wire, queue, keyed((b"a", bytes(7 << 20)), (b"b", bytes(7 << 20)), codec=codec))
+        assert fine.error_code == 0
+        answer = put(wire, queue, keyed((b"a", b"1"), (b"a", bytes(9 << 20)), codec=codec))
+        assert answer.error_code == MESSAGE_TOO_LARGE
+        assert "kproxy.route.to" in answer.error_message
+    assert put(wire, queue, batch(b"", packed=b"\x7f" * 20)).error_code == 0
+
+
+def test_message_names_the_setting_that_needs_a_look(wire: Wire, queue: str) -> None:
+    for setting, value in (
+        ("cleanup.policy", "compact"), ("compression.type", "gzip"), ("kproxy.delay", "header"),
+        ("message.timestamp.before.max.ms", "3600000"),
+    ):  # fmt: skip
+        name = f"{queue}-{setting}"
+        assert wire.create(name, **{setting: value}).error_code == 0
+        answer = put(wire, name, keyed((b"a", bytes(33 << 20)), codec=4))
+        assert answer.error_code == MESSAGE_TOO_LARGE
+        assert setting in answer.error_message

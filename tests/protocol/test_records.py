@@ -1,13 +1,15 @@
 """Records of a batch that is looked into as a whole: read, left out, packed anew."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kproxy.protocol import records as records_module
 from kproxy.protocol.batch import CODECS, HEADER_BYTES, check, read_header
-from kproxy.protocol.codecs import pack, unpack
-from kproxy.protocol.records import TooLarge, keyed_records, repacked, unpacked, with_records
+from kproxy.protocol.codecs import TooLarge, pack, unpack, unpacked_most
+from kproxy.protocol.records import keyed_records, repacked, unpacked, with_records
 from kproxy.protocol.varint import Malformed
 from tests.wire import keyed
 
@@ -76,3 +78,12 @@ def test_what_unpacks_to_too_much_is_refused(codec: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(records_module, "INSPECTED_RECORDS_MAX", 2)
     with pytest.raises(TooLarge):
         unpacked(keyed(*[(b"k", b"v")] * 3, codec=codec))
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("size", [0, 1, 5000, 65_536, 1_000_000])
+def test_blocks_say_how_much_a_batch_may_unpack_to(codec: int, size: int) -> None:
+    for data in (bytes(size), random.Random(size).randbytes(size)):
+        most = unpacked_most(pack(data, codec), codec)
+        assert size <= most <= size + (128 << 10)
+    assert unpacked_most(b"", codec) == 0

@@ -1,23 +1,28 @@
 """What a stretch of a source becomes: pure, so two owners that ship one cut make the same parts."""
 
 import json
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kproxy.protocol import record_runs
 from kproxy.protocol.batch import TRANSACTIONAL, read_header
 from kproxy.protocol.codecs import pack
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, header
-from kproxy.protocol.records import bodies, keyed_records, unpacked
+from kproxy.protocol.record_runs import body_runs
+from kproxy.protocol.records import bodies, keyed_records, repacked, unpacked
+from kproxy.protocol.varint import Malformed
 from kproxy.routes import cutting
-from kproxy.routes.cutting import Cutter, parts_of, records_of
+from kproxy.routes.cutting import Cutter, Reading, parts_of
 from kproxy.virtual.partitioner import hash_of, shard_of
 from kproxy.virtual.route_rows import Epoch
 from tests.wire import batch, keyed, record
 
 LOG = 10 << 20
+MANY = body_of(Content(b"a", b"v"), ())
 
 Made = dict[str, list[tuple[bytes | None, bytes | None]]]
 
@@ -37,9 +42,12 @@ def cut(
     base: int = 0, limited: bool = True,
 ) -> Cutter:  # fmt: skip
     cutter = Cutter(Epoch(0, text), shards, start, end, 0, limited=limited, log_bytes_max=LOG)
-    head = read_header(data)
-    cutter.take(base, head, records_of(head, data, headers=cutter.gathered.spec.headers))
+    cutter.take(reading(data, base, cutter.gathered.spec.headers))
     return cutter
+
+
+def reading(data: bytes, base: int = 0, headers: bool | frozenset[bytes] = False) -> Reading:
+    return Reading(base, read_header(data), data, headers)
 
 
 def contents(made: bytes) -> list[tuple[bytes | None, bytes | None]]:
@@ -95,6 +103,17 @@ def test_batches_are_unpacked_and_large_ones_packed_as_they_came(codec: int) -> 
     assert read_header(made["to-k"]).codec == codec
     assert read_header(made["to-other"]).codec == 0
     assert len(contents(made["to-k"])) == 20
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_targets_take_no_more_room_than_their_source(codec: int) -> None:
+    """Batches of less than 64 KiB were not packed: they took ten times as much."""
+    value = b'{"temperature":21.5,"status":"ok","unit":"celsius"}'
+    data = keyed(*[(b"d%d" % (n % 20), value) for n in range(800)], codec=codec)
+    made = parts_of(cut(data, spec()).gathered, 1)[0][2]
+    assert {read_header(one).codec for _, one in made} == {codec}
+    plain = len(unpacked(data))
+    assert sum(len(one) for _, one in made) < plain / 3
 
 
 def test_times_are_kept() -> None:
@@ -166,22 +185,108 @@ def test_a_batch_that_cannot_be_told_goes_whole_and_alone() -> None:
     cutter = Cutter(Epoch(0, spec()), 1, 0, 100, 0, limited=True, log_bytes_max=LOG)
     sound = keyed((b"a", b"1"))
     for base, data in ((0, sound), (1, bytes(broken))):
-        head = read_header(data)
-        found = records_of(head, data, headers=False)
-        if not cutter.take(base, head, found):
+        found = reading(data, base)
+        if not cutter.take(found):
             break
     assert (cutter.gathered.through, list(shipped(cutter))) == (1, ["to-a"])
     alone = Cutter(Epoch(0, spec()), 1, 1, 100, 0, limited=True, log_bytes_max=LOG)
-    assert not alone.take(1, read_header(bytes(broken)), found)
+    assert not alone.take(found)
     ((_, _, ((name, made),)),) = parts_of(alone.gathered, 1)
     head = read_header(made)
     assert (name, head.producer_id, head.record_count, alone.gathered.through) == ("lost", -1, 2, 3)
     assert alone.gathered.unroutable == 2
 
 
-def test_a_batch_that_unpacks_to_too_much_goes_whole() -> None:
-    bomb = keyed((b"a", bytes(17 << 20)), codec=4)
-    assert isinstance(records_of(read_header(bomb), bomb, headers=False), bytes)
+def test_filter_passes_on_all_that_matches_however_much_a_batch_unpacks_to() -> None:
+    """It passed on nothing of a batch of more than 200,000 records, or of more than 16 MiB."""
+    many = batch_of_bodies([(MANY, 5)] * 250_000, 4)
+    large = keyed(*[(b"a", bytes(6 << 20))] * 4, (b"b", b"1"), codec=4)
+    for data, text, wanted in ((many, "key:a", 250_000), (large, "key:b", 1)):
+        cutter, start, found = cut(data, filtered(text)), 0, 0
+        batch_read = reading(data)
+        while start < read_header(data).record_count:
+            cutter = Cutter(
+                Epoch(0, filtered(text)), 1, start, 1 << 40, 0, limited=True, log_bytes_max=LOG
+            )
+            cutter.take(batch_read)
+            start = cutter.gathered.through
+            found += cutter.gathered.records
+        assert (found, cutter.gathered.passed_over) == (wanted, 0)
+
+
+def packed_hard(key: bytes, size: int) -> bytes:
+    """A batch of one record that takes more bytes when it is packed as usual."""
+    words = [b"%x" % random.Random(n).getrandbits(40) for n in range(300)]
+    chosen = random.Random(1)
+    value = b" ".join(chosen.choices(words, k=size // 11))
+    data = keyed((key, value))
+    return repacked(read_header(data), unpacked(data), 4, 19)
+
+
+def test_record_that_grows_when_packed_again_is_packed_harder_or_not_passed_on() -> None:
+    data = packed_hard(b"a", 100_000)
+    usual = keyed((b"a", cutting.content_of_body(unpacked(data)[6:]).value), codec=4)
+    assert len(usual) > len(data) + 400
+    frame = cutting.SHIP_FRAME_BYTES
+    for text, name in ((spec(), "to-a"), (filtered("key:a"), "red")):
+        cutter = Cutter(
+            Epoch(0, text), 1, 0, 9, 0, limited=True, log_bytes_max=len(data) + 200 + frame
+        )
+        cutter.take(reading(data))
+        ((_, _, ((found, made),)),) = parts_of(cutter.gathered, 1)
+        assert (found, contents(made)[0][0]) == (name, b"a")
+        assert len(made) <= cutter.gathered.batch_bytes_max
+    less = len(data) - 500 + frame
+    cutter = Cutter(Epoch(0, spec()), 1, 0, 9, 0, limited=True, log_bytes_max=less)
+    cutter.take(reading(data))
+    assert shipped(cutter) == {"lost": [(b"a", None)]}
+    cutter = Cutter(Epoch(0, filtered("key:a")), 1, 0, 9, 0, limited=True, log_bytes_max=less)
+    cutter.take(reading(data))
+    assert (cutter.gathered.records, cutter.gathered.passed_over) == (0, 1)
+
+
+def test_cut_that_is_made_again_ends_before_what_cannot_be_told() -> None:
+    """Records of a long batch were passed on before its fault was seen: they are, again."""
+    sound = b"".join(record(n, b"v", b"%d" % (n % 3)) for n in range(6000))
+    data = batch(*[b""] * 7000, packed=sound + b"\x7f")
+    first, one = cut(data, spec()), reading(data)
+    ends = [0]
+    while ends[-1] < 7000:
+        first = Cutter(Epoch(0, spec()), 1, ends[-1], 1 << 40, 0, limited=True, log_bytes_max=LOG)
+        first.take(one)
+        ends.append(first.gathered.through)
+        again = cut(data, spec(), start=ends[-2], end=ends[-1], limited=False)
+        assert parts_of(again.gathered, 1) == parts_of(first.gathered, 1)
+        assert again.gathered.through == ends[-1]
+    assert first.gathered.whole is not None
+    assert len(ends) == 3
+
+
+def test_filter_says_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = bytearray(keyed((b"a", b"1"), (b"b", b"2")))
+    broken[61] = 0x7F
+    gathered = cut(bytes(broken), filtered("key:a")).gathered
+    assert (gathered.records, gathered.passed_over, gathered.through) == (0, 2, 2)
+    assert "cannot be told" in gathered.why
+    monkeypatch.setattr(record_runs, "RECORD_BYTES_MAX", 1 << 20)
+    data = keyed((b"a", bytes(2 << 20)), (b"a", b"1"), (b"b", bytes(3 << 20)), codec=4)
+    gathered = cut(data, filtered("key:a")).gathered
+    assert (gathered.records, gathered.passed_over, gathered.through) == (1, 2, 3)
+    assert shipped(cut(data, spec())) == {"lost": [(None, None)] * 2, "to-a": [(b"a", b"1")]}
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_runs_are_the_records_of_a_batch(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_runs, "RUN_RECORDS", 7)
+    monkeypatch.setattr(record_runs, "PIECE_BYTES", 50)
+    data = keyed(*[(b"k%d" % n, bytes(n * 3)) for n in range(40)], codec=codec)
+    head = read_header(data)
+    runs = list(body_runs(head, data, headers=True))
+    assert [one for run in runs for one in run] == bodies(head, unpacked(data), headers=True)
+    assert max(map(len, runs)) <= 7
+    for damaged in (head._replace(record_count=39), head._replace(record_count=41)):
+        with pytest.raises(Malformed):
+            list(body_runs(damaged, data, headers=True))
 
 
 def test_of_a_record_that_is_too_large_the_key_and_the_headers_are_kept() -> None:
@@ -213,7 +318,7 @@ def test_only_headers_that_a_route_looks_at_are_held() -> None:
     for text, names in ((spec(), set()), (spec("to-{header:h3}"), {b"h3"}),
                         (filtered("key:a&!header:no"), set())):  # fmt: skip
         wanted = cut(data, text).gathered.spec.headers
-        ((_, _, key, found, held),) = records_of(read_header(data), data, headers=wanted)
+        (((_, _, key, found, held),),) = body_runs(read_header(data), data, headers=wanted)
         assert (key, found, set(held)) == (b"a", body, names)
 
 
@@ -227,9 +332,7 @@ def test_what_compaction_would_drop_has_no_target() -> None:
 
 def test_a_whole_batch_is_of_no_transaction() -> None:
     data = batch(b"x", producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL, packed=b"?")
-    found = records_of(read_header(data), data, headers=False)
-    assert isinstance(found, bytes)
-    assert not read_header(found).is_transactional
+    assert not read_header(reading(data).whole).is_transactional
 
 
 def test_a_cut_ends_where_it_is_large_enough_and_the_next_goes_on(
@@ -247,6 +350,18 @@ def test_a_cut_ends_where_it_is_large_enough_and_the_next_goes_on(
     monkeypatch.setattr(cutting, "CUT_TARGETS", 8000)
     monkeypatch.setattr(cutting, "CUT_BYTES", 1)
     assert cut(data, spec()).gathered.through == 1  # one always has room
+
+
+def test_cut_takes_a_bounded_amount_of_memory_over_all_shards() -> None:
+    """It was 768 KiB for each shard, and 32 passages of each were under way at once."""
+    data = keyed(*[(b"%d" % n, bytes(1000)) for n in range(3000)], codec=4)
+    for held_max in (100_000, 1_000_000):
+        cutter = Cutter(
+            Epoch(0, spec()), 64, 0, 1 << 40, 0, limited=True, log_bytes_max=LOG, held_max=held_max
+        )
+        cutter.take(reading(data))
+        assert 0.9 * held_max < cutter.gathered.held < held_max + 2000
+        assert cutter.gathered.full
 
 
 def test_a_part_has_not_too_many_targets_whatever_names_a_peer_chooses(
@@ -318,5 +433,7 @@ def test_records_are_read_as_compaction_reads_them(
 @given(st.binary(max_size=80), st.integers(1, 5))
 def test_any_bytes_are_records_or_malformed(raw: bytes, count: int) -> None:
     data = batch(*[b""] * count, packed=pack(raw, 0))
-    found = records_of(read_header(data), data, headers=True)
-    assert isinstance(found, bytes | list)
+    one = reading(data, headers=True)
+    while one.read_on():
+        assert one.run
+    assert one.fault or one.told == count

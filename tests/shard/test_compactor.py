@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from kproxy.counters import Counters
+from kproxy.errors import Code
+from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
+from kproxy.protocol import records
 from kproxy.protocol.batch import HEADER_BYTES, check, read_header
-from kproxy.protocol.records import keyed_records, unpacked
-from kproxy.shard import compaction_plan, compactor
+from kproxy.protocol.records import keyed_records, repacked, unpacked
+from kproxy.shard import compaction_keys, compaction_plan, compactor
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
@@ -25,6 +28,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import fold
 from kproxy.virtual.commands import ConfigureQueue, CreateQueue, Replace, Trim
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.types import PartitionKey
 from tests.shard.test_shard import QUEUES, config, read, running
@@ -205,6 +209,61 @@ async def test_an_unreadable_batch_leaves_its_partition_as_it_is(tmp_path: Path)
             await stage.compact()
         assert read(shard, QUEUE) == before
         assert stage.counters.not_compacted == 1
+
+
+async def test_batch_that_grows_when_packed_again_is_packed_harder(tmp_path: Path) -> None:
+    """Its partition was not compacted any more: the log refused each pass."""
+    words = [b"%x" % random.Random(n).getrandbits(40) for n in range(300)]
+    random_ = random.Random(1)
+    values = [b"=" + b" ".join(random_.choices(words, k=700)) for _ in range(20)]
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        data = keyed(*[(b"%d" % n, value) for n, value in enumerate(values)], time_ms=START_MS)
+        body = repacked(read_header(data), unpacked(data), 4, 19)
+        await stage.send(Envelope(Kind.APPEND, QUEUE, 0, number=START_MS, body=body))
+        await stage.put((b"0", b"=last"))
+        stage.compactor._batch_bytes_max = 1
+        await stage.compact()
+        left = stage.there()
+        assert [one.offset for one in left] == list(range(1, 21))
+        assert max(map(len, read(shard, QUEUE).values())) <= len(body)
+        assert stage.counters.batches_not_compacted == 0
+
+
+@pytest.mark.parametrize("why", ["too large for the log", "more than is looked at"])
+async def test_batch_that_cannot_be_written_again_stays_and_the_rest_is_compacted(
+    tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does each tombstone: there may be older records of its key in that batch."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(delete_retention_ms="0")
+        await stage.put(*[(b"a%d" % n, b"=1") for n in range(6)])
+        await stage.put((b"b", b"=1"))
+        await stage.put((b"a0", None), (b"b", b"=2"), (b"c", b"=1"))
+        if why.startswith("more"):
+            monkeypatch.setattr(records, "INSPECTED_RECORDS_MAX", 5)
+        append = shard.append
+
+        def refusing(envelopes: Any) -> Any:
+            large = [one for one in envelopes if one.kind == Kind.REPLACE]
+            ticket = append([one for one in envelopes if one not in large])
+            if large:
+                made = Ticket(list(envelopes))
+                taken = iter(ticket.envelopes and [Outcome()] * len(ticket.envelopes))
+                refused = Outcome(Code.MESSAGE_TOO_LARGE, message="too large")
+                made.set_outcomes([refused if e in large else next(taken) for e in envelopes])
+                return made
+            return ticket
+
+        monkeypatch.setattr(shard, "append", refusing)
+        for _ in range(3):
+            stage.now += 10
+            await stage.compact()
+        monkeypatch.undo()
+        assert [one.offset for one in stage.there()] == [0, 1, 2, 3, 4, 5, 7, 8, 9]
+        assert stage.counters.batches_not_compacted >= 1
 
 
 async def test_a_late_pass_of_another_worker_brings_nothing_back(tmp_path: Path) -> None:
@@ -420,7 +479,7 @@ async def test_what_kafka_would_keep_is_kept_for_long(tmp_path: Path, seed: int)
 
 def _older_stays(self: Any, record: Any, base_offset: int, plan: Any) -> bool:
     offset = base_offset + record.offset_delta
-    return bool(self._last.get(compactor._id(record.key), -1) >= offset)
+    return bool(self._last.get(compaction_keys._id(record.key), -1) >= offset)
 
 
 def _everything_settled(plan: Callable[..., Any]) -> Callable[..., Any]:

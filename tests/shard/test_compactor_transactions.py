@@ -15,7 +15,7 @@ import pytest
 from kproxy.protocol.batch import control_batch, read_header
 from kproxy.protocol.codecs import pack
 from kproxy.protocol.records import keyed_records, unpacked
-from kproxy.shard import compaction_plan, compactor
+from kproxy.shard import compaction_keys, compaction_plan, compactor
 from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard
@@ -270,7 +270,7 @@ async def story(directory: Path, seed: int, steps: int = 70) -> list[str]:
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some batches, and some rows of aborted transactions, are read at a time."""
     monkeypatch.setattr(compactor, "_READ_BATCHES", 3)
-    monkeypatch.setattr(compactor, "_ABORTED_AT_ONCE", 2)
+    monkeypatch.setattr(compaction_keys, "_ABORTED_AT_ONCE", 2)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -49,6 +49,7 @@ from kproxy.virtual.share_commands import (
 from kproxy.virtual.share_rows import RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard, refused_append
+from tests.harness import until
 from tests.held import HELD_S, held_by, slowness
 from tests.simulation import dead_letters as simulated
 from tests.simulation import virtual_time
@@ -637,8 +638,7 @@ async def test_many_hold_nobody_up(stage: Stage, monkeypatch: pytest.MonkeyPatch
     async def work() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stage.dead.run)
-            while stage.owed():
-                await anyio.sleep(0.05)
+            await until(lambda: not stage.owed())
             tasks.cancel_scope.cancel()
 
     _, held = await held_by(work())
@@ -692,3 +692,38 @@ def test_a_compacted_queue_is_compacted_once_dead_letters_came(stage: Stage) -> 
     stage.lose((0, 1), group="h")
     stage.play()
     assert stage.shard.state.shipped_to == {(id_of("dlq.b"), 0)}
+
+
+# -- what cannot be sent
+
+
+def test_sources_that_cannot_be_read_hold_up_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: each took one of 16 places for as long as it could not be read, for ever perhaps."""
+    keys = [(SOURCE[0], index) for index in range(20)]
+    stage.shard.apply(GrowQueue(SOURCE[0], len(keys)).envelope())
+    stage.queues.put("source", SOURCE[0], len(keys))
+    changes = [ShareChange(key, ShareAction.INITIALISE, 1, EARLIEST) for key in keys[2:]]
+    stage.shard.apply(SetShares("g", changes, 1).envelope())
+    for number, key in enumerate(keys):
+        readable_from = len(stage.shard.segments.data)
+        stage.put(batch(b"%d" % number), key)
+        stage.lose((0, 1), key=key)
+    read, broken = stage.shard.segments.read_into, [True]
+
+    def read_into(buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
+        if broken and position < readable_from:
+            raise OSError("the disk does not answer")
+        return bool(read(buffer, segment, position, wait))
+
+    monkeypatch.setattr(stage.shard.segments, "read_into", read_into)
+    seen: list[bytes | None] = []
+
+    def mend() -> None:
+        seen.extend(one.value for one in stage.letters())
+        broken.clear()
+
+    stage.play(mend, seconds=3)
+    assert seen == [b"19"]
+    assert sorted(int(one.value or b"") for one in stage.letters()) == list(range(20))
