@@ -22,7 +22,7 @@ from kproxy.virtual.traits import DiskUse, of_kind, turn
 from kproxy.virtual.types import PartitionKey, QueueId
 
 TARGETS_MAX = 1000
-"""In one SHIP; about half as many are put into one."""
+"""The most targets of one SHIP; `routes.cutting` puts about half as many into one."""
 
 _FORM = 1
 _FORM_AFTER = 2  # of a SHIP: it says where its cut begins
@@ -155,6 +155,7 @@ class Ship(NamedTuple):
 
         `after` needs the level SHIPS_FROM.
         """
+        assert len(batches) <= TARGETS_MAX, f"{len(batches)} targets in a SHIP"
         form, begins = (_FORM, b"") if after < 0 else (_FORM_AFTER, _AFTER.pack(after))
         settings = orjson.dumps(configs) if configs else b""
         names = [name.encode() for name, _ in batches]
