@@ -1,4 +1,4 @@
-# make run · make test · make check · make test-long · make record · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make test-shuffled · make record · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run test test-shuffled test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -19,6 +19,11 @@ run: $(VENV)/.run
 test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
 	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
+
+# The same five times, files in another order each time: tests that fail now and then show.
+test-shuffled: $(VENV)/.dev kafka-libs spark-jars old-clients
+	$(BIN)/python -m compileall -q kproxy
+	$(BIN)/python -m tests.shuffled -m "not long" $(SIDE_BY_SIDE)
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
 prove: $(VENV)/.dev kafka-libs spark-jars old-clients

@@ -20,6 +20,7 @@ import pytest
 
 from tests.cpu import note_start
 from tests.forked import AS_INSTALLED, KPROXY, ROOT, Forked
+from tests.jvm import SHORT_LIVED_JAVA, archived
 from tests.marks import must_be_outside
 from tests.wire import Wire
 
@@ -234,8 +235,8 @@ def java(
     return done.stdout
 
 
-SHORT_LIVED_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""For a JVM that ends within a minute: its own compiler would take most of the CPU."""
+KAFKA_JAVA = (*SHORT_LIVED_JAVA, *archived(KAFKA_LIBS))
+"""The same, where the class path begins with Kafka's jars."""
 SPARK_ENV = {"JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED_JAVA)}
 
 
@@ -250,7 +251,7 @@ def run_java(
     need_program("java")
     need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
     command = [
-        "java", "-Xmx256m", *SHORT_LIVED_JAVA,
+        "java", "-Xmx256m", *(SHORT_LIVED_JAVA if libs else KAFKA_JAVA),
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp", libs or f"{KAFKA_LIBS}/*", main_class, *arguments,
     ]  # fmt: skip

@@ -105,7 +105,9 @@ TINY: dict[str, int] = {
     "routes.cutting.CUT_TARGETS": 3,
     "routes.cutting.PART_TARGETS": 1,
     "routes.passages._AT_ONCE": 1,
+    "routes.passages._FORGET_FORWARDED_MAX": 1,
     "routes.passages._FORGET_MAX": 1,
+    "routes.passages._GONE_MAX": 2,
     "routes.passages._LOOKED_AT_AT_ONCE": 1,
     "routes.reading._BATCHES_MAX": 2,
     "routes.reading.KEPT_RECORDS_MAX": 5,
@@ -230,6 +232,7 @@ FIXED: dict[str, str] = {
         shares.sessions.EPOCH_MAX store.files._IOV_MAX store.tail._KEPT
         upstream.producer._KBYTES_MAX virtual.partitioner.NAME_LENGTH_MAX
         virtual.producer_rows.BATCHES_REMEMBERED virtual.producers._SEQUENCE_MAX
+        virtual.route_commands.TARGETS_MAX
         virtual.rows._PRODUCERS virtual.rows._KEPT virtual.rows.GENERATION_MAX
         virtual.share_rows.CHUNK virtual.share_rows.COUNT_MAX virtual.transaction_rows.EPOCH_MAX
         worker.refused_batches._SEQUENCE_MAX
@@ -243,7 +246,7 @@ FIXED: dict[str, str] = {
     """,
     "Logs of earlier releases are folded by it.": """
         virtual.group_rows._EVERY virtual.producers.PRODUCERS_REMEMBERED
-        virtual.producers._FORGOTTEN_AT_ONCE virtual.route_commands.TARGETS_MAX
+        virtual.producers._FORGOTTEN_AT_ONCE
     """,
 }
 """The reasons, each with the limits that it holds for."""

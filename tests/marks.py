@@ -43,7 +43,7 @@ LONG = (
     r"spark/test_options.py.*\[(kafka itself|embedded)",
     r"spark/test_(spark|transactions).py.*\[embedded",
     # Comparisons by a Java program.
-    r"kafka/test_(admin_table|configs)_like_kafka.py.*\[kafka",
+    r"kafka/test_admin_table_like_kafka.py.*\[kafka",
 )
 """Tests that `make test` leaves to `make test-long`, for others of it show nearly the same."""
 OUTSIDE = (

@@ -4,8 +4,8 @@ Below `disk_free_bytes_min` the log refuses produces. Commits of offsets and cop
 down to half of it, deletions always. A reserve file holds a quarter of it (at most 64 MiB) against
 other programs that fill the disk; the log removes the file when they have.
 
-Housekeeping asks for the free space once a second, on a thread: the file system may take its time.
-What is written here in between is counted off.
+The file system is asked on a thread: it may take its time. Housekeeping asks once a second, and the
+embedded log before a commit. What is written here in between is counted off.
 """
 
 import os
@@ -22,6 +22,7 @@ from kproxy.virtual.traits import DiskUse
 _log = structlog.get_logger()
 
 FRAME_BYTES = 128  # about what an envelope takes besides its body
+_LOOK_S = 0.01  # how old an answer about free disk may be for an embedded log
 _MAINTAIN_S = 0.5
 FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
@@ -36,7 +37,7 @@ class DiskSpace:
     def __init__(self, directory: Path, free_bytes_min: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._directory = directory
         self._monotonic = clock.monotonic
-        self._maintained_at = float("-inf")
+        self._asked_at = self._maintained_at = float("-inf")
         self._free_bytes_min = self.free_bytes_min = free_bytes_min
         self._reserve = directory / "RESERVE"
         self._reserve_bytes = min(_RESERVE_BYTES_MAX, free_bytes_min // 4)
@@ -59,6 +60,18 @@ class DiskSpace:
         if not refusing:
             return ALL
         return _MODEST if free > self._free_bytes_min // 2 else _ALWAYS
+
+    def is_stale(self, now: float) -> bool:
+        """Whether an embedded log asks again: the last answer is old, or said that there is none.
+
+        `now`: of the log's loop, as in `ask`.
+        """
+        return now - self._asked_at > _LOOK_S or self._refusing
+
+    def ask(self, now: float) -> None:
+        """Note what is free. Not on the event loop."""
+        self._asked_at = now
+        self._free_bytes = self.free_bytes()
 
     def count(self, written_bytes: int) -> None:
         """Count off what is written, until the next look."""

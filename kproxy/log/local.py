@@ -108,7 +108,9 @@ class LocalLog(Log):
             self._work.set()
             return
         tickets, total, units = self._take()
-        if total >= _THREAD_FROM_BYTES or units > TURN or self._segments.end >= self._segment_bytes:
+        stale = self._disk_space.is_stale(asyncio.get_running_loop().time())
+        long = total >= _THREAD_FROM_BYTES or units > TURN
+        if stale or long or self._segments.end >= self._segment_bytes:
             self._waiting.extendleft(reversed(tickets))
             self._work.set()
             return
@@ -203,6 +205,9 @@ class LocalLog(Log):
         return taken, total, units
 
     async def _commit(self, tickets: list[Ticket]) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._disk_space.is_stale(now):
+            await self._thread.run(partial(self._disk_space.ask, now))
         tickets = self._with_room(tickets)
         if not tickets:
             await checkpoint()  # there may be many to refuse

@@ -20,6 +20,7 @@ from anyio import to_thread
 
 from kproxy.errors import Code
 from kproxy.loop.pace import Pace
+from kproxy.metadata.levels import SHIPS_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes.cutting import Cutter, Gathered
@@ -84,6 +85,8 @@ class Passage:
         self._others_wait = others_wait
         self.idle = False
         """Whether it only waits for news."""
+        self._taken_through = -1
+        """Up to where its one target has records by an earlier route, as far as it said so."""
         self._trimmed_s = 0.0
         self.waits: str | None = None
         """Why it cannot go on, for people."""
@@ -200,10 +203,12 @@ class Passage:
 
     def _cutter(self, epoch: Epoch, start: int, end: int, *, limited: bool) -> Cutter:
         shared = self._shared
-        return Cutter(
+        cutter = Cutter(
             epoch, shared.asks.shards, start, end, self.source[1],
-            limited=limited, log_bytes_max=shared.log_bytes_max,
+            limited=limited, log_bytes_max=shared.log_bytes_max, held_max=shared.held_max,
         )  # fmt: skip
+        shared.gathers(cutter.gathered)
+        return cutter
 
     async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch
@@ -276,13 +281,15 @@ class Passage:
 
     async def _ship(self, cutter: Cutter, through: int, parts: int) -> bool:
         """Have all shards take their parts; whether all have, within some seconds."""
-        now = self._shared.clock.now_ms()
-        left = await to_thread.run_sync(
-            self._ships, cutter, through, parts, now, limiter=self._shared.readers
-        )
+        left = await self._ships(cutter, through, parts)
         wait_s, began_s = _AGAIN_S, anyio.current_time()
         while self.serves and anyio.current_time() < began_s + _SHIP_S:
             left = await self._send(left, cutter.gathered)
+            if cutter.start < self._taken_through < through:
+                cutter = self._cutter(cutter.epoch, self._taken_through, through, limited=False)
+                if not await self._gather(cutter, cutter.start, through, whole=True):
+                    return False
+                left = await self._ships(cutter, through, parts)
             if not left:
                 return True
             if self._others_wait() and anyio.current_time() > began_s + _IDLE_S:
@@ -291,25 +298,29 @@ class Passage:
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
         return False
 
-    def _ships(
-        self, cutter: Cutter, through: int, parts: int, now: int
-    ) -> list[tuple[int, Envelope]]:
+    async def _ships(self, cutter: Cutter, through: int, parts: int) -> list[tuple[int, Envelope]]:
         """(shard, what is sent to it). On a thread: it may be of 200,000 queues, at many shards."""
-        return [
-            (index, self._envelope(cutter.gathered, through, part, batches, now))
-            for index, part, batches in made(cutter, parts)
-        ]
+        now = self._shared.clock.now_ms()
+
+        def all_of() -> list[tuple[int, Envelope]]:
+            return [
+                (index, self._envelope(cutter, through, part, batches, now))
+                for index, part, batches in made(cutter, parts)
+            ]
+
+        return await to_thread.run_sync(all_of, limiter=self._shared.readers)
 
     def _envelope(
-        self, gathered: Gathered, through: int, part: int, batches: Sequence[tuple[str, bytes]],
+        self, cutter: Cutter, through: int, part: int, batches: Sequence[tuple[str, bytes]],
         now: int,
     ) -> Envelope:  # fmt: skip
-        spec = gathered.spec
+        spec = cutter.gathered.spec
+        says = spec.template is None and self._shared.level.reaches(SHIPS_FROM)
         return Ship.envelope(
             self.source, self.definer, through, part, batches,
             only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
             look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
-            configs=spec.configs, plain=spec.unroutable,
+            configs=spec.configs, plain=spec.unroutable, after=cutter.start if says else -1,
         )  # fmt: skip
 
     async def _send(
@@ -325,6 +336,8 @@ class Passage:
             outcome = await outcome_of(ticket)
             if verdict(outcome) is Verdict.NEVER and gathered.records == 1:
                 gathered.pass_over(1, f"shard {index} does not take it: {outcome.message}")
+            elif outcome.code == Code.OFFSET_OUT_OF_RANGE:
+                self._taken_through = outcome.numbers[0]
             elif outcome.code:
                 left.append((index, one))
                 reason = Code(outcome.code).name

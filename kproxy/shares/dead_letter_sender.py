@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
+from kproxy.metadata.levels import LETTERS_FROM
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.appends import outcome_of
 from kproxy.shard.shard import Shard
@@ -345,7 +346,7 @@ class Sender:
         )
         asked = Forward(
             target.key, DEAD_LETTERS, stream.source, stream.group, made.first, made.last,
-            made.batch, look_ms,
+            made.batch, look_ms, shared.level.reaches(LETTERS_FROM),
         )  # fmt: skip
         shards = shared.routes.shards
         index = shard_of(target.queue.name, shards, target.partition) if shards > 1 else 0

@@ -16,6 +16,7 @@ from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.security.acls import Op, Resource
 from kproxy.security.behalf import Behalf
@@ -119,7 +120,7 @@ class Shared:
 
     def __init__(
         self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock,
-        behalf: Behalf,
+        level: Level, behalf: Behalf,
     ) -> None:  # fmt: skip
         self.routes = routes
         self.targets = targets
@@ -127,6 +128,7 @@ class Shared:
         self.config = config
         self.counters = counters
         self.clock = clock
+        self.level = level
         self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 32 MiB
         self._said_s: dict[str, float] = {}
 

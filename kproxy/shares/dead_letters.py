@@ -26,6 +26,7 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.levels import Level
 from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
@@ -49,6 +50,7 @@ class DeadLetters:
         config: Config,
         counters: Counters,
         clock: Clock,
+        level: Level | None = None,
         behalf: Behalf | None = None,
     ) -> None:
         """`behalf`: who may read what, of those who have set that records are copied."""
@@ -56,7 +58,7 @@ class DeadLetters:
         self._settings = settings
         behalf = behalf or Anybody()
         targets = Targets(settings, catalogue, config, clock.monotonic, behalf)
-        self._shared = Shared(routes, targets, config, counters, clock, behalf)
+        self._shared = Shared(routes, targets, config, counters, clock, level or Level(), behalf)
         self._by_shard: dict[int, Sender] = {}
 
     def owes(self, shard: Shard, group: str, records: int = 1) -> bool:

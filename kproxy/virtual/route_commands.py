@@ -3,7 +3,7 @@
 - ROUTE, in the home shard of the source's name: a definer's route, or that it is gone.
 - CUT, in the source's shard, by its owner alone: what is passed on next, and in how many parts.
 - SHIP, in the shard of the targets: one part of a cut, a batch for each target.
-- FORGET_LANDED: nothing comes any more from these sources.
+- FORGET_LANDED: nothing comes any more by these routes.
 
 Cuts are logged before anything of them is shipped. So who has to ship again what may have landed
 makes the same parts: each target's batch is in a part that its name alone decides.
@@ -22,16 +22,19 @@ from kproxy.virtual.traits import DiskUse, of_kind, turn
 from kproxy.virtual.types import PartitionKey, QueueId
 
 TARGETS_MAX = 1000
-"""In one SHIP; about half as many are put into one."""
+"""The most targets of one SHIP; `routes.cutting` puts about half as many into one."""
 
 _FORM = 1
+_FORM_AFTER = 2  # of a SHIP: it says where its cut begins
 _CUT = struct.Struct(">BQHI")
 # First what has the place of a batch's base offset and length, for who looks for damaged frames.
 _SHIP = struct.Struct(">QIB16sHBQqHH")
+_AFTER = struct.Struct(">Q")
 _SPAN_AT = 12
 _TARGET = struct.Struct(">BI")
 _PLAIN = 1 << 31  # with the length of a target's batch
 _LANDED = struct.Struct(">16s16sI")
+_KEY = struct.Struct(">H")
 
 
 @of_kind(
@@ -126,7 +129,7 @@ class Ship(NamedTuple):
     Targets are found by name when it is applied, and made where they are not there, with these
     `configs`, by ids that `salt` and the time give. `only`: the one target is the definer, and is
     not made. `look_ms`: as in an APPEND, when to look at the retention of a target that has no
-    settings but these.
+    settings but these. `after`: no record before that offset is in it; -1: it does not say.
     """
 
     source: PartitionKey
@@ -139,20 +142,26 @@ class Ship(NamedTuple):
     time_ms: int
     look_ms: int
     configs: dict[str, str]
+    after: int = -1
 
     @staticmethod
     def envelope(
         source: PartitionKey, definer: QueueId, through: int, part: int,
         batches: Sequence[tuple[str, bytes | memoryview]], *,
         only: bool, salt: int, time_ms: int, look_ms: int, configs: dict[str, str],
-        plain: str = "",
+        plain: str = "", after: int = -1,
     ) -> Envelope:  # fmt: skip
-        """`batches`: (target, its batch). `plain`: the target that is made without `configs`."""
+        """`batches`: (target, its batch). `plain`: the target that is made without `configs`.
+
+        `after` needs the level SHIPS_FROM.
+        """
+        assert len(batches) <= TARGETS_MAX, f"{len(batches)} targets in a SHIP"
+        form, begins = (_FORM, b"") if after < 0 else (_FORM_AFTER, _AFTER.pack(after))
         settings = orjson.dumps(configs) if configs else b""
         names = [name.encode() for name, _ in batches]
         bodies = [data for _, data in batches]
         rest = b"".join(
-            [settings]
+            [begins, settings]
             + [
                 _TARGET.pack(len(n), len(d) | (_PLAIN if name == plain else 0))
                 for (name, d), n in zip(batches, names, strict=True)
@@ -161,7 +170,7 @@ class Ship(NamedTuple):
             + bodies  # type: ignore[operator]
         )
         head = _SHIP.pack(
-            through, _SHIP.size - _SPAN_AT + len(rest), _FORM, definer, part, only, salt, look_ms,
+            through, _SHIP.size - _SPAN_AT + len(rest), form, definer, part, only, salt, look_ms,
             len(settings), len(batches),
         )  # fmt: skip
         return Envelope(Kind.SHIP, *source, number=len(batches), time_ms=time_ms, body=head + rest)
@@ -173,9 +182,12 @@ class Ship(NamedTuple):
         through, _, form, definer, part, only, salt, look_ms, length, count = _SHIP.unpack_from(
             body
         )
-        if form != _FORM:
+        at, after = _SHIP.size, -1
+        if form == _FORM_AFTER:
+            (after,) = _AFTER.unpack_from(body, at)
+            at += _AFTER.size
+        elif form != _FORM:
             raise later_form("a command SHIP", form)
-        at = _SHIP.size
         configs = orjson.loads(body[at : at + length]) if length else {}
         at += length
         sizes = list(_TARGET.iter_unpack(body[at : at + count * _TARGET.size]))
@@ -189,28 +201,49 @@ class Ship(NamedTuple):
             position += length
         return Ship(
             (envelope.queue_id, envelope.partition), QueueId(definer), through, part, targets,
-            bool(only), salt, envelope.time_ms, look_ms, configs,
+            bool(only), salt, envelope.time_ms, look_ms, configs, after,
         )  # fmt: skip
 
 
-@of_kind(Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED,))
+@of_kind(
+    Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED)
+)  # fmt: skip
 class ForgetLanded(NamedTuple):
-    """Nothing comes any more of these routes: their sources are gone, for long.
+    """Nothing comes any more of these routes: their sources or definers are gone, for long.
 
-    Void for what was used after `time_ms`.
+    Void for what was used after `time_ms`. `forwarded`: keys of FORWARDED rows of such sources;
+    they need the level FORGETS_FROM, and have no time: whoever sends this has waited.
     """
 
     routes: Sequence[tuple[QueueId, PartitionKey]]
     time_ms: int
+    forwarded: Sequence[bytes] = ()
 
     def envelope(self) -> Envelope:
-        body = b"".join(_LANDED.pack(definer, *source) for definer, source in self.routes)
-        return Envelope(Kind.FORGET_LANDED, time_ms=self.time_ms, body=body)
+        assert not (self.routes and self.forwarded)  # one or the other
+        body = b"".join(
+            [_LANDED.pack(definer, *source) for definer, source in self.routes]
+            + [_KEY.pack(len(key)) + key for key in self.forwarded]
+        )
+        count = len(self.forwarded)
+        return Envelope(Kind.FORGET_LANDED, number=count, time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "ForgetLanded":
+        if envelope.number:
+            return ForgetLanded([], envelope.time_ms, _keys(envelope.body, envelope.number))
         routes = [
             (QueueId(definer), (QueueId(queue_id), index))
             for definer, queue_id, index in _LANDED.iter_unpack(envelope.body)
         ]
         return ForgetLanded(routes, envelope.time_ms)
+
+
+def _keys(body: bytes | memoryview, count: int) -> list[bytes]:
+    keys, at = [], 0
+    for _ in range(count):
+        (length,) = _KEY.unpack_from(body, at)
+        at += _KEY.size
+        keys.append(bytes(body[at : at + length]))
+        at += length
+    return keys

@@ -33,6 +33,7 @@ DEAD_LETTERS = 1
 """The stream of dead letters, in FORWARD."""
 
 _FORM = 1
+_FORM_PASSED_ON = 2  # of a FORWARD
 _HEAD = struct.Struct(">BHI")
 _SET = struct.Struct(">16sIBQqq")
 _SHARE = struct.Struct(">16sIQQII")
@@ -269,7 +270,8 @@ class Forward(NamedTuple):
 
     The envelope names the target. The body begins with the batch, so that it is read as it lies.
     `group`: what tells streams from the same source to the same target apart. `stream`: what kind
-    they are. `look_ms`: as in an APPEND, when to look at the target's retention.
+    they are. `look_ms`: as in an APPEND, when to look at the target's retention. `passed_on`: the
+    target's routes pass it on, as what a producer has sent; that needs the level LETTERS_FROM.
     """
 
     target: PartitionKey
@@ -280,11 +282,13 @@ class Forward(NamedTuple):
     last: Position
     batch: bytes | memoryview
     look_ms: int = 0
+    passed_on: bool = False
 
     def envelope(self) -> Envelope:
         name = self.group.encode()
         places = *self.first, *self.last
-        tail = _FORWARD.pack(_FORM, self.stream, *self.source, *places, len(name))
+        form = _FORM_PASSED_ON if self.passed_on else _FORM
+        tail = _FORWARD.pack(form, self.stream, *self.source, *places, len(name))
         return Envelope(
             Kind.FORWARD, *self.target, number=self.look_ms,
             body=b"".join((self.batch, name, tail)),
@@ -296,13 +300,18 @@ class Forward(NamedTuple):
         body = bytes(envelope.body)
         at = len(body) - _FORWARD.size
         form, stream, queue_id, index, *places, length = _FORWARD.unpack_from(body, at)
-        if form != _FORM:
+        if form not in (_FORM, _FORM_PASSED_ON):
             raise later_form("a command FORWARD", form)
         return Forward(
             (envelope.queue_id, envelope.partition), stream, (QueueId(queue_id), index),
             body[at - length : at].decode(), Position(*places[:3]), Position(*places[3:]),
-            body[: at - length], envelope.number,
+            body[: at - length], envelope.number, form == _FORM_PASSED_ON,
         )  # fmt: skip
+
+
+def is_passed_on(envelope: Envelope) -> bool:
+    """Return whether the target's routes pass on the batch of a FORWARD."""
+    return envelope.body[len(envelope.body) - _FORWARD.size] == _FORM_PASSED_ON
 
 
 def batch_of(envelope: Envelope) -> memoryview:

@@ -171,7 +171,8 @@ class ShareFold:
         header = read_header(asked.batch)
         place = LogLocation(location.segment, location.position, len(asked.batch))
         base_offset = row.next_offset
-        state.add_batch(key, row, header, place, log_offset, asked.look_ms, routed=True)
+        routed = not asked.passed_on
+        state.add_batch(key, row, header, place, log_offset, asked.look_ms, routed=routed)
         if (queue := state.queue_by_id(key[0])) is not None:
             state.note_shipped(key, queue)
         return Outcome(Code.NONE, base_offset)

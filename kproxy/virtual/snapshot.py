@@ -26,6 +26,7 @@ from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
+from kproxy.virtual.share_commands import is_passed_on
 from kproxy.virtual.state import Kv, State
 from kproxy.virtual.types import PartitionKey
 
@@ -41,7 +42,6 @@ _ROWS_AT_ONCE = 1000
 _REMEMBERED_MAX = 10_000
 _COPIES = (Kind.COPY, Kind.REPLACE)
 _CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP, *DELAYS)
-_ROUTED = (Kind.FORWARD, Kind.SHIP)
 _NUMBER_AT = 53  # above a log offset, which stays below: which of several batches
 _LOG_OFFSET = (1 << _NUMBER_AT) - 1
 
@@ -279,7 +279,7 @@ class Reindex:
             if kind in DELAYS:
                 self._delayed(log_offset, envelope, location)
                 return
-            routed = kind in _ROUTED
+            routed = kind == Kind.SHIP or (kind == Kind.FORWARD and not is_passed_on(envelope))
             for key, batch, place in carried(self._state, log_offset, envelope, location):
                 self._count_on(key, log_offset, read_header(batch), place, routed=routed)
 

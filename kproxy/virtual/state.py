@@ -57,6 +57,7 @@ class State:
         self._dirty_partitions: dict[PartitionKey, Partition] = {}
         self._queues: dict[str, Queue] = {}
         self._names: dict[QueueId, str] = {}
+        self._producers: dict[bytes, bytes | None] = {}
         self._segments: dict[int, int] = {}  # live bytes, changed since the last write
         self._last_segment = (-1, 0)  # live bytes of the one that changed last
         self._pending_offsets = -1  # not looked at yet
@@ -75,12 +76,14 @@ class State:
     @property
     def cached(self) -> int:
         """How many rows are held in memory."""
-        return len(self._partitions) + len(self._queues) + len(self._names)
+        found = len(self._partitions) + len(self._queues) + len(self._names)
+        return found + len(self._producers)
 
     def close(self) -> None:
         """Let go of what is cached: who held this may go on to do so."""
         for cache in (self._partitions, self._dirty_partitions, self._queues, self._names):
             cache.clear()
+        self._producers.clear()
 
     # -- reading and changing single rows
 
@@ -129,6 +132,20 @@ class State:
 
     def keys_of(self, kind: RowKind) -> "Keys":
         return Keys(self, self.kv, sorted(key for key in self._changes if key[0] == kind.byte))
+
+    def producer(self, key: bytes) -> bytes | None:
+        """A producer's row of its own: looked for before its batch is in line, and in the fold."""
+        try:
+            return self._producers[key]
+        except KeyError:
+            row = self.get(key)
+            self._cache(self._producers, key, row)
+            return row
+
+    def put_producer(self, key: bytes, row: bytes | None) -> None:
+        """As `put`."""
+        self._changes[key] = row
+        self._cache(self._producers, key, row)
 
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)

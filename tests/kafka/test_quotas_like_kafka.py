@@ -1,9 +1,8 @@
 """Quotas at a real Kafka and at kproxy: the APIs, throttle times, empty answers, refusals."""
 
 import struct
+import time
 from typing import Any
-
-import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.quotas import CONNECTED, CONSUMED, MUTATED, PRODUCED, WORKED
@@ -138,20 +137,22 @@ def ms(answer: Any) -> int:
 
 
 def test_a_produce_over_the_rate(recorded: Recorded, server: Served) -> None:
+    """kproxy takes the second one later: another connection does not help."""
     name = recorded.name
 
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
             made(wire, name)
         limited(target, name, **{PRODUCED: 10_000.0})
-        values = produce_values(name, batch(bytes(250_000)))
+        values = produce_values(name, batch(bytes(120_000)))
+        begun = time.monotonic()
         with As(target, name) as wire:
             first = wire.call(ApiKey.PRODUCE, 9, values)
             assert first.responses[0].partition_responses[0].error_code == 0
         with As(target, name) as wire:
             second = wire.call(ApiKey.PRODUCE, 9, values)
-        return [ms(first) == pytest.approx(15_000, abs=1500),
-                ms(second) == pytest.approx(40_000, abs=1500)]  # fmt: skip
+        passed = (time.monotonic() - begun) * 1000
+        return [1000 - passed < ms(first) < 3000, 13_000 - passed < ms(second) < 15_000]
 
     same(*recorded.both(script, server))
 

@@ -67,6 +67,20 @@ def test_room_that_was_made_is_seen_at_the_next_look(disk: Disk) -> None:
     assert disk.taken(MIB) is ALL
 
 
+def test_an_embedded_log_asks_again_where_the_answer_is_old_or_there_was_no_room(
+    disk: Disk,
+) -> None:
+    assert disk.is_stale(0.0)
+    disk.ask(0.0)
+    assert not disk.is_stale(0.005)
+    assert disk.is_stale(0.02)
+    disk.free = 1 * MIB
+    disk.ask(0.02)
+    assert not disk.is_stale(0.02)
+    assert Kind.APPEND not in disk.taken(MIB)
+    assert disk.is_stale(0.02)
+
+
 def test_the_reserve_is_looked_after_once_for_all_shards(disk: Disk) -> None:
     asked = disk.asked
     for _ in range(32):

@@ -1,7 +1,7 @@
 """Routes over a log on disk, embedded: what waits for them, and what they take up again."""
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,27 @@ from kproxy.security.quotas import MUTATED
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.route_commands import Ship
-from kproxy.virtual.route_rows import landed_of, route_in
+from kproxy.virtual.route_rows import landed_of, route_in, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.security_rows import quota_name
+from kproxy.virtual.share_commands import (
+    DEAD_LETTERS,
+    ChangeShares,
+    Forward,
+    Run,
+    SetShares,
+    ShareAction,
+    ShareChange,
+    ShareRuns,
+)
+from kproxy.virtual.share_rows import Position, source_of_forwarded
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 from tests.harness import until
+from tests.virtual.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
 
 pytestmark = pytest.mark.anyio
@@ -127,6 +140,27 @@ async def test_what_is_kept_for_the_next_cut_has_a_bound(
             assert max(sizes) == (5 if count == 5 else 0)
         for n in range(6):
             assert read(worker, f"to-{n}") == [b"v%d" % n] * (2 if n < 5 else 1)
+
+
+async def test_cuts_are_smaller_where_other_passages_hold_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "GATHERED_BYTES_MAX", 4 << 20)
+    async with serving(tmp_path) as worker:
+        shared = worker.passages._shared
+        alone, held = shared.held_max, []
+        for _ in range(20):
+            gathered = cutting.Gathered(4, 0, 1 << 20, shared.held_max)
+            shared.gathers(gathered)
+            while gathered.add("a", (bytes(1000), 0, 0), limited=True):
+                pass
+            held.append(gathered)
+        assert alone == 1 << 20
+        assert shared.held_max == 256 << 10
+        assert sum(one.held for one in held) < (4 << 20) + 20 * (256 << 10)
+        del gathered
+        held.clear()
+        assert shared.held_max == alone
 
 
 async def test_records_are_passed_on_and_kept(tmp_path: Path) -> None:
@@ -417,6 +451,84 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
         assert known() == [other.queue_id]
 
 
+async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_source_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
+    async with serving(tmp_path) as worker:
+        source, shard = await create(worker, "in", {}), worker.any_shard()
+        for n in range(3):
+            one = await create(worker, f"red-{n}", {"kproxy.route.from": "in"})
+            await put(worker, source, (b"a", b"%d" % n))
+            await until(lambda n=n: read(worker, f"red-{n}") == [b"%d" % n])
+            if n < 2:
+                await shard.append([DeleteQueue(one.queue_id).envelope()]).wait()
+        await worker.passages.forget(shard)
+        rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
+        assert [landed_of(key)[0] for key, _ in rows] == [one.queue_id]
+        assert len(routes_of(worker, source)) == 1
+
+
+async def test_any_key_names_a_queue_and_stays_as_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        to = {"kproxy.route.to": "to-{key:%}", "kproxy.route.unroutable": "lost"}
+        entrance = await create(worker, "in", to)
+        await put(worker, entrance, (b"ann@example.com", b"1"), (b"\xff", b"2"), (None, b"3"))
+        await until(lambda: landed(worker, entrance) == 3)
+        assert read(worker, "to-ann_40example.com") == [b"1"]
+        assert read(worker, "to-_FF") == [b"2"]
+        assert read(worker, "lost") == [b"3"]
+
+
+async def test_dead_letters_are_passed_on_from_their_queue_once(tmp_path: Path) -> None:
+    """A filter said that it had passed them on, and got nothing."""
+    async with serving(tmp_path) as worker:
+        source, shard = await create(worker, "in", {}), worker.any_shard()
+        letters = await create(worker, "dlq.in", {"errors.deadletterqueue.group.enable": "true"})
+        await create(worker, "red", {"kproxy.route.from": "dlq.in", "kproxy.route.filter": "key:r"})
+        wanted = {"errors.deadletterqueue.topic.name": "dlq.in",
+                  "errors.deadletterqueue.copy.record.enable": "true"}  # fmt: skip
+        await shard.append([ConfigureGroup("g", wanted, []).envelope()]).wait()
+        await put(worker, source, *[(b"red" if n % 2 else b"blue", b"%d" % n) for n in range(20)])
+        key = source.queue_id, 0
+        change = ShareChange(key, ShareAction.INITIALISE, 1, 0)
+        await shard.append([SetShares("g", [change], worker.now_ms()).envelope()]).wait()
+        for n in range(20):
+            run = Run(n, 1, ARCHIVED_3, LOST)
+            share = ChangeShares("g", [ShareRuns(key, 1, [run])], worker.now_ms())
+            (outcome,) = await shard.append([share.envelope()]).wait()
+            assert outcome.code == Code.NONE
+        await until(lambda: landed(worker, letters) == 20)
+        assert read(worker, "red") == [b"%d" % n for n in range(1, 20, 2)]
+
+
+async def test_what_was_forwarded_from_sources_that_are_gone_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row stayed in the dead-letter queue's shard for each source and group there ever was."""
+    async with serving(tmp_path) as worker:
+        source, other = await create(worker, "in", {}), await create(worker, "other", {})
+        letters, shard = await create(worker, "dlq.in", {}), worker.any_shard()
+        at = Position(1, 0, 0)
+        for queue in (source, other):
+            made = Forward(
+                (letters.queue_id, 0), DEAD_LETTERS, (queue.queue_id, 0), "g", at, at,
+                keyed((b"a", b"1")),
+            )  # fmt: skip
+            await shard.append([made.envelope()]).wait()
+        await shard.append([DeleteQueue(source.queue_id).envelope()]).wait()
+
+        def known() -> list[bytes]:
+            rows = shard.kv.scan(*RowKind.FORWARDED.range())
+            return [source_of_forwarded(key) for key, _ in rows]
+
+        await worker.passages.forget(shard)
+        assert len(known()) == 2  # the source has just gone
+        monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
+        await worker.passages.forget(shard)
+        assert known() == [other.queue_id]
+
+
 async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:
     """It got nothing of more than 200,000 records, and its lag was said to be 0."""
     body = body_of(Content(b"a", b"v"), ())
@@ -512,3 +624,38 @@ async def test_queues_that_a_route_makes_count_for_who_has_set_it(tmp_path: Path
         await until(lambda: read(worker, "to-b19") == [b"1"])
         quota(worker, "alice", None)
         await until(lambda: read(worker, "to-a49") == [b"1"])
+
+
+async def test_filter_that_is_set_again_after_very_many_others_passes_nothing_on_twice(
+    tmp_path: Path,
+) -> None:
+    """Its mark was forgotten, and a cut lay across what it had taken: 100 of 250 came twice."""
+    taking = {"kproxy.route.from": "in", "kproxy.route.from.start": "true"}
+    async with serving(tmp_path) as worker:
+        source = await create(worker, "in", {})
+        one = await create(worker, "a", taking)
+        values = [b"%d" % n for n in range(250)]
+        await put(worker, source, *[(b"k", value) for value in values[:100]])
+        await until(lambda: len(read(worker, "a")) == 100)
+        await configure(worker, one, removed=taking)
+        await put(worker, source, *[(b"k", value) for value in values[100:]])
+        for n in range(102):
+            other = await create(worker, f"other-{n}", {"kproxy.route.from": "in"})
+            await worker.any_shard().append([DeleteQueue(other.queue_id).envelope()]).wait()
+        await until(lambda: not routes_of(worker, source))
+        await configure(worker, one, taking)
+        await until(lambda: len(read(worker, "a")) >= 250 and landed(worker, source) == 250)
+        assert read(worker, "a") == values
+
+
+async def configure(
+    worker: Worker, queue: Queue, configs: dict[str, str] | None = None,
+    removed: Iterable[str] = (),
+) -> None:  # fmt: skip
+    change = ConfigureQueue(queue.queue_id, configs or {}, list(removed), False)
+    (outcome,) = await worker.any_shard().append([change.envelope()]).wait()
+    assert outcome.code == Code.NONE, outcome
+
+
+def routes_of(worker: Worker, queue: Queue) -> list[Any]:
+    return list(worker.any_shard().state.kv.scan(*routes_range((queue.queue_id, 0))))

@@ -56,7 +56,7 @@ def _cut_before_the_last_one_has_landed(patch: pytest.MonkeyPatch) -> None:
     async def ship(self: Passage, cutter: Any, through: int, parts: int) -> bool:
         for index, part, batches in parts_of(cutter.gathered, parts):
             now = self._shared.clock.now_ms()
-            one = self._envelope(cutter.gathered, through, part, batches, now)
+            one = self._envelope(cutter, through, part, batches, now)
             self._shared.asks.ask(index, one)
         return True
 

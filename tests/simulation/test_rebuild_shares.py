@@ -88,7 +88,9 @@ class WithShares(Simulation):
             *[b"dead"] * count, times=tuple(self.rng.randrange(1000) for _ in range(count))
         )
         first, last = (Position(at // 3, at % 2, offset) for offset in (at, at + count - 1))
-        made = Forward(key, 1, source, self.rng.choice("gh"), first, last, body, 5).envelope()
+        made = Forward(
+            key, 1, source, self.rng.choice("gh"), first, last, body, 5, self.rng.random() < 0.5
+        ).envelope()
         if self.rng.random() < 0.1:
             self.late.append(made)
         return made

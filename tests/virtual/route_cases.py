@@ -34,12 +34,12 @@ ROUTES = to_tell([Told(OTHER, b'{"name":"o"}', True)])
 def ship(
     source: PartitionKey, definer: QueueId, through: int, batches: Sequence[tuple[str, bytes]],
     part: int = 0, *, only: bool = False, salt: int = 0, time_ms: int = 1, look_ms: int = 1,
-    configs: dict[str, str] | None = None,
+    configs: dict[str, str] | None = None, after: int = -1,
 ) -> Envelope:  # fmt: skip
     """A SHIP; of what nothing is said nothing depends."""
     return Ship.envelope(
         source, definer, through, part, batches, only=only, salt=salt, time_ms=time_ms,
-        look_ms=look_ms, configs=configs or {},
+        look_ms=look_ms, configs=configs or {}, after=after,
     )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ SHIP = Ship(
     False, 1 << 60, 9, -7, CONFIGS,
 )  # fmt: skip
 ONLY = Ship(KEY, OTHER, 2, 0, [Target("a", 58, len(ONE))], True, 1, 9, 8, {})
+LATE = Ship(KEY, OTHER, 7, 0, [Target("a", 66, len(ONE))], True, 1, 9, 8, {}, 3)
 WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, int], bytes]] = [
     # as in test_commands
     (DefineRoute(Q, "s", '{"name":"o"}', True, 6), None, Kind.ROUTE, (0, 6, 0),
@@ -68,8 +69,16 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      (2).to_bytes(8, "big") + (46 + len(ONE)).to_bytes(4, "big") + b"\1" + OTHER
      + b"\0\0\1" + (1).to_bytes(8, "big") + (8).to_bytes(8, "big") + b"\0\0\0\1"
      + b"\1" + len(ONE).to_bytes(4, "big") + b"a" + ONE),
+    (LATE,
+     lambda: ship(KEY, OTHER, 7, [("a", ONE)], only=True, salt=1, time_ms=9, look_ms=8, after=3),
+     Kind.SHIP, (1, 1, 9),
+     (7).to_bytes(8, "big") + (54 + len(ONE)).to_bytes(4, "big") + b"\2" + OTHER
+     + b"\0\0\1" + (1).to_bytes(8, "big") + (8).to_bytes(8, "big") + b"\0\0\0\1"
+     + (3).to_bytes(8, "big") + b"\1" + len(ONE).to_bytes(4, "big") + b"a" + ONE),
     (ForgetLanded([(OTHER, KEY), (Q, (OTHER, 2))], 9), None, Kind.FORGET_LANDED, (0, 0, 9),
      OTHER + _Q + Q + _OTHER),
+    (ForgetLanded([], 9, [b"Mab", b"Mc"]), None, Kind.FORGET_LANDED, (0, 2, 9),
+     b"\0\3Mab\0\2Mc"),
     (AssignPartitions(Q, "q", 3, 6, 9, ROUTES), None, Kind.ASSIGN_PARTITIONS, (0, 6, 9),
      b'{"name":"q","partitions":3,"routes":[["' + OTHER.hex().encode()
      + b'","{\\"name\\":\\"o\\"}",true]]}'),

@@ -62,6 +62,7 @@ CHANGE = ChangeShares(
 FORWARD = Forward(
     KEY, DEAD_LETTERS, SOURCE, "g", Position(7, 1, 5), Position(8, 2, 6), BATCH, look_ms=9
 )
+ON = FORWARD._replace(passed_on=True)
 
 WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, int], bytes]] = [
     # as in test_commands
@@ -82,6 +83,10 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      b"\1\0\1\0\0\0\2g" + _Q + _OTHER),
     (FORWARD, None, Kind.FORWARD, (1, 9, 0),
      BATCH + b"g\1\1" + _OTHER
+     + (7).to_bytes(8, "big") + b"\0\0\0\1" + (5).to_bytes(8, "big")
+     + (8).to_bytes(8, "big") + b"\0\0\0\2" + (6).to_bytes(8, "big") + b"\0\1"),
+    (ON, None, Kind.FORWARD, (1, 9, 0),
+     BATCH + b"g\2\1" + _OTHER
      + (7).to_bytes(8, "big") + b"\0\0\0\1" + (5).to_bytes(8, "big")
      + (8).to_bytes(8, "big") + b"\0\0\0\2" + (6).to_bytes(8, "big") + b"\0\1"),
     (AimForward(SOURCE, "g", KEY, 7), None, Kind.AIM_FORWARD, (2, 7, 0), b"\1" + _Q + b"g"),

@@ -191,3 +191,13 @@ def test_compaction_leaves_share_partitions_as_they_are() -> None:
     shares.share(run(0, 0))
     assert shares.stands() == (13, 13, 0)
     assert shares.look() == (13, 2)
+
+
+def test_dead_letters_are_passed_on_by_routes_where_they_say_so() -> None:
+    shares = Sharing()
+    for at, on in ((Position(9, 0, 4), True), (Position(9, 0, 5), False)):
+        made = Forward(shares.key, DEAD_LETTERS, SOURCE, "g", at, at, batch(b"dead"), 7, on)
+        offset = shares.apply(made.envelope()).number
+        stored = shares.shard.state.batch_at(shares.key, offset)
+        assert stored is not None
+        assert stored.routed is not on

@@ -579,6 +579,26 @@ def test_what_was_taken_is_void_and_what_was_not_is_not() -> None:
     assert shard.values(name) == 7
 
 
+def test_filter_refuses_a_cut_of_which_it_has_taken_some_before() -> None:
+    """Its mark among the definitions was forgotten; what has landed says up to where."""
+    shard = Routing(1, 2)
+    name = names_of(1)[0]
+    definer, source = shard.make(name), (QueueId(b"s" * 16), 0)
+
+    def send(after: int, through: int) -> tuple[int, int, tuple[int, ...]]:
+        body = to(name)
+        outcome = shard.apply(ship(source, definer, through, body, only=True, after=after))
+        return outcome.code, outcome.number, outcome.numbers
+
+    taken, void = (0, 1, (0,)), (0, -1, (0,))
+    assert [send(0, 100), send(0, 60), send(60, 100)] == [taken, void, void]
+    assert send(60, 250) == (Code.OFFSET_OUT_OF_RANGE, -1, (100,))
+    assert shard.values(name) == 1
+    assert [send(100, 250), send(60, 250), send(250, 260)] == [taken, void, taken]
+    assert send(-1, 270) == taken  # an older kproxy does not say
+    assert shard.values(name) == 4
+
+
 def test_a_part_of_what_is_not_cut_is_not_taken() -> None:
     shard = Routing()
     queue_id = shard.entrance("in")
@@ -610,6 +630,31 @@ def test_a_deleted_target_is_made_anew() -> None:
     shard.apply(ship((DEFINER, 0), DEFINER, 2, to(name), time_ms=2))
     assert shard.queue(name).queue_id != before
     assert shard.values(name) == 1
+
+
+def test_queue_looked_up_before_its_first_record_has_the_settings_of_its_route() -> None:
+    shard = Routing(1, 2)
+    names = names_of(1, prefix="looked")[:4]
+    looked, used, asked, plain = names
+    for name in (looked, used, plain):
+        queue_id = QueueId(next(shard.numbers).to_bytes(16, "big"))
+        shard.apply(CreateQueue(queue_id, name, 1, {}, True).envelope())
+    shard.make(asked)
+    shard.put(shard.queue(used).queue_id)
+    settings = {"retention.ms": "5"}
+    made = Ship.envelope(
+        (DEFINER, 0), DEFINER, 1, 0, to(*names), only=False, salt=1, time_ms=1, look_ms=1,
+        configs=settings, plain=plain,
+    )  # fmt: skip
+    outcome = shard.apply(made)
+    assert [shard.queue(name).configs for name in names] == [settings, {}, {}, {}]
+    assert (outcome.numbers, [one.name for one in outcome.made]) == ((0,), [looked])
+    assert not shard.queue(looked).unasked
+    row = shard.state.get(b"q" + plain.encode())
+    assert row is not None
+    assert row.endswith(b"{}")  # as an older kproxy reads it: no settings
+    shard.configure(shard.queue(plain).queue_id)
+    assert not shard.queue(plain).unasked
 
 
 def test_a_target_that_others_take_from_has_their_routes() -> None:

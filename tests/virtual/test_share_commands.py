@@ -95,10 +95,10 @@ def test_the_batch_of_a_forward_is_told_from_what_follows(group: str, records: b
 def test_a_body_of_a_later_kproxy_is_refused(case: Any) -> None:
     command, _, kind, _, body = case
     at = len(BATCH) + 1 if isinstance(command, Forward) else 0
-    later = body[:at] + b"\2" + body[at + 1 :]
-    assert body[at] == 1
+    later = body[:at] + b"\3" + body[at + 1 :]
+    assert body[at] in ((1, 2) if isinstance(command, Forward) else (1,))
     queue_id, index = KEY
-    with pytest.raises(ValueError, match=f"{kind.name} has form 2.*later one"):
+    with pytest.raises(ValueError, match=f"{kind.name} has form 3.*later one"):
         cast(Any, type(command)).decode(Envelope(kind, queue_id, index, body=later))
 
 
