@@ -46,7 +46,7 @@ bench-quick: $(VENV)/.dev kafka-libs
 
 # Every test that needs nothing but Python.
 check: $(VENV)/.check static
-	KPROXY_ONLY_PYTHON=true $(BIN)/python -m pytest -q -m "not long and not outside" $(SIDE_BY_SIDE)
+	ONLY_PYTHON=true $(BIN)/python -m pytest -q -m "not long and not outside" $(SIDE_BY_SIDE)
 
 .PHONY: static
 static: $(VENV)/.check

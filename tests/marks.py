@@ -60,7 +60,7 @@ OUTSIDE = (
 )  # fmt: skip
 """Folders and files whose tests all count as `outside`; so does each test that has a Kafka."""
 _long = re.compile("|".join(LONG))
-ONLY_PYTHON = os.environ.get("KPROXY_ONLY_PYTHON") == "true"
+ONLY_PYTHON = os.environ.get("ONLY_PYTHON") == "true"
 """Whether this is `make check`."""
 
 
