@@ -21,8 +21,8 @@ from tests.simulation import (
     test_routes,
     transactions_clients,
 )  # fmt: skip
+from tests.simulation.seeds import named, seeds
 
-SEEDS, SEEDS_LONG = 3, 200
 Run = Callable[[int], object]
 
 
@@ -78,16 +78,15 @@ def _rebuilds(patch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-_LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(SEEDS, SEEDS_LONG)]
-
-
-@pytest.mark.parametrize("seed", [*range(SEEDS), *_LONG])
+@seeds(3, long=200, each=20)
 @pytest.mark.parametrize(
     "simulation", [_routes, _dead_letters, _shares, _transactions, _delays, _rebuilds]
 )
 def test_simulations_hold_where_limits_are_tiny(
-    monkeypatch: pytest.MonkeyPatch, simulation: Callable[[pytest.MonkeyPatch], Run], seed: int
+    monkeypatch: pytest.MonkeyPatch, simulation: Callable[[pytest.MonkeyPatch], Run], seeds: range
 ) -> None:
     run = simulation(monkeypatch)
     make_tiny(monkeypatch)
-    run(seed)
+    for seed in seeds:
+        with named(seed):
+            run(seed)
