@@ -1,15 +1,15 @@
-# make run · make test · make check · make test-long · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make test-shuffled · make record · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
 JOBS ?= 2
+SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
-FAST := cluster fetching groups handlers log loop metadata protocol server shard simulation store transactions upstream virtual
 
-.PHONY: run test test-long prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run test test-shuffled test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -18,7 +18,12 @@ run: $(VENV)/.run
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 	$(BIN)/python -m compileall -q kproxy  # tests start it some hundred times
-	$(BIN)/python -m pytest -m "not long" -n $(JOBS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
+
+# The same five times, files in another order each time: tests that fail now and then show.
+test-shuffled: $(VENV)/.dev kafka-libs spark-jars old-clients
+	$(BIN)/python -m compileall -q kproxy
+	$(BIN)/python -m tests.shuffled -m "not long" $(SIDE_BY_SIDE)
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
 prove: $(VENV)/.dev kafka-libs spark-jars old-clients
@@ -26,6 +31,11 @@ prove: $(VENV)/.dev kafka-libs spark-jars old-clients
 
 test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest --live -m "not long" tests/kafka
+
+# Kafka's answers, which kproxy's are compared with: tests/kafka/golden.
+record: $(VENV)/.dev kafka-libs
+	$(BIN)/python -m pytest --record -m "not long" tests/kafka
 
 # kproxy against the Kafka beside it: README's table and picture, in benchmarks/results.
 bench: $(VENV)/.dev kafka-libs
@@ -34,9 +44,9 @@ bench: $(VENV)/.dev kafka-libs
 bench-quick: $(VENV)/.dev kafka-libs
 	$(BIN)/python -m benchmarks --quick --results benchmarks/results/quick
 
-# Under a minute, nothing but Python needed.
+# Every test that needs nothing but Python.
 check: $(VENV)/.check static
-	$(BIN)/python -m pytest -q -m "not long" $(FAST:%=tests/%)
+	KPROXY_ONLY_PYTHON=true $(BIN)/python -m pytest -q -m "not long and not outside" $(SIDE_BY_SIDE)
 
 .PHONY: static
 static: $(VENV)/.check

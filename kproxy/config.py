@@ -105,6 +105,11 @@ class Config(SecurityConfig, GroupsConfig):
     http_token_file: Path | None = Field(
         None, description="file of the bearer token that metrics and /healthz ask for"
     )
+    http_hosts: str = Field(
+        "",
+        description="names, with commas between, by which metrics may be asked for without a"
+        " token; addresses, and names without a dot, always may",
+    )
     metrics_queues: str | None = Field(
         None, description="queues that have series of their own: an expression (RE2) of names"
     )

@@ -67,13 +67,16 @@ class Counters:
         "answered", "batches_not_compacted", "busy_groups", "busy_in", "busy_out", "certificates",
         "compaction_passes", "connections", "connections_ended", "connections_open", "dead_letters",
         "dead_letters_blocked",
-        "dead_letters_dropped", "dead_letters_refused", "failed", "fetched_bytes",
-        "fetched_records", "garbage_found", "garbage_looks", "handshakes", "logins", "loop_lag",
+        "dead_letters_dropped", "dead_letters_refused", "expired_at_once", "failed",
+        "fetched_bytes", "fetched_records", "garbage_found", "garbage_looks",
+        "handshakes", "logins", "loop_lag",
         "not_compacted",
         "produced_bytes", "produced_records", "producers_forgotten", "producers_forgotten_early",
         "request_bytes", "request_seconds", "requests",
         "response_bytes", "route_passed_over", "routed",
-        "routes_held_back", "takeover_seconds", "throttled", "unroutable", "writes",
+        "routes_held_back", "share_accepted", "share_archived", "share_delivered", "share_rejected",
+        "share_released", "share_timed_out", "takeover_seconds", "throttled", "unroutable",
+        "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -110,8 +113,15 @@ class Counters:
         self.dead_letters_refused = 0  # records that were archived without: too many wait
         self.not_compacted = 0  # partitions with a batch that cannot be read
         self.route_passed_over = 0  # records that a route could not look at, or pass on
+        self.expired_at_once = 0  # records taken that are older than their queue keeps them
         self.routed = 0  # records that were passed on to other queues, unroutable ones among them
         self.routes_held_back = 0  # times that a route had to wait
+        self.share_accepted = 0  # records, as all of these: members of share groups accepted them
+        self.share_archived: Counter[str] = Counter()  # by cause: nobody is given them any more
+        self.share_delivered = 0  # each time that they were given
+        self.share_rejected = 0
+        self.share_released = 0  # members gave them back
+        self.share_timed_out = 0  # members held them for too long
         self.throttled: Counter[str] = Counter()  # times that a client was to wait, by quota
         self.unroutable = 0  # records that have no queue to go to
         self.writes = 0  # to clients: a connection's answers of a turn of the loop are one

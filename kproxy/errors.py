@@ -104,10 +104,15 @@ class Code(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+_MESSAGE_MAX = 2000
+"""Characters: it may have what a client chose, and an answer has 16 bits for its length."""
+
+
 class KafkaError(Exception):
     """A request, or one part of it, refused with a Kafka error code and a line for a person."""
 
     def __init__(self, code: Code, message: str = "") -> None:
+        message = message[:_MESSAGE_MAX]
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None

@@ -8,8 +8,9 @@ import logging
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv6Address
 from itertools import islice
 from typing import Any, TextIO
 
@@ -52,17 +53,20 @@ _TRACE_MAX = 16_000
 _OF_ALL = 50.0, 10.0
 _OF_ONE = 30.0, 5.0
 """Of one client. How many at once, and how many a second."""
-_AUDIT = "administered"
-_OF_AUDIT = 1000.0, 20.0
-"""Of one client, which may have much to do. Nothing bounds all of them: none hides another's."""
+_OF_CLIENT = {"administered": (1000.0, 20.0), "login": (100.0, 1.0)}
+"""Events that are no warning, of one client, which may have much to do. Nothing bounds those of
+all: none hides another's."""
 _KEYS_MAX = 10_000
+_FIRST_S, _FIRST_MAX = 60.0, 2000
+_TOLD_CLIENTS_MAX = 1000
 
 
 class Floods:
     """Lets so many warnings and errors of a name through, and counts the rest.
 
     Somebody who connects ten thousand times a second must not fill the disk, nor hide what others
-    do: of one client fewer are let through. The audit is bounded of one client alone. From any
+    do: of one client fewer are let through, and the first of an address in a minute always is,
+    while there are not too many. The audit and logins are bounded of one client alone. From any
     thread.
     """
 
@@ -70,39 +74,71 @@ class Floods:
         self._clock = clock
         self._left: dict[Any, tuple[float, float]] = {}  # by name: how many, as of when
         self._left_of: dict[Any, tuple[float, float]] = {}  # by name and client
-        self._suppressed: Counter[str] = Counter()
+        self._first: dict[str, dict[str, float]] = {}  # by name: addresses, and when
+        self._suppressed: dict[str, _Suppressed] = {}
 
     def __call__(self, _: Any, __: str, event: structlog.typing.EventDict) -> Any:
         """A structlog processor. Raises DropEvent."""
         name = str(event["event"])
-        audit = name == _AUDIT
-        if not audit and event.get("level") not in ("warning", "error"):
+        most = _OF_CLIENT.get(name)
+        if most is None and event.get("level") not in ("warning", "error"):
             return event
         now, client = self._clock(), _client(event)
-        most = _OF_AUDIT if audit else _OF_ONE
-        through = client is None or _took(self._left_of, (name, client), now, most)
-        if through and not audit:
+        first = client is not None and self._is_first(name, client[1], now)
+        through = client is None or _took(self._left_of, (name, client), now, most or _OF_ONE)
+        if through and most is None:
             through = _took(self._left, name, now, _OF_ALL)
-        if not through:
-            self._suppressed[name] += 1
+        if not (through or first):
+            self._suppressed.setdefault(name, _Suppressed()).add(client)
             raise structlog.DropEvent
         return event
 
-    def take(self) -> dict[str, int]:
-        """How many events of which names were left out since the last call."""
-        if not self._suppressed:
-            return {}
-        suppressed, self._suppressed = self._suppressed, Counter()
-        return dict(suppressed)
+    def _is_first(self, name: str, address: str, now: float) -> bool:
+        """Of an address in a minute: of so many addresses that is known."""
+        seen = self._first.setdefault(name, {})
+        while seen and now - seen[oldest := next(iter(seen))] >= _FIRST_S:
+            del seen[oldest]
+        if address in seen or len(seen) >= _FIRST_MAX:
+            return False
+        seen[address] = now
+        return True
+
+    def take(self) -> dict[str, tuple[int, int]]:
+        """How many events of which names, of how many clients, were left out since last time."""
+        suppressed, self._suppressed = self._suppressed, {}
+        return {name: (one.count, len(one.clients)) for name, one in suppressed.items()}
+
+
+class _Suppressed:
+    """What was left out of one name."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.clients: set[Any] = set()  # some, where they are many
+
+    def add(self, client: Any) -> None:
+        self.count += 1
+        if client is not None and len(self.clients) < _TOLD_CLIENTS_MAX:
+            self.clients.add(client)
 
 
 def _client(event: structlog.typing.EventDict) -> tuple[Any, str] | None:
-    """Whom an event is about: a principal and an address, or an address."""
+    """Whom an event is about: a principal and an address (of IPv6, a /64), or an address."""
     host = event.get("host")
     if host is not None:
-        return event.get("principal"), str(host)
+        return event.get("principal"), _network(str(host))
     peer = event.get("peer")
-    return None if peer is None else (None, str(peer).rpartition(":")[0] or str(peer))
+    return None if peer is None else (None, _network(str(peer)))
+
+
+def _network(text: str) -> str:
+    """Of an address, with a port or without; of IPv6 the half that says whose it is."""
+    if text.count(":") < 2:
+        return text.partition(":")[0]
+    for address in (text.rpartition(":")[0], text):
+        with suppress(ValueError):
+            return str(int(IPv6Address(address.partition("%")[0])) >> 64)
+    return text
 
 
 def _took(
@@ -123,8 +159,8 @@ floods = Floods()
 
 def report_floods() -> None:
     """Say what was left out; called every second or so."""
-    for name, count in floods.take().items():
-        structlog.get_logger().info("events_suppressed", of=name, count=count)
+    for name, (count, clients) in floods.take().items():
+        structlog.get_logger().info("events_suppressed", of=name, count=count, clients=clients)
 
 
 def _bounded(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

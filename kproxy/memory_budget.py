@@ -6,6 +6,7 @@ import anyio
 
 from kproxy.loop.pace import Pace
 from kproxy.protocol.varint import Malformed
+from kproxy.security.parts import Parts
 
 _NOTED_BYTES = 256 << 10
 _FREED_AT_ONCE_BYTES = 8 << 20
@@ -57,6 +58,91 @@ class MemoryBudget:
                 await room.wait()
             finally:
                 self.wait_no_more(room.set)
+
+
+class SharedBudget(MemoryBudget):
+    """A budget of which nobody has all: `part` of each holder (`security.parts`)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.parts = Parts(bytes_max)
+        self._short: dict[str, dict[MemoryPart, None]] = {}  # who waits for room, by holder
+        self._telling = False
+
+    def part(self, holder: str) -> "MemoryPart":
+        return MemoryPart(self, holder)
+
+    def wait(self, part: "MemoryPart") -> None:
+        self._short.setdefault(part.holder, {})[part] = None
+
+    def wait_no_longer(self, part: "MemoryPart") -> None:
+        waiting = self._short.get(part.holder)
+        if waiting is not None and part in waiting:
+            del waiting[part]
+            if not waiting:
+                del self._short[part.holder]
+
+    def give_back(self, count: int) -> None:
+        super().give_back(count)
+        if self._short and not self._telling:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Of each holder those that wait, in turn, while there is room for it."""
+        self._telling = True
+        try:
+            for holder in list(self._short):
+                while waiting := self._short.get(holder):
+                    part = next(iter(waiting))
+                    if not part.has_room:
+                        break
+                    self.wait_no_longer(part)
+                    part.room()
+        finally:
+            self._telling = False
+
+
+class MemoryPart(MemoryBudget):
+    """What one connection holds of a shared budget, for its holder."""
+
+    def __init__(self, whole: SharedBudget, holder: str) -> None:
+        super().__init__(whole.bytes_max)
+        self._whole = whole
+        self.holder = holder
+
+    def take(self, count: int) -> None:
+        self.used += count
+        self._whole.take(count)
+        self._whole.parts.take(self.holder, count)
+
+    @property
+    def exhausted(self) -> bool:
+        return self._whole.exhausted
+
+    @property
+    def has_room(self) -> bool:
+        whole = self._whole
+        return whole.has_room and whole.parts.may(self.holder, 0)
+
+    def give_back(self, count: int) -> None:
+        if count:
+            self.used -= count
+            self._whole.parts.give_back(self.holder, count)
+            self._whole.give_back(count)
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        super().when_room(callback)
+        self._whole.wait(self)
+
+    def wait_no_more(self, callback: Callable[[], None]) -> None:
+        super().wait_no_more(callback)
+        self._whole.wait_no_longer(self)
+
+    def room(self) -> None:
+        """There is some, and it is this connection's turn."""
+        waiting, self._waiting = self._waiting, {}
+        for callback in waiting:
+            callback()
 
 
 class ResponseBudget(Pace):

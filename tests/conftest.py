@@ -1,8 +1,8 @@
 """Fixtures shared by all tests."""
 
-import os
+import random
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,18 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
-from tests.cpu import pytest_addoption, pytest_configure
+from tests import cpu, marks
+from tests.cpu import pytest_configure
 from tests.harness import Served, served
-from tests.real_kafka import Kafka
+from tests.real_kafka import RunningKafka
+from tests.run import Sites, kafka_of_run, pytest_sessionfinish
 from tests.timeouts import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
 from tests.wire import Wire
-from tests.workers import Workers
+from tests.workers import SIDE_BY_SIDE, Workers
 
 __all__ = [
-    "pytest_addoption", "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup",
-    "pytest_runtest_teardown",
+    "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup",
+    "pytest_runtest_teardown", "pytest_sessionfinish",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
 _LONGEST_FIRST = (
@@ -30,25 +32,13 @@ _LONGEST_FIRST = (
 """Folders and files whose tests take longest; the quick ones fill up the end of a run."""
 
 
-_LONG_SITES = {
-    "spark/test_delays.py": "embedded",
-    "spark/test_jobs.py": "embedded",
-    "frameworks/test_streams.py": "embedded",
-    "clients/test_documented_tools.py": "kafka",
-    "clients/test_group_tools.py": "kafka",
-    "kafka/test_admin_table_like_kafka.py": "kafka",
-    "kafka/test_configs_like_kafka.py": "kafka",
-}
-"""A Java program for each step: the `site` that adds least to the other one is for `-m long`."""
-
-
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Import from the end what others import from the beginning, where the tests are not compiled.
 
     Processes side by side then rewrite the asserts of half of the files each, not of all.
     """
-    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    if isinstance(collector, pytest.Session) and int(number) % 2 and not _chosen(collector.config):
+    odd = SIDE_BY_SIDE[-1:] in tuple("13579")
+    if isinstance(collector, pytest.Session) and odd and not _chosen(collector.config):
         for path in sorted(_TESTS.rglob("test_*.py"), reverse=True):
             with suppress(Exception):  # its collection tells
                 import_module(".".join(path.relative_to(_TESTS.parent).with_suffix("").parts))
@@ -58,16 +48,24 @@ def _chosen(config: pytest.Config) -> bool:
     return list(config.args) != [str(_TESTS)] and config.args != config.getini("testpaths")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    cpu.pytest_addoption(parser)
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="order of files by this seed")
+    parser.addoption("--record", action="store_true", help="record a Kafka's answers anew")
+    parser.addoption("--live", action="store_true", help="compare those recorded with a Kafka's")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is long by its site. Side by side (`-n`) the longest begin."""
-    for item in items:
-        assert isinstance(item, pytest.Function)
-        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        site = _LONG_SITES.get(f"{item.path.parent.name}/{item.path.name}")
-        if site is not None and site in params:
-            item.add_marker(pytest.mark.long)
-    if "PYTEST_XDIST_WORKER" in os.environ:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by where they are. Side by side (`-n`) the longest begin, or --shuffle says."""
+    marks.mark(items)
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        files = sorted({item.path for item in items})
+        random.Random(seed).shuffle(files)
+        place = {path: number for number, path in enumerate(files)}
+        items.sort(key=lambda item: place[item.path])
+    elif SIDE_BY_SIDE:
         order = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
         last = len(order)
 
@@ -95,11 +93,32 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session")
+def sites() -> Iterator[Sites]:
+    """Running kproxys that modules share."""
+    running = Sites()
+    yield running
+    running.close()
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One served kproxy for a module's tests; each test takes names of its own."""
-    with served(tmp_path_factory.mktemp("data")) as running:
+def server(
+    request: pytest.FixtureRequest, sites: Sites, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """One served kproxy, which modules share; each test takes names of its own.
+
+    A module that looks at all there is, or does harm, says OWN_SERVER = True.
+    """
+
+    def start() -> AbstractContextManager[Served]:
+        return served(tmp_path_factory.mktemp("data"))
+
+    with start() if _own(request) else sites.lent("embedded", start) as running:
         yield running
+
+
+def _own(request: pytest.FixtureRequest) -> bool:
+    return getattr(request.module, "OWN_SERVER", False)
 
 
 @pytest.fixture(scope="module")
@@ -111,29 +130,29 @@ def one_producer_inline() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> RunningKafka:
     """One real Kafka for the whole run; tests that stop it make their own."""
-    running = Kafka(tmp_path_factory.mktemp("kafka"))
-    try:
-        yield running.wait_ready()
-    finally:
-        running.stop()
+    return kafka_of_run(tmp_path_factory)
 
 
 @pytest.fixture(scope="module", params=["embedded", "kafka"])
 def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, sites: Sites, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served | Workers]:
-    """The same queues twice: on storage of their own, and as two workers on a real Kafka."""
+    """The same queues twice: on storage of their own, and as two workers on a real Kafka.
+
+    Modules share them, but those with FLAGS of their own or OWN_SERVER = True.
+    """
     flags = getattr(request.module, "FLAGS", ())
-    directory = tmp_path_factory.mktemp("data")
-    if request.param == "embedded":
-        with served(directory, *flags) as running:
-            yield running
-    else:
-        kafka = request.getfixturevalue("kafka")
-        with Workers(kafka, directory, *flags, count=2).running() as workers:
-            yield workers
+
+    def start() -> AbstractContextManager[Served | Workers]:
+        directory = tmp_path_factory.mktemp("data")
+        if request.param == "embedded":
+            return served(directory, *flags)
+        return Workers(request.getfixturevalue("kafka"), directory, *flags, count=2).running()
+
+    with start() if flags or _own(request) else sites.lent(request.param, start) as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A served kproxy, and what tests need around it."""
 
+import asyncio
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import pytest
 
 from tests.cpu import note_start
 from tests.forked import AS_INSTALLED, KPROXY, ROOT, Forked
+from tests.jvm import SHORT_LIVED_JAVA, archived
+from tests.marks import must_be_outside
 from tests.wire import Wire
 
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
@@ -35,6 +38,7 @@ def need(present: Any, what: str) -> None:
 
 
 def need_program(name: str) -> str:
+    must_be_outside(f"the program {name}")
     path = shutil.which(name)
     need(path, f"the program {name}")
     assert path
@@ -183,7 +187,7 @@ def served(data_dir: Path, *flags: str, **options: Any) -> Iterator[Served]:
     assert not server.faults(), server.faults()
 
 
-def eventually(check: Any, seconds: float = 15, period: float = 0.05) -> Any:
+def eventually(check: Callable[[], Any], seconds: float = 15, period: float = 0.05) -> Any:
     """Wait until `check()` is true, and return what it gave."""
     end = time.monotonic() + seconds
     while True:
@@ -192,6 +196,15 @@ def eventually(check: Any, seconds: float = 15, period: float = 0.05) -> Any:
             return value
         assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(period)
+
+
+async def until(check: Callable[[], Any], seconds: float = 30, period: float = 0.01) -> Any:
+    """Wait as `eventually` does, in an event loop that goes on meanwhile."""
+    end = time.monotonic() + seconds
+    while not (value := check()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        await asyncio.sleep(period)
+    return value
 
 
 def stand_still(process: "subprocess.Popen[Any]") -> None:
@@ -222,8 +235,8 @@ def java(
     return done.stdout
 
 
-SHORT_LIVED_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""For a JVM that ends within a minute: its own compiler would take most of the CPU."""
+KAFKA_JAVA = (*SHORT_LIVED_JAVA, *archived(KAFKA_LIBS))
+"""The same, where the class path begins with Kafka's jars."""
 SPARK_ENV = {"JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED_JAVA)}
 
 
@@ -238,7 +251,7 @@ def run_java(
     need_program("java")
     need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
     command = [
-        "java", "-Xmx256m", *SHORT_LIVED_JAVA,
+        "java", "-Xmx256m", *(SHORT_LIVED_JAVA if libs else KAFKA_JAVA),
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp", libs or f"{KAFKA_LIBS}/*", main_class, *arguments,
     ]  # fmt: skip

@@ -7,12 +7,24 @@ from pathlib import Path
 
 from tests.cpu import note_start
 from tests.harness import KAFKA_LIBS, free_port, need, need_program
+from tests.jvm import SHORT_LIVED_JAVA, archived, missing_archive
 
 
-class Kafka:
-    """A single-node KRaft Kafka in a directory of its own."""
+class RunningKafka:
+    """Where a Kafka is that is for somebody else to stop."""
 
     host = "127.0.0.1"
+
+    def __init__(self, port: int, pid: int = 0) -> None:
+        self.port, self.pid = port, pid
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Kafka(RunningKafka):
+    """A single-node KRaft Kafka in a directory of its own."""
 
     def __init__(
         self, directory: Path, *java: str, advertise: int | None = None, more: str = ""
@@ -23,7 +35,8 @@ class Kafka:
         over those here; PORT and CONTROLLER_AT stand for its ports.
         """
         need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
-        self.port, controller = free_port(), free_port()
+        super().__init__(free_port())
+        controller = free_port()
         self._log = (directory / "kafka.out").open("w")
         properties = directory / "server.properties"
         properties.write_text(
@@ -55,7 +68,7 @@ group.share.min.record.lock.duration.ms=1000
 """
         )
         self._base = [
-            need_program("java"), *(java or ("-Xmx512m", "-XX:+UseSerialGC")),
+            need_program("java"), *(java or ("-Xmx512m", *SHORT_LIVED_JAVA)), *archived(KAFKA_LIBS),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
         ]  # fmt: skip
         cluster = uuid.uuid4().hex[:22]
@@ -68,6 +81,9 @@ group.share.min.record.lock.duration.ms=1000
         after = os.times()
         self._format_s = sum(after[2:4]) - sum(before[2:4])
         self._properties = properties
+        with missing_archive(KAFKA_LIBS) as archive:
+            if archive is not None:
+                self._make(archive)
         self.start()
 
     def start(self) -> None:
@@ -76,13 +92,20 @@ group.share.min.record.lock.duration.ms=1000
             [*self._base, "kafka.Kafka", str(self._properties)], stdout=self._log, stderr=self._log
         )
 
+    def _make(self, archive: Path) -> None:
+        """Start and stop once, for the archive of the classes that it has loaded."""
+        base = [option for option in self._base if "SharedArchiveFile" not in option]
+        dump = [base[0], f"-XX:ArchiveClassesAtExit={archive}", *base[1:]]
+        self.process = subprocess.Popen(
+            [*dump, "kafka.Kafka", str(self._properties)], stdout=self._log, stderr=self._log
+        )
+        self.wait_ready()
+        self.process.terminate()
+        self.process.wait(60)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(30)
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
 
     def wait_ready(self) -> "Kafka":
         from confluent_kafka.admin import AdminClient

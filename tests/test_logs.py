@@ -104,7 +104,7 @@ def test_what_is_left_out_of_a_flood_is_counted() -> None:
 
     assert passed(80, "a") == 50
     assert passed(10, "b") == 10
-    assert floods.take() == {"a": 30}
+    assert floods.take() == {"a": (30, 0)}
     assert floods.take() == {}
     now += 2
     assert passed(80, "a") == 20
@@ -135,6 +135,49 @@ def test_who_floods_the_log_hides_nobody() -> None:
     assert len(floods._left_of) <= 10_000
 
 
+def test_many_addresses_do_not_hide_what_another_does() -> None:
+    """FAULT: all shared one bucket: two hundred addresses kept the line of any other out."""
+    now = 100.0
+    floods = Floods(lambda: now)
+
+    def passed(peer: str, name: str = "login_failed") -> bool:
+        try:
+            floods(None, "warning", {"event": name, "level": "warning", "peer": peer})
+        except structlog.DropEvent:
+            return False
+        return True
+
+    for _ in range(20):
+        for number in range(1000):
+            passed(f"10.1.{number >> 8}.{number & 255}:77")
+    assert passed("10.0.0.2:1")
+    assert not passed("10.0.0.2:2")
+    assert passed("2001:db8::1:5000")
+    assert not passed("2001:db8::2:3:50001"), "of the same /64"
+    count, clients = floods.take()["login_failed"]
+    assert count > 18_000
+    assert clients == 1000
+    now += 60
+    assert passed("10.0.0.2:1")
+    for number in range(20_000):
+        passed(f"10.2.{number >> 8}.{number & 255}:1")
+    assert len(floods._first["login_failed"]) <= 2000
+    assert passed("10.0.0.2:1", "not_authorized"), "another event is another matter"
+
+
+def test_logins_of_one_client_are_bounded() -> None:
+    """FAULT: one client that logged in again and again had a gigabyte a day logged."""
+    now, through = 100.0, 0
+    floods = Floods(lambda: now)
+    for _ in range(86_400):
+        now += 0.1
+        with suppress(structlog.DropEvent):
+            floods(None, "info", {"event": "login", "level": "info", "peer": "10.0.0.1:5"})
+            through += 1
+    assert through < 9000
+    assert floods.take()["login"][0] == 86_400 - through
+
+
 def test_the_audit_is_bounded_of_one_client_and_hides_nobody() -> None:
     """FAULT: nothing bounded what one client had logged of `administered`."""
     now = 100.0
@@ -153,14 +196,14 @@ def test_the_audit_is_bounded_of_one_client_and_hides_nobody() -> None:
     assert sum(passed(1, f"10.0.1.{number}") for number in range(200)) == 200
     now += 10
     assert passed(3000, "10.0.0.1") == 200
-    assert floods.take() == {"administered": 4800}
+    assert floods.take() == {"administered": (4800, 1)}
 
 
 DYNAMIC = {
     "client_does_not_read", "client_left", "client_stopped_inside_a_request", "connection_idle",
     "connection_pushed_out", "dead_letters_dropped", "dead_letters_refused", "dead_letters_wait",
-    "login_pushed_out", "route_held_back", "route_not_read", "route_passed_over",
-    "route_waits", "shard_catching_up", "shard_rebuilding",
+    "login_pushed_out", "records_archived", "route_held_back", "route_not_read",
+    "route_passed_over", "route_waits", "shard_catching_up", "shard_rebuilding",
 }  # fmt: skip
 """Names that are handed to who logs them."""
 

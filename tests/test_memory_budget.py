@@ -2,7 +2,8 @@
 
 import anyio
 
-from kproxy.memory_budget import MemoryBudget, ResponseBudget
+from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
+from tests.harness import until
 
 
 async def test_everyone_who_waits_for_room_is_woken() -> None:
@@ -31,9 +32,7 @@ async def test_a_long_answer_waits_for_room() -> None:
         await anyio.sleep(0.01)
         assert not done
         memory.give_back(1 << 20)
-        with anyio.fail_after(5):
-            while not done:
-                await anyio.sleep(0.001)
+        await until(lambda: done, 5)
     assert done == [1 << 20]
     assert memory.used == 1 << 19
 
@@ -51,3 +50,34 @@ async def test_who_has_gone_waits_no_more() -> None:
     assert len(memory._waiting) == 1
     memory.give_back(11)
     assert called == [1]
+
+
+def test_one_holder_cannot_have_all_request_memory() -> None:
+    """FAULT: frames of one client took all, and nobody else's socket was read."""
+    memory = SharedBudget(1000)
+    hogs = [memory.part("User:mallory") for _ in range(20)]
+    told: list[int] = []
+    for number, part in enumerate(hogs):
+        if part.has_room:
+            part.take(100)
+        else:
+            part.when_room(lambda number=number: told.append(number))
+    assert memory.used == 800
+    alice = memory.part("User:alice")
+    assert alice.has_room
+    alice.take(50)
+    hogs[0].give_back(100)
+    assert told == list(range(8, 20)), "those that wait are told once their holder has room"
+
+
+def test_a_part_that_leaves_is_told_nothing() -> None:
+    memory, told = SharedBudget(100), []
+    first, second = memory.part("a"), memory.part("a")
+    first.take(100)
+    callback = lambda: told.append(1)  # noqa: E731
+    second.when_room(callback)
+    second.wait_no_more(callback)
+    first.give_back(100)
+    assert not told
+    assert not memory._short
+    assert not memory.parts._of

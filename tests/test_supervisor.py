@@ -20,6 +20,7 @@ from kproxy.server.listener import Server
 from kproxy.store.directory_lock import wait_unlocked
 from kproxy.supervisor import Supervisor
 from tests.fakes import memory_worker
+from tests.harness import until
 
 WORKER = """
 import os, pathlib, sys
@@ -45,9 +46,7 @@ async def test_workers_are_told_their_settings_by_a_pipe(
     keeper = Supervisor(config(data_dir=tmp_path / "data", advertise="name:800"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(keeper.run)
-        with anyio.fail_after(20):
-            while sum("." not in name for name in os.listdir(tmp_path)) < 4:  # and "data"
-                await anyio.sleep(0.05)
+        await until(lambda: sum("." not in name for name in os.listdir(tmp_path)) == 4, 20)
         keeper._stop_all()
     told = {}
     for path in filter(Path.is_file, tmp_path.iterdir()):
@@ -138,8 +137,7 @@ async def test_drain_stops_all_workers(tmp_path: Path, monkeypatch: pytest.Monke
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(keeper.run)
         with anyio.fail_after(20):
-            while sum("." not in name for name in os.listdir(tmp_path)) < 4:
-                await anyio.sleep(0.05)
+            await until(lambda: sum("." not in name for name in os.listdir(tmp_path)) == 4)
             assert await to_thread.run_sync(drain) == []
     assert all(process.returncode is not None for process in keeper._processes.values())
     assert wait_unlocked(directory, 5)

@@ -3,6 +3,7 @@
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,8 @@ from kproxy.protocol.codecs import pack
 from kproxy.protocol.varint import uvarint
 
 TODAY_MS = int(time.time()) * 1000  # the same for all: some tests compare batches
+LISTENERS: list[Callable[[int, int, dict[str, Any]], None]] = []
+"""Told of each request before it is sent."""
 
 
 def varlong(value: int) -> bytes:
@@ -93,9 +96,14 @@ class Wire:
         self.socket.close()
 
     def send(self, key: int, version: int, values: dict[str, Any]) -> int:
+        for hear in LISTENERS:
+            hear(key, version, values)
         self._correlation += 1
-        self.socket.sendall(encode_request(key, version, self._correlation, values))
+        self.socket.sendall(self.frame(key, version, values))
         return self._correlation
+
+    def frame(self, key: int, version: int, values: dict[str, Any]) -> bytes:
+        return encode_request(key, version, self._correlation, values)
 
     def receive(self, key: int, version: int) -> tuple[int, Any]:
         return decode_response(key, version, self.receive_frame())

@@ -1,15 +1,18 @@
 """Several kproxy processes on one real Kafka."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually, free_port
-from tests.real_kafka import Kafka
+from tests.real_kafka import RunningKafka
 from tests.wire import Wire
 
+SIDE_BY_SIDE = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""The name of this process of xdist, or nothing."""
 _prefixes = itertools.count()
 NOT_DRAINED = ("--drain-ms-max", "0")
 """SIGTERM stops at once: a test that ends hands nothing over."""
@@ -19,14 +22,14 @@ class Workers:
     """Workers with a topic prefix of their own; `address` names them all."""
 
     def __init__(
-        self, kafka: Kafka, directory: Path, *flags: str, count: int = 2, shards: int = 8,
+        self, kafka: RunningKafka, directory: Path, *flags: str, count: int = 2, shards: int = 8,
         prefix: str | None = None, env: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.kafka = kafka
         self.env = env
         self.directory = directory
         self.shards = shards
-        self.prefix = prefix or f"t{next(_prefixes)}"
+        self.prefix = prefix or f"t{SIDE_BY_SIDE}-{next(_prefixes)}"
         self.flags = (
             "--bootstrap-servers", kafka.address, "--topic-prefix", self.prefix, "--shards",
             str(shards), "--allow-single-replica", *NOT_DRAINED, *flags,

@@ -85,7 +85,7 @@ class ClusterNode:
         self.map = ClusterMap(config.shards)
         self.shards = OwnedShards(config.shards, config.data_dir)
         self.disk_space = DiskSpace(config.data_dir, config.disk_free_bytes_min)
-        self.disk_space.maintain_reserve()  # opening writes, too
+        self.disk_space.look()  # opening writes, too
         self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
         self.cache = CatalogueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)

@@ -89,11 +89,12 @@ class RemoteQueueCleanup:
             await checkpoint()
 
     def _file(self, shard: Shard, queue: Queue) -> None:
-        """File the queue's partitions for a look at their retention."""
+        """File the queue's partitions for a look at their retention, and tell who reads them."""
         first = (shard.shard - shard_of(queue.name, self._shards)) % self._shards
         mine = range(first, queue.partitions, self._shards)
         if mine:
             shard.commit({rows.retention_due_key(0, queue.queue_id, index): b"" for index in mine})
+            shard.watchers.wake({(queue.queue_id, index) for index in mine})
 
 
 def tracked_among(kv: Kv, queue_ids: list[QueueId]) -> Iterator[QueueId]:

@@ -15,6 +15,7 @@ from kproxy.fetching.context import FetchContext, FetchPartition
 from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_read
 from kproxy.loop.pace import Pace
 from kproxy.memory_budget import MemoryBudget
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 
@@ -34,6 +35,11 @@ class Source(Protocol):
 
     stopping: bool
     answer_memory: MemoryBudget
+
+    @property
+    def queue_changes(self) -> int:
+        """Goes up whenever a queue is made, changed or deleted."""
+        ...
 
     def partition(self, topic: str | bytes, index: int) -> Located:
         """A partition by its queue's name or id. Raises KafkaError."""
@@ -168,16 +174,24 @@ class Poll:
         return plan_read(followed, budget)
 
     def _locate(self, followed: FetchPartition) -> Code:
-        """Find the partition that an ident means now; its name may be a new queue's by now."""
+        """Find the partition that an ident means now; its name may be a new queue's by now.
+
+        Its queue may have other settings, too: where queues have changed it is found again.
+        """
+        as_of = self._source.queue_changes
         if followed.key is not None and followed.shard is not None:
-            if followed.shard.serving and followed.shard.state.partition(followed.key) is not None:
+            there = followed.shard.state.partition(followed.key) is not None
+            if not (there and followed.shard.serving):
+                self._context.locate(followed, None, None)
+            elif followed.as_of == as_of:
                 return Code.NONE
-            self._context.locate(followed, None, None)
         try:
             located = self._source.partition(*followed.ident)
         except KafkaError as error:
+            self._context.locate(followed, None, None)
             return error.code
         self._context.locate(followed, located.key, located.shard)
+        followed.settings, followed.as_of = settings_of(located.queue.configs), as_of
         return Code.NONE
 
 

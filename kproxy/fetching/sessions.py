@@ -1,17 +1,19 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, and then only changes.
 
-Kafka prefers the sessions of followers. kproxy has no followers, so that rule is left out.
+Kafka prefers the sessions of followers. kproxy has no followers, so that rule is left out. Where
+there is no room a client takes it from who has most, if that has more than it; with Kafka one
+client can have all.
 """
 
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.context import FetchContext
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
-from kproxy.security.peer import Peer
+from kproxy.security.peer import Peer, holder
 
 EPOCH_MAX = 0x7FFFFFFF
 _IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms
@@ -60,7 +62,7 @@ class FetchSessions:
 
     def open(self, owner: Owner, by_id: bool, partitions: int) -> Session | None:
         """A new session, or None where there is no room for one: the client goes on without."""
-        if not self._make_room(partitions):
+        if not self._make_room(holder(owner[0]), partitions):
             return None
         session_id = self._random_below(EPOCH_MAX) + 1
         while session_id in self._sessions:
@@ -121,7 +123,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def _make_room(self, partitions: int) -> bool:
+    def _make_room(self, mine: str, partitions: int) -> bool:
         while self._sessions and (
             len(self._sessions) >= self._sessions_max
             or self._followed() + partitions > self._partitions_max
@@ -129,9 +131,24 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()))
             idle_s = self._clock.monotonic() - oldest.used_at
             if oldest.busy or idle_s < _IDLE_S_TO_EVICT:
-                return False
+                found = self._of_who_has_most(mine, partitions)
+                if found is None:
+                    return False
+                oldest = found
             self._close(oldest)
         return partitions <= self._partitions_max
+
+    def _of_who_has_most(self, mine: str, partitions: int) -> Session | None:
+        """One that its holder can spare: it has more than who asks will have then."""
+        many = len(self._sessions) >= self._sessions_max
+        has: Counter[str] = Counter()
+        for session in self._sessions.values():
+            has[holder(session.owner[0])] += 1 if many else len(session.partitions)
+        most, count = has.most_common(1)[0]
+        if count <= has[mine] + (1 if many else partitions):
+            return None
+        theirs = [one for one in self._sessions.values() if holder(one.owner[0]) == most]
+        return next((one for one in theirs if not one.busy), theirs[0])
 
     def _followed(self) -> int:
         return sum(len(session.partitions) for session in self._sessions.values())

@@ -18,6 +18,7 @@ from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.groups.group import Group
 from kproxy.groups.group_deletion import GroupDeletions
+from kproxy.groups.joined import JoinedGroups
 from kproxy.groups.migration import downgraded, upgraded
 from kproxy.groups.offset_expiry import OffsetExpiry
 from kproxy.groups.regex import Everybody, Readers
@@ -31,6 +32,7 @@ from kproxy.loop.pace import Pace
 from kproxy.loop.steps import Steps, at_once, done
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.protocol.guard import TEXT_BYTES_MAX
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows
@@ -77,7 +79,7 @@ class Coordinator:
         self.now_ms = now_ms
         self.unique_id = unique_id
         self.timers = Timers(sooner)
-        self.groups: dict[str, Group] = {}
+        self.groups: JoinedGroups[Group] = JoinedGroups(config.groups_joined_max)
         self._loading: dict[str, anyio.Event] = {}
         self.background = BackgroundLog(self)
         self.soon = self.background.soon
@@ -112,8 +114,10 @@ class Coordinator:
         return anyio.current_time()
 
     def new_member_id(self, prefix: str) -> str:
-        """An id that no member has had before, as Kafka makes it."""
-        return f"{prefix}-{self.unique_id()}"
+        """An id that no member has had before, as Kafka makes it; it fits what answers have."""
+        unique = f"-{self.unique_id()}"
+        room = TEXT_BYTES_MAX - len(unique)
+        return prefix.encode()[:room].decode(errors="ignore") + unique
 
     def has(self, group: Group) -> bool:
         return self.groups.get(group.id) is group
@@ -177,7 +181,7 @@ class Coordinator:
         head = self.head(group_id)
         if isinstance(group, ShareGroup) or (head is not None and head.kind == "share"):
             raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
-        self._check_room()
+        self.groups.check_room()
         made = ClassicGroup(group_id, self)
         if head is not None:
             made.version = head.version
@@ -208,7 +212,7 @@ class Coordinator:
                     raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
                 self.groups[group_id] = made
                 return made
-        self._check_room()
+        self.groups.check_room()
         made = ConsumerGroup(group_id, self)
         if group is not None:
             made.gone = set(group.logged)  # that it is empty may not have been logged yet
@@ -225,7 +229,7 @@ class Coordinator:
         """
         head = self.head(group_id)
         if create and group_id not in self.groups and not (head and head.members):
-            self._check_room()
+            self.groups.check_room()
         group = await self._load_logged(group_id, empty=create)
         if isinstance(group, ShareGroup):
             return group
@@ -237,11 +241,6 @@ class Coordinator:
         made = self.groups[group_id] = ShareGroup(group_id, self)
         made.since = self.shard.applied_through.next_offset
         return made
-
-    def _check_room(self) -> None:
-        """Raises KafkaError where too many groups are joined already."""
-        if len(self.groups) >= self.config.groups_joined_max:
-            raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 
     def _read_group(self, group_id: str, head: GroupRow) -> Steps[Group]:
         kinds: dict[str, Callable[[str, Coordinator], Group]]
@@ -279,7 +278,8 @@ class Coordinator:
     def _read_again(self, group: Group, code: Code) -> None:
         """The rows are the truth: read them again when somebody asks."""
         _log.warning("group_read_again", group=group.id, reason=code.name)
-        self.groups.pop(group.id, None)
+        if group.id in self.groups:
+            del self.groups[group.id]
         group.end(code)
 
     async def stamp(self, group: Group) -> Code:
@@ -413,6 +413,6 @@ class Coordinator:
 
     def end(self, code: Code) -> None:
         self.deletions.end()
-        groups, self.groups = self.groups, {}
+        groups, self.groups = self.groups, JoinedGroups(self.config.groups_joined_max)
         for group in groups.values():
             group.end(code)

@@ -10,13 +10,22 @@ from typing import Any
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import group_configs
 from kproxy.handlers.permitted import denied, need_settings
-from kproxy.handlers.route_checks import check_routes
+from kproxy.handlers.route_checks import check_routes, signed
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.group_settings import COPIES_RECORD, DEAD_LETTERS
 from kproxy.metadata.levels import Level
-from kproxy.metadata.setting import BROKER, BROKER_LOGGER, GROUP, LIST, TOPIC, parts, shown
+from kproxy.metadata.setting import (
+    BROKER,
+    BROKER_LOGGER,
+    GROUP,
+    LIST,
+    SET_BY,
+    TOPIC,
+    parts,
+    shown,
+)
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.security.acls import Op
 from kproxy.shard.appends import outcomes_of
@@ -70,7 +79,7 @@ async def _altered(
                 continue
             if resource.resource_type == GROUP:
                 configured = await of_group(worker, resource, request.budget)
-                _check_dead_letters(worker, request, configured)
+                configured = _check_dead_letters(worker, request, configured)
                 change = configured.envelope()
             else:
                 queue = _queue(worker, resource)
@@ -82,7 +91,9 @@ async def _altered(
                     worker, request.permits, queue.name, queue.partitions, after, queue.configs,
                     {*values[0], *values[1]},
                 )  # fmt: skip
-                change = ConfigureQueue(queue.queue_id, *values).envelope()
+                given, dropped, replaces = values
+                given = signed(worker, request, queue.configs, given, dropped, replace_all=replaces)
+                change = ConfigureQueue(queue.queue_id, given, dropped, replaces).envelope()
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
             continue
@@ -96,22 +107,23 @@ async def _altered(
     return {"responses": answers}
 
 
-def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> None:
+def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> ConfigureGroup:
     """Who says where dead letters go, or what of them, may write there, and create what is made.
 
-    Raises KafkaError.
+    Returns the change, with who that is: what it may not read is not copied. Raises KafkaError.
     """
     given, target = change.given, change.given.get(DEAD_LETTERS)
     if target is None and not change.replace_all and DEAD_LETTERS not in change.dropped:
         target = worker.group_settings(change.group).dead_letter_queue
     if not target or not (DEAD_LETTERS in given or COPIES_RECORD in given):
-        return
+        return change
     allowed = request.permits.topic(Op.WRITE, target)
     creates = worker.config.errors_deadletterqueue_auto_create_topics_enable
     if allowed and creates and worker.catalogue.find(target) is None:
         allowed = request.permits.may_create(target)
     if not allowed:
         raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
+    return change._replace(given=given | worker.signatures.sign(request.peer))
 
 
 def _only_deletes(resource: Any) -> bool:
@@ -156,7 +168,8 @@ async def _incremental(
             await pace.rest()
         operation, name = change.config_operation, change.name
         if operation == _DELETE:
-            dropped.append(name)
+            if name != SET_BY:
+                dropped.append(name)
         elif change.value is None:
             raise KafkaError(Code.INVALID_REQUEST, f"{shown(name)} needs a value")
         elif operation == _SET:

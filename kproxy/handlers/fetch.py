@@ -16,7 +16,7 @@ from kproxy.fetching.streamed_response import (
     Stored,
     StreamedResponse,
 )
-from kproxy.handlers.permitted import reader_of
+from kproxy.handlers.permitted import Refuses, reader_of
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.protocol import responses
 from kproxy.protocol.api_keys import ApiKey
@@ -32,8 +32,10 @@ _PART_BYTES = 600  # about what a part of an answer takes
 async def handle(worker: Worker, request: Request) -> StreamedResponse:
     """A whole response frame."""
     by_id = request.version >= FETCH_TOPIC_IDS
+    refuses = reader_of(worker, request)
+    keeps = refuses is None or await _reads_any(request, by_id, refuses)
     try:
-        context, session, full = _context_of(worker, request, by_id)
+        context, session, full = _context_of(worker, request, by_id, keeps)
     except KafkaError as error:
         await worker.sessions.tidy(request.budget)
         return _refusal(request, error.code)
@@ -43,7 +45,6 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
             session.busy = True
         await worker.sessions.tidy(request.budget)
         await _update(context, request, by_id)
-        refuses = reader_of(worker, request)
         if refuses is not None:
             context.ruled(worker.security.generation)
         limits = _limits(worker, request, full)
@@ -88,10 +89,25 @@ def _empty(request: Request, code: Code, session_id: int) -> StreamedResponse:
 # -- what the client follows
 
 
+async def _reads_any(request: Request, by_id: bool, refuses: Refuses) -> bool:
+    """Whether the client may read any of what a session is opened for."""
+    if getattr(request.body, "session_epoch", -1):
+        return True
+    for topic in request.body.topics:
+        if not refuses(_ident(topic, by_id)):
+            return True
+        if request.budget.due:
+            await request.budget.rest()
+    return False
+
+
 def _context_of(
-    worker: Worker, request: Request, by_id: bool
+    worker: Worker, request: Request, by_id: bool, keeps: bool
 ) -> tuple[FetchContext, Session | None, bool]:
-    """(what to look at, its session if any, whether every partition must be answered)."""
+    """(what to look at, its session if any, whether every partition must be answered).
+
+    `keeps`: a session is worth a place. What its client may not read takes none.
+    """
     body, owner = request.body, (request.peer, request.header.client_id)
     session_id = getattr(body, "session_id", 0)
     epoch = getattr(body, "session_epoch", -1)
@@ -103,7 +119,7 @@ def _context_of(
         return session, session, False
     if session_id:
         worker.sessions.close(session_id, owner)
-    if epoch == 0 and wanted:
+    if epoch == 0 and wanted and keeps:
         opened = worker.sessions.open(owner, by_id, wanted)
         if opened is not None:
             return opened, opened, True

@@ -12,7 +12,6 @@ from kproxy.metadata.group_settings import SETTINGS
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.group_config_rows import decode_group_configs
-from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.worker.worker import Worker
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -61,8 +60,6 @@ def _group(worker: Worker, resource: Any) -> str:
     group = str(resource.resource_name)
     if not group:
         raise KafkaError(Code.INVALID_REQUEST, "Default group resources are not allowed.")
-    if group_is_too_long(group):
-        raise KafkaError(Code.INVALID_REQUEST, "the name of the group is too long")
     if not worker.level.reaches(SHARES_FROM):
         raise KafkaError(
             Code.INVALID_CONFIG,

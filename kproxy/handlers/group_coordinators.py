@@ -2,7 +2,6 @@
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
-from kproxy.virtual.partitioner import group_is_too_long
 from kproxy.worker.worker import Worker
 
 
@@ -15,7 +14,7 @@ def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordin
         KafkaError: INVALID_GROUP_ID, NOT_COORDINATOR for another worker's group, or
             COORDINATOR_LOAD_IN_PROGRESS while the group is being deleted.
     """
-    if (named and not group) or group_is_too_long(group):
+    if named and not group:
         raise KafkaError(Code.INVALID_GROUP_ID)
     coordinator = worker.groups.of(worker.coordinated(group))
     if coordinator.going(group):

@@ -29,7 +29,6 @@ _SHARE_ASKED = 6  # FindCoordinator version
 _SHARE_KEY = re.compile(r"(.+):[\w-]{22}:[0-9]+", re.ASCII | re.DOTALL)
 _COMMIT_BY_ID = 10
 _COMMIT_NOT_FOUND = 9  # says that the group is not there
-_MEMBER_ID_MAX = 32767  # bytes; what is longer is no member's
 _OFFSETS_AT_ONCE, _METADATA_AT_ONCE = 500, 1 << 19  # in one envelope: it is applied in one turn
 _PART_BYTES = 600  # of an answer: about what a partition takes until it is encoded
 _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_MEMBER_EPOCH)
@@ -189,8 +188,7 @@ class _Commits:
     async def _codes(self) -> tuple[Code, ...]:
         worker, body = self._worker, self._body
         epoch = body.generation_id_or_member_epoch
-        member = body.member_id if len(body.member_id.encode()) <= _MEMBER_ID_MAX else ""
-        commit = CommitOffsets(body.group_id, member, epoch, self._offsets, worker.now_ms())
+        commit = CommitOffsets(body.group_id, body.member_id, epoch, self._offsets, worker.now_ms())
         envelope = commit.envelope(worker.level.value)
         try:
             outcome = await append(worker.coordinated(body.group_id), envelope)

@@ -18,6 +18,7 @@ from kproxy.handlers.inspection import (
     may_not_be_routed,
     split_at_once,
 )
+from kproxy.handlers.produce_expired import note_expired
 from kproxy.handlers.produce_guard import Guard, find_or_make
 from kproxy.handlers.produce_transactions import Refusals, takes_part
 from kproxy.metadata.levels import PRODUCERS_FROM
@@ -163,6 +164,8 @@ class ProduceCall:
         if isinstance(batch, memoryview) and 2 * len(batch) < len(cast(bytes, batch.obj)):
             batch = bytes(batch)  # it is not to hold all of the frame that it came in
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
+        if settings.expires_at_once(header.max_timestamp, self._now_ms) and not delayed:
+            note_expired(self._worker, shard, queue, key, header)
         if delayed:
             try:
                 envelope = delaying.later(

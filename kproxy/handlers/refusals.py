@@ -107,11 +107,6 @@ def describe_scram_users(request: Request, code: Code) -> Mapping[str, Any]:
     return said(code) | {"results": users}
 
 
-def alter_scram_users(request: Request, code: Code) -> Mapping[str, Any]:
-    users = [one.name for one in (*request.body.deletions, *request.body.upsertions)]
-    return {"results": [{"user": name, **said(code)} for name in dict.fromkeys(users)]}
-
-
 def describe_quotas(request: Request, code: Code) -> Mapping[str, Any]:
     return said(code) | {"entries": None}
 

@@ -4,14 +4,16 @@ from collections.abc import Callable, Collection, Mapping
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.route_settings import QUEUES_MAX, names_conflict, partitions_conflict
-from kproxy.metadata.routing import read_template
-from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.metadata.setting import SET_BY
+from kproxy.routes.rights import may_read, may_write
+from kproxy.security.acls import Op, Resource
 from kproxy.security.permits import Permits
 from kproxy.virtual.route_fold import CONFIGS, FROM, FROM_SETTINGS, TO, UNROUTABLE
-from kproxy.worker.worker import Worker
+from kproxy.worker.worker import Request, Worker
 
 _TO_SETTINGS = (TO, UNROUTABLE, CONFIGS, QUEUES_MAX)
 """What says where records go, and what is made for them."""
+_OF_ROUTES = FROM_SETTINGS.union(_TO_SETTINGS)
 
 
 def check_routes(
@@ -43,6 +45,19 @@ def check_routes(
         raise KafkaError(Code.INVALID_CONFIG, fault)
 
 
+def signed(
+    worker: Worker, request: Request, before: Mapping[str, str], given: dict[str, str],
+    dropped: Collection[str] = (), *, replace_all: bool = False,
+) -> dict[str, str]:  # fmt: skip
+    """What is given, and who has set the route, where it is changed, or was before."""
+    touched = not _OF_ROUTES.isdisjoint(given) or not _OF_ROUTES.isdisjoint(dropped)
+    if touched:
+        return given | worker.signatures.sign(request.peer)
+    if replace_all and SET_BY in before:
+        return given | {SET_BY: before[SET_BY]}
+    return given
+
+
 def _check_permits(
     permits: Permits, values: Mapping[str, str], touched: Callable[[str], bool]
 ) -> None:
@@ -52,15 +67,10 @@ def _check_permits(
     route, its filter for example, is asked the same. Raises KafkaError.
     """
     allowed = True
-    if (source := values.get(FROM)) and any(map(touched, FROM_SETTINGS)):
-        allowed = permits.topic(Op.READ, source)
-    if (template := values.get(TO)) and any(map(touched, _TO_SETTINGS)):
-        beginning = read_template(template).prefix
-        allowed = allowed and permits.topics(Op.WRITE, beginning)
-        if not permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
-            allowed = allowed and permits.topics(Op.CREATE, beginning)
-    if (other := values.get(UNROUTABLE)) and any(map(touched, _TO_SETTINGS)):
-        allowed = allowed and permits.topic(Op.WRITE, other) and permits.may_create(other)
+    if any(map(touched, FROM_SETTINGS)):
+        allowed = may_read(permits, values)
+    if any(map(touched, _TO_SETTINGS)):
+        allowed = allowed and may_write(permits, values)
     if not allowed:
         text = "a route reads and writes what its definer may read and write, as its names say"
         raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED, text)

@@ -11,7 +11,6 @@ from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
 
 _MEMBER_ID_MAX = 36
-_GROUP_ID_MAX = 32_767  # bytes, as Kafka's strings
 
 Node = tuple[int, str, int, str | None]
 """Id, host, port, rack."""
@@ -22,8 +21,6 @@ def check_member(request: Request) -> tuple[str, str]:
     group, member = request.body.group_id, request.body.member_id
     if group is None or not member or len(member) > _MEMBER_ID_MAX:
         raise KafkaError(Code.INVALID_REQUEST)
-    if len(group) > _GROUP_ID_MAX or len(group.encode()) > _GROUP_ID_MAX:
-        raise KafkaError(Code.INVALID_REQUEST, "The group id is too long.")
     return str(group), str(member)
 
 

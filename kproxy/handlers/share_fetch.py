@@ -17,6 +17,7 @@ from kproxy.protocol import share_responses as encoded
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import response_prefix
 from kproxy.security.acls import Op
+from kproxy.security.peer import holder
 from kproxy.shard.appends import append
 from kproxy.shares.acknowledging import DONE, Acknowledged, Acknowledging, Said
 from kproxy.shares.poll import Found, ShareLimits, SharePoll
@@ -128,7 +129,7 @@ async def _session(
     if epoch == FIRST_EPOCH:
         if said:
             raise KafkaError(Code.INVALID_REQUEST)
-        session = sessions.open(group, member, connection, len(wanted))
+        session = sessions.open(group, member, connection, len(wanted), holder(request.peer))
     else:
         session = sessions.use(group, member, epoch, connection)
         if epoch == FINAL_EPOCH:
@@ -211,6 +212,7 @@ async def _answer(
         request.throttle(worker.quotas.gave(request.peer, request.header.client_id, size))
     acquired = [last - first + 1 for one in found for first, last, *_ in one.ranges]
     worker.counters.fetched_records += sum(acquired)
+    worker.counters.share_delivered += sum(acquired)
     by_topic: dict[bytes, list[Ident]] = {}
     for ident in dict.fromkeys([*by_ident, *results]):
         by_topic.setdefault(ident[0], []).append(ident)

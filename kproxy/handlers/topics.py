@@ -10,7 +10,7 @@ from uuid import UUID
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers.permitted import denied, forbidden
 from kproxy.handlers.refusals import TEXTS
-from kproxy.handlers.route_checks import check_routes
+from kproxy.handlers.route_checks import check_routes, signed
 from kproxy.loop.pace import slices
 from kproxy.metadata import queue_settings
 from kproxy.metadata.route_settings import partitions_conflict
@@ -139,7 +139,7 @@ def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[st
     queue_settings.check_together(kept, worker.level)
     worker.check_kept(kept, kept)
     check_routes(worker, request.permits, topic.name, partitions, kept)
-    return partitions, kept
+    return partitions, signed(worker, request, {}, kept)
 
 
 def _assigned(topic: Any, nodes: set[int]) -> int:

@@ -25,7 +25,7 @@ from kproxy.shard.shard import Shard
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.partitioner import INTERNAL_TOPICS, group_is_too_long, shard_of
+from kproxy.virtual.partitioner import INTERNAL_TOPICS, shard_of
 from kproxy.virtual.transaction_commands import NAMED_MAX, Begin, End, Enlist, InitProducer
 from kproxy.virtual.transaction_rows import (
     NO_NUMBER,
@@ -50,8 +50,8 @@ def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordina
     Raises:
         KafkaError: INVALID_REQUEST, NOT_COORDINATOR, INVALID_PRODUCER_ID_MAPPING.
     """
-    if not transactional_id or group_is_too_long(transactional_id):
-        raise KafkaError(Code.INVALID_REQUEST, "the transactional id is empty, or too long")
+    if not transactional_id:
+        raise KafkaError(Code.INVALID_REQUEST, "the transactional id is empty")
     shard = worker.coordinated(transactional_id)
     if not worker.level.reaches(TRANSACTIONS_FROM):  # so nobody has it, and nothing is to be logged
         raise KafkaError(Code.INVALID_PRODUCER_ID_MAPPING)
@@ -179,8 +179,6 @@ async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
         return {"error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
     if not request.permits.group(Op.READ, body.group_id):
         return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
-    if group_is_too_long(body.group_id):
-        return {"error_code": Code.INVALID_GROUP_ID}
     group = Participant(shard_of(body.group_id, worker.routes.shards), group=body.group_id)
     code = await _take_part(
         worker, request, body.transactional_id, body.producer_id, body.producer_epoch, [group]

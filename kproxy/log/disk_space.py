@@ -3,6 +3,9 @@
 Below `disk_free_bytes_min` the log refuses produces. Commits of offsets and copies are accepted
 down to half of it, deletions always. A reserve file holds a quarter of it (at most 64 MiB) against
 other programs that fill the disk; the log removes the file when they have.
+
+The file system is asked on a thread: it may take its time. Housekeeping asks once a second, and the
+embedded log before a commit. What is written here in between is counted off.
 """
 
 import os
@@ -19,7 +22,7 @@ from kproxy.virtual.traits import DiskUse
 _log = structlog.get_logger()
 
 FRAME_BYTES = 128  # about what an envelope takes besides its body
-_LOOK_S = 0.01  # how old an answer about free disk may be; what is written here is counted
+_LOOK_S = 0.01  # how old an answer about free disk may be for an embedded log
 _MAINTAIN_S = 0.5
 FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
@@ -34,24 +37,22 @@ class DiskSpace:
     def __init__(self, directory: Path, free_bytes_min: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._directory = directory
         self._monotonic = clock.monotonic
-        self._looked_at = self._maintained_at = float("-inf")
-        self._free_bytes = 0  # as of then, less what was written since
+        self._asked_at = self._maintained_at = float("-inf")
         self._free_bytes_min = self.free_bytes_min = free_bytes_min
         self._reserve = directory / "RESERVE"
         self._reserve_bytes = min(_RESERVE_BYTES_MAX, free_bytes_min // 4)
         self._held = self._reserve.exists()
         self._refusing = False
+        self._free_bytes = self.free_bytes()  # as of the last look, less what was written since
 
     def free_bytes(self) -> int:
+        """Ask the file system: not on the event loop."""
         status = os.statvfs(self._directory)
         return status.f_bavail * status.f_frsize
 
     def allowed_kinds(self, wanted_bytes: int) -> frozenset[Kind]:
         """The kinds of envelope that may be written now, where `wanted_bytes` are to be."""
-        now, free = self._monotonic(), self._free_bytes - wanted_bytes
-        if now - self._looked_at > _LOOK_S or free < self._free_bytes_min:
-            self._looked_at, free = now, self.free_bytes() - wanted_bytes
-        self._free_bytes = free
+        free = self._free_bytes - wanted_bytes
         refusing = free < self._free_bytes_min
         if refusing != self._refusing:
             self._refusing = refusing
@@ -60,18 +61,41 @@ class DiskSpace:
             return ALL
         return _MODEST if free > self._free_bytes_min // 2 else _ALWAYS
 
+    def is_stale(self, now: float) -> bool:
+        """Whether an embedded log asks again: the last answer is old, or said that there is none.
+
+        `now`: of the log's loop, as in `ask`.
+        """
+        return now - self._asked_at > _LOOK_S or self._refusing
+
+    def ask(self, now: float) -> None:
+        """Note what is free. Not on the event loop."""
+        self._asked_at = now
+        self._free_bytes = self.free_bytes()
+
+    def count(self, written_bytes: int) -> None:
+        """Count off what is written, until the next look."""
+        self._free_bytes -= written_bytes
+
     def fits(self, wanted_bytes: int) -> bool:
-        """Whether housekeeping may write so much, giving up the reserve for it if need be."""
+        """Whether housekeeping may write so much, giving up the reserve for it if need be.
+
+        Not on the event loop.
+        """
         if self.free_bytes() < wanted_bytes:
             self._release()
         return self.free_bytes() >= wanted_bytes
 
-    def maintain_reserve(self) -> None:
-        """Called every so often: give the reserve up where others filled the disk, or take it."""
+    def look(self) -> None:
+        """Note what is free; give the reserve up where others filled the disk, or take it.
+
+        Called every so often, but not on the event loop.
+        """
         now = self._monotonic()
         if now - self._maintained_at < _MAINTAIN_S:
             return  # for another shard on this disk
-        self._maintained_at, free = now, self.free_bytes()
+        self._maintained_at = now
+        self._free_bytes = free = self.free_bytes()
         if free < self._reserve_bytes:
             self._release()
         elif not self._held and free > self._free_bytes_min + 2 * self._reserve_bytes:

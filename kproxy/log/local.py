@@ -108,7 +108,9 @@ class LocalLog(Log):
             self._work.set()
             return
         tickets, total, units = self._take()
-        if total >= _THREAD_FROM_BYTES or units > TURN or self._segments.end >= self._segment_bytes:
+        stale = self._disk_space.is_stale(asyncio.get_running_loop().time())
+        long = total >= _THREAD_FROM_BYTES or units > TURN
+        if stale or long or self._segments.end >= self._segment_bytes:
             self._waiting.extendleft(reversed(tickets))
             self._work.set()
             return
@@ -203,6 +205,9 @@ class LocalLog(Log):
         return taken, total, units
 
     async def _commit(self, tickets: list[Ticket]) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._disk_space.is_stale(now):
+            await self._thread.run(partial(self._disk_space.ask, now))
         tickets = self._with_room(tickets)
         if not tickets:
             await checkpoint()  # there may be many to refuse
@@ -309,13 +314,15 @@ class LocalLog(Log):
         """Refuse what the disk has no room for; see `DiskSpace`."""
         if self._behind:
             tickets = self._without_those_behind(tickets)
-        wanted = sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
+        wanted = _framed_bytes(tickets)
         allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is ALL:
+            self._disk_space.count(wanted)
             return tickets
         kept, refused = _divided(tickets, allowed)
         if refused:
             self._refuse(refused, FULL, allowed)
+        self._disk_space.count(_framed_bytes(kept))
         return kept
 
     def _without_those_behind(self, tickets: list[Ticket]) -> list[Ticket]:
@@ -326,6 +333,10 @@ class LocalLog(Log):
         for ticket in refused:
             ticket.set_error(KafkaError(Code.KAFKA_STORAGE_ERROR, self._refusal))
         return kept + tickets[count:]
+
+
+def _framed_bytes(tickets: Iterable[Ticket]) -> int:
+    return sum(t.size + FRAME_BYTES * len(t.envelopes) for t in tickets)
 
 
 def _divided(

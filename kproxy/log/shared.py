@@ -168,6 +168,7 @@ class SharedLog(Log):
         allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is not ALL and any(one.kind not in allowed for one in ticket.envelopes):
             return KafkaError(Code.KAFKA_STORAGE_ERROR, FULL)
+        self._disk_space.count(wanted)
         return None
 
     def _resolve(self, counter: int, outcome: Outcome) -> None:

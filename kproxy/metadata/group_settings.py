@@ -21,7 +21,7 @@ from kproxy.metadata.group_values import (
     reset_of,
     true_or_false,
 )
-from kproxy.metadata.setting import BOOLEAN, INT, INT_MAX, STRING, Read, Setting, parts
+from kproxy.metadata.setting import BOOLEAN, INT, INT_MAX, SET_BY, STRING, Read, Setting, parts
 from kproxy.virtual.group_config_rows import decode_group_configs
 
 DEAD_LETTERS = "errors.deadletterqueue.topic.name"
@@ -142,6 +142,8 @@ class GroupSettings:
     dead_letter_queue: str = ""
     """Its name; empty: there is none."""
     dead_letter_copies_record: bool = False
+    dead_letters_set_by: str | None = None
+    """Who has said so: what it may read is copied."""
     retry_backoff_ms: tuple[int, ...] = ()
     """Before the second, third, … delivery; the last for all further ones. Empty: none."""
 
@@ -265,5 +267,6 @@ class GroupRules:
             renew_enabled=text("share.renew.acknowledge.enable") == "true",
             dead_letter_queue=text(DEAD_LETTERS),
             dead_letter_copies_record=text(COPIES_RECORD) == "true",
+            dead_letters_set_by=configs.get(SET_BY),
             retry_backoff_ms=tuple(int(part) for part in parts(text(RETRY_BACKOFF))),
         )

@@ -26,6 +26,8 @@ RESTORES_FROM = 6
 """A data directory may come from a backup."""
 SECURITY_FROM = 7
 """There may be access rules, users and quotas."""
+ARRIVAL_FROM = 8
+"""Retention may count from the arrival of records."""
 PRODUCERS_FROM = 8
 """Partitions remember idempotent producers by time."""
 SHIPS_FROM = 8

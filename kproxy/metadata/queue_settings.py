@@ -15,6 +15,7 @@ from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
 from kproxy.metadata.levels import (
+    ARRIVAL_FROM,
     COMPACTION_FROM,
     DELAYS_FROM,
     ENCODINGS_FROM,
@@ -29,7 +30,9 @@ from kproxy.protocol.batch import CODECS
 from kproxy.virtual.route_fold import CONFIGS, TO
 from kproxy.virtual.rows import compacts
 
-SIZE = "max.message.bytes"
+SIZE, RETAINED_FROM = "max.message.bytes", "kproxy.retention.from"
+_MARKED_AT_LEAST = 8
+"""Retention by arrival notes where a partition ends so many times in `retention.ms`, if it can."""
 _PARSED_MAX = 1000
 _CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed": 0}
 
@@ -115,6 +118,8 @@ def check_together(
     delays = next((name for name in values if name.startswith(delay_settings.PREFIX)), "")
     if delays and not level.reaches(DELAYS_FROM):
         needed, what = DELAYS_FROM, delays
+    if values.get(RETAINED_FROM) == "arrival" and not level.reaches(ARRIVAL_FROM):
+        needed, what = ARRIVAL_FROM, f"{RETAINED_FROM}=arrival"
     if needed:
         fault = (
             f"{what} needs level {needed}: once every worker runs this release, put it in force"
@@ -134,6 +139,8 @@ class QueueSettings:
 
     retention_ms: int
     """-1: records are kept for ever."""
+    retained_from_arrival: bool
+    """Whether that counts from the arrival of records, not from their own times."""
     retention_bytes: int
     """-1: of any size."""
     demands: Demands
@@ -165,11 +172,21 @@ class QueueSettings:
         soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
         if self.retention_bytes >= 0:
             return soonest_ms
+        if self.retained_from_arrival and self.retention_ms >= 0:
+            return max(soonest_ms, min(again_ms, now_ms + self.retention_ms // _MARKED_AT_LEAST))
         if self.retention_ms >= 0 and oldest_ms >= 0:
             expired_ms = oldest_ms + self.retention_ms + 1
             if expired_ms < again_ms:
                 again_ms = expired_ms
         return again_ms if again_ms > soonest_ms else soonest_ms
+
+    def expires_at_once(self, newest_ms: int, now_ms: int) -> bool:
+        """Whether retention takes records at its next look, of which the newest has this time."""
+        return (
+            0 <= newest_ms < now_ms - self.retention_ms
+            and self.retention_ms >= 0
+            and not self.retained_from_arrival
+        )
 
 
 @lru_cache(_PARSED_MAX)
@@ -193,6 +210,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     )
     return QueueSettings(
         retention_ms=int(effective("retention.ms", values)) if deleted else -1,
+        retained_from_arrival=effective(RETAINED_FROM, values) == "arrival",
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
         demands=demands,
         rewind_denied=effective("kproxy.commit.rewind", values) == "deny",

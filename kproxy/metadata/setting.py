@@ -11,6 +11,9 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  # ConfigR
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _INT_MIN, _LONG_MIN = -(2**31), -(2**63)
 
+SET_BY = "kproxy.set.by"
+"""Beside settings by which the server copies records: who has set them (`security.behalf`). No
+client sets, drops or sees it."""
 _SHOWN_MAX = 200
 
 

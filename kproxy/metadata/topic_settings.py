@@ -98,6 +98,9 @@ _EFFECTIVE = (
            "Whether share groups may have this queue as their dead-letter queue."),
     _words("kproxy.commit.rewind", STRING, "allow", one_of("allow", "deny"),
            "Whether a group may commit an offset below the one it has committed."),
+    _words("kproxy.retention.from", STRING, "record", one_of("record", "arrival"),
+           "From when retention.ms counts: the time that a record itself has, as in Kafka, or its"
+           " arrival here."),
     _number("max.compaction.lag.ms", LONG, LONG_MAX, 1,
             "How long a record may stay out of compaction, at most; milliseconds.",
             "log.cleaner.max.compaction.lag.ms"),

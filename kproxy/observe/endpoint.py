@@ -74,7 +74,7 @@ class Endpoint:
             listening,
             {"/metrics": self._metrics, "/livez": self._livez, "/readyz": self._readyz,
              "/healthz": self._healthz, "/top": self._top_page},
-            token=token, tls=tls,
+            token=token, tls=tls, names=_names(self._config),
         )  # fmt: skip
         thread.start()
         host, port = listening.getsockname()[:2]
@@ -132,6 +132,14 @@ def bound(config: Config) -> socket.socket | None:
         _log.warning("http_not_served", listen=asked, reason=error.strerror)
         return None
     raise CannotStart(f"cannot listen on --http-listen {asked}: {error.strerror}")
+
+
+def _names(config: Config) -> Iterator[str]:
+    """By which this machine is known, besides its addresses."""
+    yield from filter(None, config.http_hosts.split(","))
+    yield socket.gethostname()
+    for one in config.listening:
+        yield one.advertised[0]
 
 
 def _token(file: Path | None) -> str | None:

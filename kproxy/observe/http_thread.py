@@ -4,9 +4,15 @@ It goes on when the worker's loop is stuck. h11 understands the bytes, and async
 uvicorn and starlette bring beyond that is not needed for four addresses, and takes five times the
 memory. Left out: bodies of requests, ranges, compression.
 
-Bounds: connections, TLS handshakes, bytes of a request's head, seconds for a whole request, and
-seconds of silence between two. Where there are too many connections, that one ends which has been
-waiting for its client longest: so nobody keeps a probe out.
+Bounds: connections that wait for their client (in a TLS handshake, before a whole request, while it
+reads an answer), pages that are made, bytes of a request's head, seconds for a whole request, and
+seconds of silence between two. Where too many wait, one of the address that has most of them ends.
+A page has a place of its own, of which an address has a quarter; who finds none is told so at once.
+Probes need none: so nobody keeps them out.
+
+Without a token whoever reaches the port may ask, and so may a page in a browser whose name was made
+to point here. So names that anyone may own are refused: addresses are taken, names without a dot,
+those that nobody owns (`.local`, `.internal`, `.svc`), and those that are given.
 """
 
 import asyncio
@@ -14,16 +20,25 @@ import hmac
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import h11
 import structlog
 
+from kproxy.security.crowd import Crowd
+from kproxy.security.peer import network_of
+
 _log = structlog.get_logger()
 
 CONNECTIONS_MAX = 16
+"""Of those that wait for their clients."""
+PAGES_MAX = 16
+_PARTS = 4
+_NOBODYS = frozenset(("local", "internal", "svc", "localhost"))
+"""Ends of names that are of the network that a server is in."""
 _HEAD_BYTES_MAX = 16 << 10
 _REQUEST_S = 5.0
 _ANSWER_S = 30.0
@@ -50,15 +65,20 @@ class HttpThread:
 
     def __init__(
         self, listening: socket.socket, pages: Pages, *,
-        token: str | None = None, tls: ssl.SSLContext | None = None,
+        token: str | None = None, tls: ssl.SSLContext | None = None, names: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        """`token`: what every request has to bear, but for /livez and /readyz."""
+        """`token`: what every request has to bear, but for /livez and /readyz.
+
+        `names`: by which it may be asked without one.
+        """
         self._socket = listening
         self._pages = pages
         self._token = None if token is None else f"Bearer {token}".encode()
         self._tls = tls
-        self._open = 0
-        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for their clients, longest first
+        self._names = frozenset(name.lower() for name in names)
+        self._waiting: Crowd[asyncio.Task[None]] = Crowd()  # for their clients
+        self._networks: dict[asyncio.Task[None], str] = {}  # of those
+        self._making: Counter[str] = Counter()  # pages, by address
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -103,95 +123,133 @@ class HttpThread:
             accepting.result()
 
     async def _accept(self) -> None:
-        """Of connections that are made as of others: who is longest at it ends for another."""
-        making: dict[asyncio.Task[None], None] = {}
         while True:
             try:
-                accepted, _ = await self._loop.sock_accept(self._socket)
+                accepted, address = await self._loop.sock_accept(self._socket)
             except OSError:  # it has gone, or there are too many files
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
-            if len(making) >= CONNECTIONS_MAX:
-                longest = next(iter(making))
-                del making[longest]
-                longest.cancel()
-            task = asyncio.create_task(self._make(accepted))
-            making[task] = None
-            task.add_done_callback(lambda done: making.pop(done, None))
+            network = network_of(str(address[0]))
+            task = asyncio.create_task(self._serve_one(accepted, network))
+            self._wait_for_client(task, network)
             await asyncio.sleep(0)  # it begins: what never began would not close its socket
 
-    async def _make(self, accepted: socket.socket) -> None:
-        """Have a connection be served, after its TLS handshake if there is to be one."""
-        reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
-        protocol = asyncio.StreamReaderProtocol(reader, self._connected)
-        with suppress(OSError, TimeoutError):  # the client has gone, or speaks no TLS
-            await self._loop.connect_accepted_socket(
-                lambda: protocol, accepted, ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else _REQUEST_S,
-                ssl_shutdown_timeout=None if self._tls is None else _STOP_S,
-            )  # fmt: skip
+    def _wait_for_client(self, task: "asyncio.Task[None]", network: str) -> None:
+        """It may be ended for another one, until `_goes_on`."""
+        waiting = self._waiting
+        if waiting.count >= CONNECTIONS_MAX:
+            longest = waiting.oldest(waiting.most()[0])
+            self._goes_on(longest)
+            longest.cancel()
+        self._networks[task] = network
+        waiting.add(network, task)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+    def _goes_on(self, task: "asyncio.Task[None]") -> None:
+        network = self._networks.pop(task, None)
+        if network is not None:
+            self._waiting.drop(network, task)
+
+    @contextmanager
+    def _waits(self, network: str) -> Iterator[None]:
+        """For its client."""
+        task = asyncio.current_task()
+        assert task is not None
+        if task not in self._networks:
+            self._wait_for_client(task, network)
+        try:
+            yield
+        finally:
+            self._goes_on(task)
+
+    async def _serve_one(self, accepted: socket.socket, network: str) -> None:
+        """One connection, from its TLS handshake on, if there is to be one."""
+        reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        writer: asyncio.StreamWriter | None = None
         ended = False
         try:
-            if self._open > CONNECTIONS_MAX and self._waiting:
-                longest = next(iter(self._waiting))
-                del self._waiting[longest]
-                longest.transport.abort()
-            elif self._open > CONNECTIONS_MAX:
-                return
+            with self._waits(network):
+                transport, _ = await self._loop.connect_accepted_socket(
+                    lambda: protocol, accepted, ssl=self._tls,
+                    ssl_handshake_timeout=None if self._tls is None else _REQUEST_S,
+                    ssl_shutdown_timeout=None if self._tls is None else _STOP_S,
+                )  # fmt: skip
+            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
             writer.transport.set_write_buffer_limits(0)  # what is drained was sent
-            await self._converse(reader, writer)
+            await self._converse(reader, writer, network)
             ended = True
         except (OSError, TimeoutError, asyncio.CancelledError, h11.ProtocolError):
             pass  # the client has gone, is too slow, or does not speak HTTP
         finally:
-            self._open -= 1
-            # What a client does not read would be kept for it otherwise, for ever.
-            writer.close() if ended and not self._stopping.is_set() else writer.transport.abort()
+            if writer is None:
+                pass  # asyncio closes what it could not make a transport of
+            elif ended and not self._stopping.is_set():
+                writer.close()
+            else:  # what a client does not read would be kept for it otherwise, for ever
+                writer.transport.abort()
 
-    @contextmanager
-    def _waits(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """For its client: it may be ended for another one."""
-        self._waiting[writer] = None
-        try:
-            yield
-        finally:
-            self._waiting.pop(writer, None)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, network: str
+    ) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES_MAX)
         wait_s = _REQUEST_S
         while True:
             try:
-                with self._waits(writer):
+                with self._waits(network):
                     request = await asyncio.wait_for(_next_request(connection, reader), wait_s)
             except h11.RemoteProtocolError as error:
-                await self._send(connection, writer, Answer(error.error_status_hint, b""), True)
+                answer, bare = Answer(error.error_status_hint, b""), True
+                await self._send(connection, writer, answer, network, bare=bare)
                 return
             if request is None:
                 return
-            answer = await self._answered(request)
-            await self._send(connection, writer, answer, request.method == b"HEAD")
+            answer = await self._answered(request, network)
+            bare = request.method == b"HEAD"
+            await self._send(connection, writer, answer, network, bare=bare)
             if {connection.our_state, connection.their_state} != {h11.DONE}:
                 return
             connection.start_next_cycle()
             wait_s = _IDLE_S
 
-    async def _answered(self, request: h11.Request) -> Answer:
+    async def _answered(self, request: h11.Request, network: str) -> Answer:
         path = request.target.split(b"?")[0].decode("latin-1")
         page = self._pages.get(path)
         if request.method not in (b"GET", b"HEAD"):
             return Answer(405, b"GET or HEAD\n")
+        if path not in OPEN and self._misnamed(request):
+            return Answer(421, b"another name than this server's: give http_hosts, or a token\n")
         if path not in OPEN and not self._may(request):
             return Answer(401, b"a bearer token is needed\n")
         if page is None:
             return Answer(404, "\n".join(self._pages).encode() + b"\n")
         if path in OPEN:
             return page()
-        async with self._turn:
-            return await self._loop.run_in_executor(None, page)
+        return await self._made(page, network)
+
+    async def _made(self, page: Callable[[], Answer], network: str) -> Answer:
+        """A page, in one of the places for those."""
+        making = self._making
+        if making.total() >= PAGES_MAX or making[network] >= PAGES_MAX // _PARTS:
+            return Answer(503, b"too many ask for pages at once\n")
+        making[network] += 1
+        try:
+            async with self._turn:
+                return await self._loop.run_in_executor(None, page)
+        finally:
+            making[network] -= 1
+            if not making[network]:
+                del making[network]
+
+    def _misnamed(self, request: h11.Request) -> bool:
+        """Whether the name that it was asked by is one that anyone may own."""
+        if self._token is not None:
+            return False
+        host = dict(request.headers).get(b"host", b"").decode("latin-1").lower()
+        name = host.partition(":")[0].rstrip(".")
+        top = name.rpartition(".")[2]
+        if host.startswith("[") or top.isdecimal():  # an address
+            return False
+        return "." in name and top not in _NOBODYS and name not in self._names
 
     def _may(self, request: h11.Request) -> bool:
         if self._token is None:
@@ -200,8 +258,9 @@ class HttpThread:
         return hmac.compare_digest(said, self._token)
 
     async def _send(
-        self, connection: h11.Connection, writer: asyncio.StreamWriter, answer: Answer, bare: bool
-    ) -> None:
+        self, connection: h11.Connection, writer: asyncio.StreamWriter, answer: Answer,
+        network: str, *, bare: bool,
+    ) -> None:  # fmt: skip
         headers = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body)))]
         if answer.status == 401:
             headers.append(("WWW-Authenticate", "Bearer"))
@@ -211,7 +270,7 @@ class HttpThread:
             writer.write(connection.send(h11.Data(data=answer.body)) or b"")
         with suppress(h11.LocalProtocolError):  # of an answer to HEAD the body is not sent
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-        with self._waits(writer):
+        with self._waits(network):
             await asyncio.wait_for(writer.drain(), _ANSWER_S)
 
 

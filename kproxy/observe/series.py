@@ -47,6 +47,11 @@ _PLAIN = {
     "dead_letters_blocked": "times that dead letters had to wait for their queue",
     "dead_letters_dropped": "dead letters whose queue is gone",
     "dead_letters_refused": "records archived without a dead letter: too many wait",
+    "share_accepted": "records that members of share groups accepted",
+    "share_delivered": "records given to members of share groups, each time that they were",
+    "share_rejected": "records that members of share groups rejected",
+    "share_released": "records that members of share groups gave back",
+    "share_timed_out": "records that members of share groups held for too long",
     "routed": "records that were passed on to other queues",
     "route_passed_over": "records that a route could not look at or pass on",
     "unroutable": "records that have no queue to go to",
@@ -54,6 +59,7 @@ _PLAIN = {
     "garbage_found": "objects that they found and freed",
     "compaction_passes": "passes of compaction",
     "batches_not_compacted": "batches that passes of compaction left as they are",
+    "expired_at_once": "records taken that are older than their queue keeps them",
     "not_compacted": "partitions with a batch that cannot be read",
     "producers_forgotten": "idempotent producers that a queue forgot, as nobody had used them",
     "producers_forgotten_early": "the same of those that were too many: below level 8 alone",
@@ -159,6 +165,10 @@ def _connections(worker: Worker) -> Iterator[Metric]:
     yield _labelled(
         CounterMetricFamily, "throttled", "times that a client was to wait", ("quota",),
         {(quota,): count for quota, count in list(counters.throttled.items())},
+    )  # fmt: skip
+    yield _labelled(
+        CounterMetricFamily, "share_archived", "records that nobody is given any more", ("cause",),
+        {(cause,): count for cause, count in list(counters.share_archived.items())},
     )  # fmt: skip
     yield _labelled(
         CounterMetricFamily,

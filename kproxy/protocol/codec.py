@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
@@ -39,7 +39,10 @@ _LENGTH_AND_CORRELATION = struct.Struct(">ii")
 
 
 class RequestHeader(NamedTuple):
-    """`body_at` is the byte position of the body; -1 where the version is not one kio knows."""
+    """`body_at` is the byte position of the body.
+
+    -1: kio does not know the version; NOT_LOADED: its schemas are to be loaded first.
+    """
 
     api_key: int
     api_version: int
@@ -48,8 +51,12 @@ class RequestHeader(NamedTuple):
     body_at: int
 
 
-def decode_header(frame: Frame) -> RequestHeader:
-    """Read a request header, version 1 or 2 as the API and version say. Raises Malformed."""
+def decode_header(frame: Frame, *, loads: bool = True) -> RequestHeader:
+    """Read a request header, version 1 or 2 as the API and version say. Raises Malformed.
+
+    `loads`: where the schemas of its API version are not loaded, that is done now: for some ten
+    milliseconds.
+    """
     if len(frame) < _HEADER.size:
         raise Malformed("the request ends inside its header")
     key, version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -65,9 +72,11 @@ def decode_header(frame: Frame) -> RequestHeader:
         position += length
     elif length != -1:
         raise Malformed(f"the client id has length {length}")
-    flexible = _request_is_flexible(key, version)
+    flexible = _flexible.get((key, version))
+    if flexible is None and loads:
+        flexible = load(key, version)
     if flexible is None:
-        position = -1
+        position = -1 if loads else NOT_LOADED
     elif flexible:
         position, _ = skip_tags(frame, position, len(frame), _HEADER_TAGS_MAX)
     return RequestHeader(key, version, correlation_id, client_id, position)
@@ -81,11 +90,21 @@ def _loaded(load: Callable[[int, int], Any], key: int, version: int) -> Any:
         return None
 
 
-@lru_cache(1024)
-def _request_is_flexible(key: int, version: int) -> bool | None:
-    """None where kio knows no such version."""
+_flexible: dict[tuple[int, int], bool] = {}
+"""Whether requests of an API version are flexible, of those that are loaded."""
+NOT_LOADED = -2
+
+
+def load(key: int, version: int) -> bool | None:
+    """Import the schemas of an API version. None: kio knows no such version; else `_flexible`."""
     schema = request_schema(key, version)
-    return None if schema is None else bool(schema.__flexible__)
+    if schema is None:
+        return None
+    _reader(schema)
+    if _loaded(load_response_schema, key, version) is not None:
+        _builder(_loaded(load_response_schema, key, version))
+    _flexible[key, version] = flexible = bool(schema.__flexible__)
+    return flexible
 
 
 def request_schema(key: int, version: int) -> Any:

@@ -20,6 +20,11 @@ _LARGE_BYTES = 32 << 10  # a frame that has memory of its own before it is whole
 _ARRIVED = 4  # of a large frame one part in so many
 _LENGTH = struct.Struct(">i")
 
+_TLS = b"\x16\x03"  # a handshake, and the version's first half
+_HTTP = frozenset(
+    (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
+)
+"""How other protocols begin, where a length is expected."""
 _HUGE_BYTES = 8 << 20
 """A frame from here on has its memory at once, whose pages are made as they are filled. A bytearray
 is zeroed as a whole first, and a quarter of the frame copied: 100 ms of 100 MiB."""
@@ -152,6 +157,11 @@ class FrameAssembler:
         if length < self._shortest:
             raise Malformed(f"a frame of {length} bytes is shorter than a request header")
         if length > self._frame_bytes_max:
+            begins = _LENGTH.pack(length)
+            if begins.startswith(_TLS):
+                raise Malformed("TLS on a plaintext listener: is security.protocol right?")
+            if begins in _HTTP:
+                raise Malformed("HTTP on a Kafka listener: metrics and health are at --http-listen")
             raise Malformed(
                 f"a frame of {length} bytes is over the limit of {self._frame_bytes_max}"
                 " (frame_bytes_max)"

@@ -16,6 +16,11 @@ from typing import Any, NamedTuple, Union, cast, get_args, get_origin
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
 
+TEXT_BYTES_MAX = 0x7FFF
+"""Of a string, in every version: what is longer no request may have, as in Kafka. So each name that
+a client chooses fits the 16 bits that rows, commands and answers have for its length.
+"""
+
 
 class TooMany(Malformed):
     """More elements than are allowed."""
@@ -40,6 +45,7 @@ class GuardWalk:
             raise TooMany
 
 
+_ANY_LENGTH = 1 << 62
 Walker = Callable[[bytes, int, int, GuardWalk], int]
 """walker(data, position, end, walk) -> next position. Raises Malformed."""
 
@@ -197,6 +203,7 @@ def length_reader(width: int) -> Callable[[bytes, int, int], tuple[int, int]]:
 
 def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
     read_length = length_reader(0 if flexible else 2 if kind == "string" else 4)
+    most = TEXT_BYTES_MAX if kind == "string" else _ANY_LENGTH
 
     def step(data: bytes, position: int, end: int, walk: GuardWalk) -> int:
         length, position = read_length(data, position, end)
@@ -204,8 +211,9 @@ def _sized_walker(kind: str, flexible: bool, nullable: bool) -> Walker:
             if length == -1 and nullable:
                 return position
             raise Malformed(f"a {kind} has length {length}")
-        if length > end - position:
-            raise Malformed(f"a {kind} of {length} bytes is longer than the request")
+        if length > end - position or length > most:
+            longer = "the request" if length > end - position else f"{most}, the most"
+            raise Malformed(f"a {kind} of {length} bytes is longer than {longer}")
         return position + length
 
     return step

@@ -8,7 +8,7 @@ import struct
 from typing import Any, NamedTuple
 
 from kproxy.protocol.frames import Frame
-from kproxy.protocol.guard import TooMany, skip_tags
+from kproxy.protocol.guard import TEXT_BYTES_MAX, TooMany, skip_tags
 from kproxy.protocol.responses import PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
 from kproxy.protocol.varint import Malformed, read_uvarint
 
@@ -66,6 +66,8 @@ def _decode(data: Frame, at: int, version: int, elements_max: int) -> ProduceReq
     short, long = (_compact, _compact) if flexible else (_fixed_short, _fixed_long)
     end, view = len(data), memoryview(data)
     length, at = short(data, at, end)
+    if length > TEXT_BYTES_MAX:
+        raise Malformed(f"a transactional id of {length} bytes")
     transactional_id = None if length < 0 else data[at : at + length].decode()
     at += max(length, 0)
     acks, _ = _ACKS_TIMEOUT.unpack_from(data, at)
@@ -74,7 +76,7 @@ def _decode(data: Frame, at: int, version: int, elements_max: int) -> ProduceReq
     elements_max = _counted(count, end - at, elements_max)
     for _ in range(count):
         length, at = (16, at) if by_id else short(data, at, end)
-        if not 0 <= length <= end - at:
+        if not 0 <= length <= min(end - at, TEXT_BYTES_MAX):
             raise Malformed(f"a topic's name of {length} bytes")
         topic = bytes(data[at : at + length])
         partitions: list[tuple[int, memoryview | None]] = []

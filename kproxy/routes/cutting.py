@@ -104,6 +104,8 @@ class Gathered:
         """How many targets there are by shard, in as many parts as there may be."""
         self.through = start
         """The offset behind the last record that is in it, or passed over."""
+        self.targets_max = CUT_TARGETS
+        """In each shard."""
         self.records = 0
         self.unroutable = 0
         self.passed_over = 0
@@ -136,7 +138,7 @@ class Gathered:
             return False
         if found is None:
             buckets, bucket = self._buckets[index], bucket % PARTS_MAX
-            if limited and (buckets[bucket] >= PART_TARGETS or len(targets) >= CUT_TARGETS):
+            if limited and (buckets[bucket] >= PART_TARGETS or len(targets) >= self.targets_max):
                 return False
             buckets[bucket] += 1
             targets[name] = [piece]

@@ -22,9 +22,12 @@ from kproxy.errors import Code
 from kproxy.loop.pace import Pace
 from kproxy.metadata.levels import SHIPS_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
+from kproxy.metadata.setting import SET_BY
 from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
+from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Verdict, outcome_of, verdict
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import Cut, Ship, Trim
@@ -175,6 +178,10 @@ class Passage:
         return None if queue is None else settings_of(queue.configs)
 
     def _held_back(self, route: Route) -> str | None:
+        queue = self._shared.catalogue.find_id(self.definer)
+        forbidden = queue and why_forbidden(self._shared.behalf, queue.configs, queue.name)
+        if forbidden:
+            return forbidden
         settings, made_ = self._settings(), route.made + self._made
         if settings is not None and made_ >= settings.route_queues_max:
             most = settings.route_queues_max
@@ -206,6 +213,10 @@ class Passage:
     async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch
         cutter = self._cutter(epoch, start, end, limited=True)
+        room = self._mutations().room
+        if room is not None:  # all of them may have to be made
+            most = max(1, room // self._shared.asks.shards)
+            cutter.gathered.targets_max = min(cutter.gathered.targets_max, most)
         if epoch.spec and not await self._gather(cutter, start, end, whole=False):
             return Step.WAIT, 0
         gathered = cutter.gathered
@@ -334,7 +345,18 @@ class Passage:
                 self.waits = f"shard {index} takes no records: {reason}"
             elif outcome.numbers:
                 self._made += outcome.numbers[0]
+                self._charge(outcome.numbers[0])
         return left
+
+    def _mutations(self) -> Mutations:
+        """What who has set the route may make."""
+        queue = self._shared.catalogue.find_id(self.definer)
+        signature = None if queue is None else queue.configs.get(SET_BY)
+        return self._shared.behalf.mutations(signature)
+
+    def _charge(self, queues: int) -> None:
+        if queues:
+            self._mutations().take(queues)
 
     async def _note_landed(self) -> bool:
         """Put down that all has landed, where that is not known to the log; whether it is.

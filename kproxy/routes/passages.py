@@ -22,6 +22,7 @@ from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.levels import FORGETS_FROM, Level
 from kproxy.routes.passage import Passage
 from kproxy.routes.services import RouteServices
+from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
@@ -155,9 +156,12 @@ class Passages:
     def __init__(
         self, serving: Callable[[], list[Shard]], asks: Asks, catalogue: Catalogue[Ticket],
         config: Config, counters: Counters, clock: Clock, level: Level | None = None,
+        behalf: Behalf | None = None,
     ) -> None:  # fmt: skip
         self._serving = serving
-        self._shared = RouteServices(asks, catalogue, config, counters, clock, level or Level())
+        self._shared = RouteServices(
+            asks, catalogue, config, counters, clock, level or Level(), behalf or Anybody()
+        )
         self._by_shard: dict[int, _ShardRoutes] = {}
         self._gone_ms: dict[int, dict[bytes, int]] = {}
         """FORWARDED rows of sources that are gone, by shard, and when that was seen first."""

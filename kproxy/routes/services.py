@@ -13,6 +13,7 @@ from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.levels import Level
 from kproxy.routes.cutting import HELD_BYTES_MAX, Gathered
 from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept
+from kproxy.security.behalf import Behalf
 from kproxy.shard.appends import Asks
 from kproxy.virtual.types import QueueId
 
@@ -30,8 +31,9 @@ class RouteServices:
 
     def __init__(
         self, asks: Asks, catalogue: Catalogue[Ticket], config: Config, counters: Counters,
-        clock: Clock, level: Level,
+        clock: Clock, level: Level, behalf: Behalf,
     ) -> None:  # fmt: skip
+        self.behalf = behalf
         self.asks = asks
         self.catalogue = catalogue
         self.check_ms = config.retention_check_ms

@@ -69,6 +69,11 @@ class Bucket:
         self._tokens = min(self._most, self._tokens + (now - self._at) * self.limit)
         self._at = now
 
+    def left(self, now: float) -> int:
+        """How much there may be at once."""
+        self._refill(now)
+        return max(0, int(self._tokens))
+
     def wait(self, now: float) -> float:
         """For how many seconds there is to be no more: 0 within the limit."""
         self._refill(now)

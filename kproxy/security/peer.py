@@ -37,3 +37,8 @@ def network_of(ip: str) -> str:
     if ":" not in ip:
         return ip
     return str(int(IPv6Address(ip.partition("%")[0])) >> (128 - _NETWORK))
+
+
+def holder(peer: Peer) -> str:
+    """Whose part of a pool a client uses: its user's; without a login its address's."""
+    return network_of(peer.host) if peer.principal == ANONYMOUS else peer.principal

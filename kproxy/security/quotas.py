@@ -87,6 +87,16 @@ class Mutations:
         self.wait_s = 0.0
         """For how long the client is to change nothing more."""
 
+    @property
+    def room(self) -> int | None:
+        """How many may be made or dropped at once; None: as many as anybody likes."""
+        return None if self._bucket is None else self._bucket.left(self._monotonic())
+
+    @property
+    def wait(self) -> float:
+        """For how many seconds nothing may be made or dropped."""
+        return 0.0 if self._bucket is None else self._bucket.wait(self._monotonic())
+
     def take(self, partitions: int) -> bool:
         """Whether they may be made or dropped, which is counted. What goes too far once, may."""
         bucket = self._bucket

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 import structlog
 
+from kproxy.security.crowd import Crowd
 from kproxy.security.peer import ANONYMOUS, network_of
-from kproxy.server.crowd import Crowd
 
 _log = structlog.get_logger()
 

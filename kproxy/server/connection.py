@@ -13,11 +13,12 @@ import structlog
 
 from kproxy.counters import TIMED_EVERY, WAITED
 from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.loop.asking import ASKING, Asking
 from kproxy.protocol.codec import decode_header
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
 from kproxy.security.certificates import BadCertificate, PrincipalRules
-from kproxy.security.peer import Peer
+from kproxy.security.peer import Peer, holder
 from kproxy.server import metering
 from kproxy.server.admission import Place
 from kproxy.server.descriptors import PeerIs, peer_is, unsent_bytes
@@ -75,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begun = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._admitted = False
+        self._asking = Asking()
         self._waited = [0.0]  # of the exclusive request: seconds in long polls
         self._room: memoryview | None = None  # of the frame under way
         self._drained: asyncio.Future[None] | None = None  # while the client does not read
@@ -99,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._limiter.register(self)
         self._admitted = True
+        self._known()
         self.place.end = self._pushed_out
         if self._listener.rules is not None:
             self._name_by_certificate(self._listener.rules)
@@ -106,6 +109,11 @@ class Connection(asyncio.BufferedProtocol):
             self._leave_waiting(self._quotas.connected(self.ip))
         if not self._listener.sasl:
             self.place.known(self.peer.principal)
+
+    def _known(self) -> None:
+        """Whose its requests are has been said, as far as it is known."""
+        self._asking.holder = holder(self.peer)
+        self._pipeline.hold_in(self._worker.request_memory.part(self._asking.holder))
 
     def _pushed_out(self, event: str) -> None:
         """It has lost its place."""
@@ -123,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self.peer = self.peer._replace(principal=principal)
+        self._known()
         if not self._listener.sasl:
             _log.info(
                 "login", peer=self._peer, listener=self.peer.listener, principal=principal,
@@ -186,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
     async def run(self) -> None:
         """Answer the exclusive requests, for as long as the connection lasts."""
         WAITED.set(self._waited)
+        ASKING.set(self._asking)
         with self._scope:
             while not self._pipeline.closed:
                 await self._begun.wait()
@@ -267,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hold_back(self, frame: Frame) -> None:
         """Nothing of who is to wait already, by another connection perhaps. Raises Held."""
-        header = decode_header(frame)
+        header = decode_header(frame, loads=False)
         wait_s = metering.owed(self._quotas, self.peer, header)
         if wait_s:
             self._mute(wait_s, header.client_id)

@@ -11,15 +11,18 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import api_versions, produce
 from kproxy.handlers.produce_call import ProduceCall
+from kproxy.loop import pace
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import (
+    NOT_LOADED,
     RequestHeader,
     admit_body,
     decode_admitted,
     decode_header,
     encode,
+    load,
     response_prefix,
 )
 from kproxy.protocol.frames import Frame, readable
@@ -109,13 +112,15 @@ def accept(worker: Worker, frame: Frame, peer: Peer, next_request: NextRequestSi
     A Produce of many batches waits for its turn, as any other request, and is decoded then. Raises
     Malformed: close the connection.
     """
-    header = decode_header(frame)
+    header = decode_header(frame, loads=False)
     api = TABLE.get(header.api_key)
-    if api is None or not api.low <= header.api_version <= api.high or header.body_at < 0:
+    if api is None or not api.low <= header.api_version <= api.high:
         if header.api_key == ApiKey.API_VERSIONS:
             return Accepted(header, len(frame))
         raise Malformed(f"API key {header.api_key} version {header.api_version} is not supported")
     if api.key == _PRODUCE:
+        if header.body_at == NOT_LOADED:
+            header = decode_header(frame)
         elements_max = worker.config.request_elements_max
         at_once = min(elements_max, large_requests.PRODUCE_ELEMENTS)
         try:
@@ -179,8 +184,14 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Stre
 async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: ResponseBudget) -> Body:
     """What the API makes of a request."""
     header, frame = accepted.header, accepted.frame
+    if header.body_at == NOT_LOADED:
+        await large_requests.aside(load, header.api_key, header.api_version)
+        header = decode_header(frame)
     next_request = accepted.next_request or NextRequestSignal()
     permits = worker.authorizer.permits(accepted.peer)
+    if len(frame) > large_requests.LIGHT_BYTES or pace.waits():
+        await pace.turn()
+        budget.begin()
     if api.key != _PRODUCE:
         check = (readable(frame), header, worker.config.request_elements_max)
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:

@@ -29,9 +29,11 @@ from kproxy.observe.service_manager import NOBODY, ServiceManager
 from kproxy.security.mechanisms import Users
 from kproxy.server.accepting import TlsAcceptor, bound_sockets
 from kproxy.server.admission import Admission
+from kproxy.server.api_table import RANGES
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.server.login_connection import LoginConnection
+from kproxy.server.schemas import load_common
 from kproxy.server.served_listener import ServedListener
 from kproxy.server.user_commands import change_users, list_users
 from kproxy.store.backups import ON_KAFKA
@@ -135,6 +137,7 @@ class Server:
 
     async def _serve(self, task_status: TaskStatus[int]) -> None:
         config = self._config
+        self._schemas = asyncio.get_running_loop().run_in_executor(None, load_common, RANGES)
         self._listeners = await to_thread.run_sync(
             lambda: [ServedListener(one, self._admission) for one in config.listening]
         )
@@ -162,6 +165,7 @@ class Server:
         await self._wait_for_others(worker)
         async with anyio.create_task_group() as connections:
             self._tasks = connections
+            await self._schemas
             accepting = await self._accept(sockets, worker)
             self._worker = worker
             self._endpoint.serve(worker)

@@ -151,6 +151,15 @@ class RequestPipeline:
         """Take frames of another size from the next one on."""
         self._assembler.expect(frame_bytes_max, shortest)
 
+    def hold_in(self, memory: MemoryBudget) -> None:
+        """Count its frames elsewhere from now on: it is known whose they are."""
+        held = self._unfinished + sum(map(len, self._frames))
+        held += sum(request.size for request in self._requests)
+        before, self._memory = self._memory, memory
+        memory.take(held)
+        before.wait_no_more(self._take)
+        before.give_back(held)
+
     @property
     def closed(self) -> bool:
         return self._phase is Phase.CLOSED

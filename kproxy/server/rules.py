@@ -16,7 +16,7 @@ from kproxy.worker.worker import Request
 class Rule:
     """`cluster`: any of these operations on the cluster does. Without, the handler asks, or nobody.
 
-    `asks`: what the handler asks for, as the documentation of the table.
+    `asks`: what is asked for, as docs/security.md lists it.
     """
 
     asks: str

@@ -98,7 +98,7 @@ class Housekeeper:
 
     async def round(self) -> None:
         """One round of all there is to do."""
-        self._shard.disk_space.maintain_reserve()
+        await to_thread.run_sync(self._shard.disk_space.look)
         self._shard.kv.let_go()
         swept = await self._sweep()
         if self._mostly_dead(self._shard.segments.active):
@@ -127,7 +127,8 @@ class Housekeeper:
         Where the disk has no room for them the rows wait in memory: what grows them is refused.
         """
         shard = self._shard
-        if not shard.disk_space.fits(2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES):
+        wanted = 2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES
+        if not await to_thread.run_sync(shard.disk_space.fits, wanted):
             return
         await shard.log.sync()  # most of it, while commits go on
         shard.log.sync_rest()  # from here to the next line nothing is applied

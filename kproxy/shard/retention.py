@@ -18,14 +18,16 @@ from kproxy.config import Config
 from kproxy.errors import KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.shard.due_index import DueIndexScanner
+from kproxy.shard.retention_marks import RetentionMarks
 from kproxy.shard.shard import Shard
 from kproxy.virtual import rows
 from kproxy.virtual.commands import DropTombstone, Trim
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import TOMBSTONE_INDEX, Batch, Partition, Queue
+from kproxy.virtual.rows import TOMBSTONE_INDEX, Batch, Partition
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -46,6 +48,7 @@ class Retention(DueIndexScanner):
         self._lookup = lookup
         self._now_ms = now_ms
         self._check_ms = config.retention_check_ms
+        self._marks = RetentionMarks(shard.kv)
 
     async def scan_once(self) -> bool:
         """Look at some partitions that are due; whether there may be more."""
@@ -130,13 +133,17 @@ class Retention(DueIndexScanner):
         turn = self._shard.kv.get(retention_entry_key)
         if filed_ms and turn is not None and int.from_bytes(turn, "big") != filed_ms:
             return  # it has been filed elsewhere since
-        again_ms = self._evaluate(partition, now, trims)
+        again_ms = self._evaluate(partition, now, trims, filed)
         if again_ms is None:
             filed[retention_entry_key] = None
+            self._marks.drop(partition, filed)
         else:
             self._file(partition, again_ms, filed)
 
-    def _evaluate(self, partition: PartitionKey, now: int, trims: list[Envelope]) -> int | None:
+    def _evaluate(
+        self, partition: PartitionKey, now: int, trims: list[Envelope],
+        filed: dict[bytes, bytes | None],
+    ) -> int | None:  # fmt: skip
         """When to look at a partition again; None: when it has records again."""
         row = self._shard.state.partition(partition)
         if row is None or row.log_start == row.next_offset:
@@ -144,7 +151,11 @@ class Retention(DueIndexScanner):
         queue = self._lookup.find_id(partition[0])
         if queue is None:
             return now + self._check_ms  # other shards are still told of it
-        start, oldest = self._kept_from(partition, row, queue, now)
+        settings = queue_settings.settings_of(queue.configs)
+        arrived_from = row.log_start
+        if settings.retained_from_arrival:
+            arrived_from = self._marks.kept_from(partition, row, settings.retention_ms, now, filed)
+        start, oldest = self._kept_from(partition, row, settings, now, arrived_from)
         passed_on = self._shard.state.passed_on(partition)
         if passed_on is not None and passed_on < start:  # it waits for what is not passed on
             start = passed_on
@@ -152,24 +163,30 @@ class Retention(DueIndexScanner):
             trims.append(Trim(*partition, start, now).envelope())
         if oldest is None:
             return now + self._check_ms if start < row.next_offset else None
-        settings = queue_settings.settings_of(queue.configs)
         if settings.compacted:
             self._shard.note_uncompacted(partition)
         return settings.look_at_ms(oldest.max_time_through_ms, now, self._check_ms)
 
     def _kept_from(
-        self, partition: PartitionKey, row: Partition, queue: Queue, now: int
+        self,
+        partition: PartitionKey,
+        row: Partition,
+        settings: QueueSettings,
+        now: int,
+        fits_from: int,
     ) -> tuple[int, Batch | None]:
         """The first offset to keep, and the batch that has it.
 
-        As Kafka judges whole segments, whole batches are judged here.
+        As Kafka judges whole segments, whole batches are judged here. `fits_from`: where those
+        begin that have not been here for too long.
         """
-        settings = queue_settings.settings_of(queue.configs)
         retention_ms, retention_bytes = settings.retention_ms, settings.retention_bytes
-        fits_from = row.log_start
+        if settings.retained_from_arrival:
+            retention_ms = -1
         compacted = self._shard.state.compaction(partition).clean_end > 0  # its policy may be new
         if compacted and retention_bytes >= 0:  # sizes through a batch are of all ever
-            fits_from, retention_bytes = self._fits_from(partition, row, retention_bytes), -1
+            fits_from = max(fits_from, self._fits_from(partition, row, retention_bytes))
+            retention_bytes = -1
 
         def kept(batch: Batch) -> bool:
             fresh = retention_ms < 0 or not 0 <= batch.max_time_through_ms < now - retention_ms
@@ -185,7 +202,7 @@ class Retention(DueIndexScanner):
         if compacted and first > row.log_start:  # what lies before may be gone already
             before = next(self._shard.state.batches(partition, row.log_start, first), None)
             first = row.log_start if before is None else first
-        return max(fits_from, first), batch
+        return (max(fits_from, first), batch) if fits_from < row.next_offset else (fits_from, None)
 
     def _fits_from(self, partition: PartitionKey, row: Partition, most: int) -> int:
         """The offset from which a compacted partition has no more bytes than it may, or not yet."""

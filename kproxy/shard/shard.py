@@ -403,7 +403,7 @@ def open_local(
     directory.mkdir(parents=True, exist_ok=True)
     segments = Segments(directory / "log", marked=True)
     disk_space = DiskSpace(directory, config.disk_free_bytes_min)
-    disk_space.maintain_reserve()  # opening writes, too
+    disk_space.look()  # opening writes, too
     shard = Shard(
         shard=ShardId(0),
         shards=1,

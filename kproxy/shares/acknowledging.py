@@ -10,10 +10,12 @@ from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
+from kproxy.shares.counting import By
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
-from kproxy.shares.window import RENEW, BeyondEnd, InvalidState, Pending
+from kproxy.shares.window import RENEW, BeyondEnd, InvalidState, Pending, Window
+from kproxy.virtual.share_commands import Run
 from kproxy.virtual.share_rows import TERMINAL
 
 Said = tuple[int, int, Sequence[int]]
@@ -82,7 +84,7 @@ class Acknowledging:
         """Check what is said, and put it in line for the log."""
         for ident, some in said:
             try:
-                self._take(ident, some)
+                await self._take(ident, some, pace)
             except KafkaError as error:
                 self.results[ident] = Acknowledged(error.code, error.message)
             if pace.due:
@@ -100,7 +102,7 @@ class Acknowledging:
                     self.refused[ident] = code
         return self.results
 
-    def _take(self, ident: Ident, said: Sequence[Said]) -> None:
+    async def _take(self, ident: Ident, said: Sequence[Said], pace: Pace) -> None:
         """Raises KafkaError: nothing of it was done."""
         if self._unreadable is not None and (code := self._unreadable(ident[0])):
             raise KafkaError(code)
@@ -118,11 +120,11 @@ class Acknowledging:
             _, key, shard = self._partition(*ident)
             share = self._shares.find(shard, key, self._session.group)
         try:
-            pending = self._said(share, said)
+            pending = await self._said(share, said, pace)
         finally:
             self._shares.let_go(share)
         if pending.runs:
-            change = Change(share, pending.runs, pending)
+            change = Change(share, pending.runs, pending, By.MEMBER)
             self._changes.append(change)
             self._idents[id(change)] = ident
 
@@ -135,34 +137,67 @@ class Acknowledging:
         self._partition(*ident)
         return None
 
-    def _said(self, share: SharePartition, said: Sequence[Said]) -> Pending:
+    async def _said(self, share: SharePartition, said: Sequence[Said], pace: Pace) -> Pending:
+        """Do all that is said of a partition, in slices, or nothing. Raises KafkaError.
+
+        What is done is pending: while this rests nobody else can touch it.
+        """
         row = share.shard.state.partition(share.key)
-        window = share.window
         if row is not None:
-            window.trim(row.log_start)
-        before = _NOWHERE
-        for first, last, _ in said:
-            try:
-                if first <= before:  # Kafka lets that through, and finds it done already
-                    raise InvalidState(
-                        "The offset cannot be acknowledged. The offset is not acquired."
-                    )
-                window.check(self._session.member, first, last)
-            except InvalidState as error:
-                raise KafkaError(Code.INVALID_RECORD_STATE, str(error)) from error
-            except BeyondEnd as error:
-                raise KafkaError(Code.INVALID_REQUEST, str(error)) from error
-            before = last
-        limit = self._settings.delivery_count_limit
-        deadline = self._shares.now() + self._settings.lock_duration_ms / 1000
+            share.window.trim(row.log_start)
         pending = Pending([], [])
-        for first, last, types in said:
-            some = window.acknowledge(first, last, types, limit, deadline)
-            pending.runs.extend(some.runs)
-            pending.held.extend(some.held)
+        renewals: list[tuple[int, int]] = []
+        try:
+            before = _NOWHERE
+            for first, last, types in said:
+                self._one(share.window, before, (first, last, types), pending, renewals)
+                before = last
+                if pace.due:
+                    self._log()
+                    await pace.rest()
+            self._renew(share.window, renewals)
+        except BaseException as error:
+            self._shares.take_back(share, pending)
+            if isinstance(error, InvalidState):
+                raise KafkaError(Code.INVALID_RECORD_STATE, str(error)) from error
+            if isinstance(error, BeyondEnd):
+                raise KafkaError(Code.INVALID_REQUEST, str(error)) from error
+            raise
         self.final = self.final and all(TERMINAL[run.byte] for run in pending.runs)
         return pending
+
+    def _one(
+        self, window: Window, before: int, said: Said, pending: Pending,
+        renewals: list[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        """Check one acknowledgement and do it. Raises InvalidState, BeyondEnd."""
+        first, last, types = said
+        if first <= before:  # Kafka lets that through, and finds it done already
+            raise InvalidState("The offset cannot be acknowledged. The offset is not acquired.")
+        window.check(self._session.member, first, last)
+        some = window.acknowledge(first, last, types, self._settings.delivery_count_limit, renewals)
+        pending.held.extend(some.held)
+        for run in some.runs:
+            if pending.runs and (joined := _joined(pending.runs[-1], run)) is not None:
+                pending.runs[-1] = joined
+            else:
+                pending.runs.append(run)
+
+    def _renew(self, window: Window, renewals: Sequence[tuple[int, int]]) -> None:
+        """Hold records for longer, if they are all held still. Raises InvalidState."""
+        for first, last in renewals:
+            window.check(self._session.member, first, last)
+        deadline = self._shares.now() + self._settings.lock_duration_ms / 1000
+        for first, last in renewals:
+            window.renew(first, last, deadline)
 
     def _log(self) -> None:
         changes, self._changes = self._changes, []
         self._logged += self._shares.log(self._session.group, changes)
+
+
+def _joined(before: Run, run: Run) -> Run | None:
+    """Return two runs as one; None where they are not one."""
+    if before.first + before.records != run.first or before[2:] != run[2:]:
+        return None
+    return before._replace(records=before.records + run.records)

@@ -62,6 +62,9 @@ class _Stream:
         self.in_doubt = doubt
         """Rows up to here may have been sent already."""
         self.busy = False
+        self.wait_s = _AGAIN_S
+        self.rests_until_s = 0.0
+        """When it may be sent again, after it could not be: meanwhile it takes nobody's place."""
 
 
 class Sender:
@@ -184,7 +187,11 @@ class Sender:
                 self._sent = anyio.Event()
                 self._heard = False
                 await self._read()
-                idle = (one for one in self._streams.values() if not one.busy and one.runs)
+                now_s = anyio.current_time()
+                idle = (
+                    one for one in self._streams.values()
+                    if not one.busy and one.runs and one.rests_until_s <= now_s
+                )  # fmt: skip
                 busy = sum(one.busy for one in self._streams.values())
                 for stream in list(islice(idle, max(0, _AT_ONCE - busy))):
                     stream.busy = True
@@ -208,8 +215,7 @@ class Sender:
             return
 
     async def _send_all(self, stream: _Stream) -> None:
-        """Send what a share partition owes, as far as it is read."""
-        wait_s = _AGAIN_S
+        """Send what a share partition owes, as far as it is read, or until it has to rest."""
         while self._serves and stream.runs:
             found = self._target(stream)
             if isinstance(found, Obstacle):
@@ -219,15 +225,22 @@ class Sender:
                 done = await self._drop(stream)
             else:
                 done = await self._send(stream, found)
-            if done:
-                wait_s = _AGAIN_S
-            else:
-                await anyio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+            if not done:
+                self._rest(stream)
+                break
+            stream.wait_s = _AGAIN_S
         stream.busy = False
         if not stream.runs:
             self._streams.pop((stream.source, stream.group), None)
         self._sent.set()
+
+    def _rest(self, stream: _Stream) -> None:
+        """Let others be sent before one that could not be."""
+        stream.rests_until_s = anyio.current_time() + stream.wait_s
+        stream.wait_s = min(2 * stream.wait_s, _AGAIN_MAX_S)
+        self._streams[stream.source, stream.group] = self._streams.pop(
+            (stream.source, stream.group)
+        )
 
     def _target(self, stream: _Stream) -> Target | Obstacle | None:
         """Where the next are to go; None: nowhere, they are dropped.
@@ -315,7 +328,7 @@ class Sender:
         source = shared.targets.catalogue.find_id(stream.source[0])
         words = Words(
             topic=name_of_lost(stream.source[0]) if source is None else source.name,
-            copies=shared.targets.settings(stream.group).dead_letter_copies_record,
+            copies=source is not None and shared.copies(stream.group, source.name),
             demands=demands, bytes_max=min(BATCH_BYTES, most), record_bytes_max=most,
             time_ms=shared.clock.now_ms(),
         )  # fmt: skip

@@ -18,6 +18,8 @@ from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import settings_of
+from kproxy.security.acls import Op, Resource
+from kproxy.security.behalf import Behalf
 from kproxy.shard.appends import Asks
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -61,12 +63,15 @@ class Targets:
         catalogue: Catalogue[Ticket],
         config: Config,
         monotonic: Callable[[], float],
+        behalf: Behalf,
     ) -> None:
         self.settings = settings
         self.catalogue = catalogue
         self._prefix = config.errors_deadletterqueue_topic_name_prefix
         self._creates = config.errors_deadletterqueue_auto_create_topics_enable
+        self._partitions = config.partitions_default
         self._monotonic = monotonic
+        self._behalf = behalf
         self._unset: dict[str, tuple[float, float]] = {}  # groups: since when, and last seen so
 
     def find(self, group: str) -> Queue | Obstacle:
@@ -85,9 +90,12 @@ class Targets:
         queue = self.catalogue.find(name)
         if queue is not None:
             return queue if takes(queue) else Obstacle.REFUSES
-        if self._creates:
-            with suppress(KafkaError):  # it is absent, then
-                self.catalogue.create(name, configs=dict(_CREATED))
+        if self._creates and not self.catalogue.exists(name):
+            made = self._behalf.mutations(self.settings(group).dead_letters_set_by)
+            if not made.wait:
+                made.take(self._partitions)
+                with suppress(KafkaError):  # it is absent, then
+                    self.catalogue.create(name, configs=dict(_CREATED))
         return Obstacle.ABSENT
 
     def is_given_up(self, group: str) -> bool:
@@ -112,16 +120,25 @@ class Shared:
 
     def __init__(
         self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock,
-        level: Level,
+        level: Level, behalf: Behalf,
     ) -> None:  # fmt: skip
         self.routes = routes
         self.targets = targets
+        self.behalf = behalf
         self.config = config
         self.counters = counters
         self.clock = clock
         self.level = level
         self.readers = CapacityLimiter(_READERS)  # threads: a batch may unpack to 32 MiB
         self._said_s: dict[str, float] = {}
+
+    def copies(self, group: str, queue: str) -> bool:
+        """Whether records of a queue are copied: its group wants it, and who said so reads them."""
+        settings = self.targets.settings(group)
+        if not settings.dead_letter_copies_record:
+            return False
+        permits = self.behalf.permits(settings.dead_letters_set_by)
+        return permits.sees(Op.READ, Resource.TOPIC, queue)
 
     def warn(self, event: str, **values: object) -> None:
         """Say something that may be so very often."""

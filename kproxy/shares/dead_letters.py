@@ -27,6 +27,7 @@ from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.levels import Level
+from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_sender import Sender
@@ -50,11 +51,14 @@ class DeadLetters:
         counters: Counters,
         clock: Clock,
         level: Level | None = None,
+        behalf: Behalf | None = None,
     ) -> None:
+        """`behalf`: who may read what, of those who have set that records are copied."""
         self._serving = serving
         self._settings = settings
-        targets = Targets(settings, catalogue, config, clock.monotonic)
-        self._shared = Shared(routes, targets, config, counters, clock, level or Level())
+        behalf = behalf or Anybody()
+        targets = Targets(settings, catalogue, config, clock.monotonic, behalf)
+        self._shared = Shared(routes, targets, config, counters, clock, level or Level(), behalf)
         self._by_shard: dict[int, Sender] = {}
 
     def owes(self, shard: Shard, group: str, records: int = 1) -> bool:
@@ -63,6 +67,7 @@ class DeadLetters:
         No more are where there is no room for what waits: they are counted.
         """
         if not self._settings(group).dead_letter_queue:
+            self._shared.warn("records_archived", group=group, shard=shard.shard, records=records)
             return False
         owed = self._of(shard).owed(group)
         if owed < OWED_MAX:

@@ -12,6 +12,8 @@ import anyio
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.security.parts import Parts
+from kproxy.shares.counting import By
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Change, SharePartitions
 
@@ -56,6 +58,7 @@ class ShareSession:
     def __init__(self, group: str, member: str, connection: int) -> None:
         self.group, self.member = group, member
         self.connection = connection
+        self.holder = ""  # whose part of all sessions it is
         self.epoch = 1
         self.partitions: dict[Ident, Followed] = {}
         self.dirty: dict[Followed, None] = {}
@@ -114,7 +117,7 @@ class ShareSessions:
         self._shares = shares
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[int, set[ShareSession]] = {}
-        self._sessions_max = sessions_max
+        self._parts = Parts(sessions_max)
         self._partitions_max = partitions_max
         self._partitions = 0
         self._ended: deque[ShareSession] = deque()
@@ -123,8 +126,10 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, group: str, member: str, connection: int, wanted: int) -> ShareSession:
-        """A new session in the place of the one there was.
+    def open(
+        self, group: str, member: str, connection: int, wanted: int, holder: str = ""
+    ) -> ShareSession:
+        """A new session in the place of the one there was. `holder`: whose part of all it uses.
 
         Raises KafkaError: SHARE_SESSION_LIMIT_REACHED.
         """
@@ -134,10 +139,12 @@ class ShareSessions:
         if before is not None:  # what the member holds it may still acknowledge
             before.releases = False
             self.end(before)
-        elif len(self._sessions) >= self._sessions_max:
+        if not self._parts.may(holder):
             raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
         self.check_room(wanted)
         session = ShareSession(group, member, connection)
+        session.holder = holder
+        self._parts.take(holder)
         self._sessions[group, member] = session
         self._by_connection.setdefault(connection, set()).add(session)
         return session
@@ -217,6 +224,7 @@ class ShareSessions:
         if session.ended:
             return
         session.finish(self._shares.next_number())
+        self._parts.give_back(session.holder)
         if self._sessions.get((session.group, session.member)) is session:
             del self._sessions[session.group, session.member]
         self._leave_connection(session)
@@ -255,7 +263,7 @@ class ShareSessions:
                 if session.releases and share.is_current:
                     pending = share.window.release(session.member, limit, session.ended_at)
                     if pending.runs:
-                        changes.append(Change(share, pending.runs, pending))
+                        changes.append(Change(share, pending.runs, pending, By.LEAVING))
                 self.locate(followed, None)
             session.dirty.pop(followed, None)
         self._shares.log(session.group, changes)

@@ -255,37 +255,44 @@ class Window:
             raise InvalidState("The offset cannot be acknowledged. The offset is not acquired.")
 
     def acknowledge(
-        self, first: int, last: int, types: Sequence[int], deliveries_max: int, deadline: float
-    ) -> Pending:
-        """What a member says of records that it holds: one type, or one for each. After `check`.
+        self, first: int, last: int, types: Sequence[int], deliveries_max: int,
+        renewals: list[tuple[int, int]],
+    ) -> Pending:  # fmt: skip
+        """Do what a member says of records that it holds: one type, or one for each. After `check`.
 
-        Renewed ones are held until `deadline`, at once.
+        What it renews is put into `renewals`, for `renew`.
         """
         pending = Pending([], [])
         if types.count(types[0]) == len(types):
-            self._say(first, last, types[0], deliveries_max, deadline, pending)
+            self._say(first, last, types[0], deliveries_max, renewals, pending)
             return pending
         at = first
         for kind, some in groupby(types):
             end = at + len(list(some))
-            self._say(at, end - 1, kind, deliveries_max, deadline, pending)
+            self._say(at, end - 1, kind, deliveries_max, renewals, pending)
             at = end
         return pending
 
     def _say(
-        self, first: int, last: int, kind: int, deliveries_max: int, deadline: float,
-        pending: Pending,
+        self, first: int, last: int, kind: int, deliveries_max: int,
+        renewals: list[tuple[int, int]], pending: Pending,
     ) -> None:  # fmt: skip
         first = max(first, self.start)
         if first > last:
             return
-        if kind == RENEW:
-            for part in self._leases.cut(first, last):
-                part.deadline = deadline
-                self._leases.add(part)
-            return
-        pending.held.extend(self._leases.cut(first, last))
-        self._decide(first, last, kind, deliveries_max, pending)
+        if kind != RENEW:
+            pending.held.extend(self._leases.cut(first, last))
+            self._decide(first, last, kind, deliveries_max, pending)
+        elif renewals and renewals[-1][1] + 1 == first:
+            renewals[-1] = renewals[-1][0], last
+        else:
+            renewals.append((first, last))
+
+    def renew(self, first: int, last: int, deadline: float) -> None:
+        """Let who holds records hold them until another time."""
+        for part in self._leases.cut(max(first, self.start), last):
+            part.deadline = deadline
+            self._leases.add(part)
 
     def _decide(
         self, first: int, last: int, kind: int, deliveries_max: int, pending: Pending

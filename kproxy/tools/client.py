@@ -19,7 +19,6 @@ from kproxy.tools.client_settings import ClientSettings
 _TIMEOUT_S = 30
 _ANSWER_BYTES_MAX = 1 << 30
 _PAGE = 2000
-_ATTEMPTS = 5
 
 Key = TypeVar("Key")
 Address = tuple[str, int]

@@ -462,6 +462,7 @@ class Fold:
             return refused
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
+            self.state.touched.add((queue.queue_id, index))  # its readers obey settings, too
         outcome = self._put_queue(log_offset, changed)
         self._reroute(log_offset, queue, changed)
         return outcome

@@ -13,6 +13,7 @@ from kproxy.virtual import group_rows, rows, transaction_rows
 from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import NO_VERSION, GroupRow
+from kproxy.virtual.moved_start import MovedStart
 from kproxy.virtual.offset_commands import (
     CommitOffsets,
     DeleteOffsets,
@@ -40,6 +41,7 @@ class GroupFold:
         """`alone`: every queue lives in this shard, so a commit to one that does not is refused."""
         self._state = state
         self._alone = alone
+        self._settling = MovedStart(state)
 
     def head(self, group: str) -> GroupRow | None:
         data = self._state.get(group_rows.group_key(group))
@@ -177,6 +179,7 @@ class GroupFold:
 
     def wait_for_end(self, log_offset: int, asked: TransactionCommit, offset: OffsetCommit) -> bool:
         """Keep an offset until its transaction ends; whether it is one more that waits."""
+        self._settling.forget()
         group, producer_id = asked.group, asked.producer_id
         key = transaction_rows.pending_key(group, producer_id, offset.key)
         one_more = self._state.get(key) is None
@@ -193,7 +196,7 @@ class GroupFold:
         self, log_offset: int, group: str, producer_id: int, *, commit: bool, time_ms: int
     ) -> int:
         """Commit or drop some offsets of a transaction that has ended; how many."""
-        found = self._state.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
+        found = self._settling.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
         committed = False
         waiting: _Waiting | None = None
         for pending_key, data in found:

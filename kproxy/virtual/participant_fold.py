@@ -14,6 +14,7 @@ from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
 from kproxy.virtual import producers, rows, transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_fold import GroupFold
+from kproxy.virtual.open_firsts import OpenFirsts
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
@@ -40,6 +41,7 @@ class ParticipantFold:
         self._state = state
         self._groups = groups
         self._shared = shared
+        self._firsts = OpenFirsts()
 
     # -- beginning
 
@@ -120,6 +122,8 @@ class ParticipantFold:
             )
             if row.first_open < 0:
                 row.first_open = base_offset
+            else:
+                self._firsts.begun(key, base_offset)
 
     # -- the end
 
@@ -176,10 +180,11 @@ class ParticipantFold:
         if row is None or opened.first_offset < 0:
             return False
         state.put(transaction_rows.open_first_key(key, opened.first_offset), None)
+        self._firsts.ended(key, opened.first_offset)
         offset = row.next_offset
         state.add_batch(key, row, header, place, log_offset, 0)
         if opened.first_offset == row.first_open:
-            row.first_open = self._first_open(key, opened.first_offset, firsts)
+            row.first_open = self._firsts.following(key, opened.first_offset, firsts)
         if not marker.commit:
             row.any_aborted = True
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
@@ -192,10 +197,6 @@ class ParticipantFold:
         aborted_key = transaction_rows.aborted_key(key, offset)
         if self._state.get(aborted_key) is not None:
             self._state.put(aborted_key, None)
-
-    def _first_open(self, key: PartitionKey, start: int, firsts: Keys) -> int:
-        found = next(firsts.between(*transaction_rows.open_first_range(key, start)), None)
-        return -1 if found is None else transaction_rows.first_offset_of(found)
 
     # -- groups
 

@@ -25,13 +25,6 @@ def hash_of(name: str) -> int:
     return mmh3.hash(name, _SEED, signed=False)
 
 
-GROUP_BYTES_MAX = 32_767  # a Kafka STRING; the rows' keys are made for it
-
-
-def group_is_too_long(group: str) -> bool:
-    return len(group.encode()) > GROUP_BYTES_MAX
-
-
 def name_fault(name: str) -> str | None:
     """Why no queue may have this name (`Topic.validate`, or it is one of Kafka's own), or None."""
     if not name:

@@ -1,7 +1,7 @@
 """What a partition remembers of idempotent producers, in its `p` row or in one `k` row each.
 
-A row of its own says as well when the producer left the four that its partition used last, where it
-is remembered by time: form 1, and the time behind all else.
+A row of its own says as well when the producer was used, where it is remembered by time: a byte
+that no id begins with, and the time, come before all else.
 """
 
 import struct
@@ -14,9 +14,9 @@ _ID_AND_EPOCH = struct.Struct(">qh")  # begin it
 _SENT = struct.Struct(">iiqq")
 _LAST_SEQUENCE = struct.Struct(">i")  # begins what is remembered of a batch
 _EPOCH = struct.Struct(">h")
-_USED = struct.Struct(">Q")
-_FORM_AT = _PRODUCER.size - 1
-_BY_TIME = 1
+_TIME = struct.Struct(">BQ")
+_FORMS = 0x80  # no producer's id begins so: it is not negative
+_BY_TIME = 0x81
 _PRODUCER_ID_BYTES = 8
 BATCHES_REMEMBERED = 5  # as Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN
 
@@ -49,7 +49,7 @@ class ProducerState(NamedTuple):
 
 
 def decode_producer(data: bytes) -> ProducerState:
-    form = data[_FORM_AT] >> 4
+    form = data[_PRODUCER.size - 1] >> 4
     if form:
         raise later_form("a row of kind k", form)
     _, epoch, count = _PRODUCER.unpack_from(data)
@@ -61,29 +61,21 @@ def decode_producer(data: bytes) -> ProducerState:
 
 def with_time(data: bytes, used_ms: int) -> bytes:
     """The row of its own that a producer gets; 0: it is not remembered by time."""
-    if not used_ms:
-        return data
-    form = bytes((data[_FORM_AT] | _BY_TIME << 4,))
-    return b"".join((data[:_FORM_AT], form, data[_PRODUCER.size :], _USED.pack(used_ms)))
+    return _TIME.pack(_BY_TIME, used_ms) + data if used_ms else data
 
 
 def used_ms_of(data: bytes) -> int:
     """When a producer with a row of its own was used last, or later; 0: it does not say."""
-    if data[_FORM_AT] >> 4 != _BY_TIME:
-        return 0
-    (used_ms,) = _USED.unpack_from(data, len(data) - _USED.size)
-    return int(used_ms)
+    return int(_TIME.unpack_from(data)[1]) if data[0] == _BY_TIME else 0
 
 
 def without_time(data: bytes) -> bytes:
     """A row of its own as it is in the row of a partition. Raises ValueError for a later form."""
-    form = data[_FORM_AT] >> 4
-    if not form:
+    if data[0] < _FORMS:
         return data
-    if form != _BY_TIME:
-        raise later_form("a row of kind k", form)
-    count = bytes((data[_FORM_AT] & 0xF,))
-    return b"".join((data[:_FORM_AT], count, data[_PRODUCER.size : -_USED.size]))
+    if data[0] != _BY_TIME:
+        raise later_form("a row of kind k", data[0])
+    return data[_TIME.size :]
 
 
 def producer_end(data: bytes, start: int) -> int:
@@ -93,7 +85,8 @@ def producer_end(data: bytes, start: int) -> int:
 
 
 def producer_id_of(data: bytes) -> int:
-    return int.from_bytes(data[:_PRODUCER_ID_BYTES], "big")
+    """Of its row, be that a row of its own."""
+    return int.from_bytes(without_time(data)[:_PRODUCER_ID_BYTES], "big")
 
 
 def producer_start(producer_id: int) -> bytes:

@@ -4,12 +4,13 @@ Rules: Kafka's `ProducerStateManager` and `ProducerAppendInfo` (KIP-98, KIP-360)
 remembers the last five batches of a producer. A producer that is not remembered may start
 anywhere.
 
-A partition's row has the few producers that used it last; other producers have rows of their own.
-So an append costs the same whether a queue has one producer or those of a million devices.
+A partition's row has the few producers that came last; other producers have rows of their own. So
+an append costs the same whether a queue has one producer or those of a million devices.
 
 Those with rows of their own are remembered for a time: FORGET_PRODUCERS names who was not used for
 long (`shard.producer_expiry`). What comes without a time was written below level 8. It is folded as
-releases of then did: they remember so many, and forget those first whose last offset is lowest.
+releases of then did: a partition's row has those used last; beside them so many are remembered, and
+those are forgotten first whose last offset is lowest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +54,7 @@ def find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> b
         for data in reversed(row.producers):
             if data.startswith(start):
                 return data
-    spilled = state.get(rows.producer_key(*key, producer_id)) if row.spilled else None
+    spilled = state.producer(rows.producer_key(*key, producer_id)) if row.spilled else None
     return None if spilled is None else without_time(spilled)
 
 
@@ -106,27 +107,32 @@ def remember(
     state: State, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader,
     base_offset: int, time_ms: int,
 ) -> None:  # fmt: skip
-    """Note an accepted batch; the producer becomes the one used last. `row` is still to be put.
+    """Note an accepted batch. `row` is still to be put.
 
     `time_ms`: when it came, 0 in what was written below level 8. From the first time on a partition
-    remembers by it.
+    remembers by it: a producer that has a row of its own keeps that, and a new one takes the place
+    of the one in the partition's row that was used before the others there.
     """
     producer_id = header.producer_id
+    sent = last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
+    newest = producer_with(known, producer_id, header.producer_epoch, sent)
     others = row.producers
     if others and others[-1] is known:
         others = others[:-1]
     elif known in others:
         others = tuple(data for data in others if data is not known)
     elif known is not None:
-        state.put(rows.producer_key(*key, producer_id), None)
+        own_key = rows.producer_key(*key, producer_id)
+        if row.by_time and time_ms:
+            state.put_producer(own_key, with_time(newest, time_ms))
+            return
+        state.put_producer(own_key, None)
         row.spilled -= 1
     while len(others) >= PRODUCERS_INLINE:  # more than once: the row is of an earlier kproxy
         spilled_key = rows.producer_key(*key, producer_id_of(others[0]))
-        state.put(spilled_key, with_time(others[0], time_ms))
+        state.put_producer(spilled_key, with_time(others[0], time_ms))
         row.spilled += 1
         others = others[1:]
-    sent = last_sequence(header), header.last_offset_delta, base_offset, header.max_timestamp
-    newest = producer_with(known, producer_id, header.producer_epoch, sent)
     row.producers = (*others, newest)
     if row.spilled:
         if time_ms and not row.by_time:
@@ -154,7 +160,7 @@ def fence(
     if known in row.producers:
         row.producers = tuple(cleared if data is known else data for data in row.producers)
     else:
-        state.put(
+        state.put_producer(
             rows.producer_key(*key, producer_id), with_time(cleared, time_ms if row.by_time else 0)
         )
 
@@ -173,7 +179,7 @@ def forget(
             continue
         if row.first_open >= 0 and state.get(transaction_rows.open_key(key, producer_id)):
             continue
-        state.put(producer_key, None)
+        state.put_producer(producer_key, None)
         forgotten += 1
     if forgotten:
         row.spilled -= forgotten
@@ -194,7 +200,7 @@ def _forget_idlest(state: State, key: PartitionKey, row: Partition) -> None:
         ]  # fmt: skip
     idle = by_use[:_FORGOTTEN_AT_ONCE]
     for producer_key, _ in idle:
-        state.put(producer_key, None)
+        state.put_producer(producer_key, None)
     row.spilled -= len(idle)
     state.forgotten_early += len(idle)
 

@@ -51,6 +51,7 @@ class RowKind(_Kind):
     GROUP_DUE = b"e", "index"  # when to look for expired offsets of a group
     RETENTION_DUE = b"c", "index"  # when to look at a partition's retention
     RETENTION_ENTRY = b"n"  # a partition's time in that index
+    RETENTION_MARKS = b"5"  # where a partition ended at times, for retention by arrival
     SWEEP_QUEUE = b"x", "published", "index"  # a deleted queue, to be swept
     SWEEP_PARTITION = b"y", "index"  # a trimmed partition, to be swept
     LIVE_BYTES = b"s"  # live bytes of a segment

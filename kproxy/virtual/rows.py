@@ -342,7 +342,8 @@ def decode_assignment(data: bytes) -> tuple[int, int]:
 class Partition:
     """A queue partition's row. Changed in place by the fold alone.
 
-    `producers`: rows of those used last, oldest use first. `spilled`: how many others have rows.
+    `producers`: rows of those that came last, oldest use first. `spilled`: how many others have
+    rows.
     `by_time`: those are remembered for a time (`virtual.producers`); never where there are none.
     `first_open`: the first offset of the earliest open transaction, -1 where none has records.
     `any_aborted`: whether it may have ABORTED rows. `any_routes`: whether it has ROUTE rows.

@@ -57,6 +57,7 @@ class State:
         self._dirty_partitions: dict[PartitionKey, Partition] = {}
         self._queues: dict[str, Queue] = {}
         self._names: dict[QueueId, str] = {}
+        self._producers: dict[bytes, bytes | None] = {}
         self._segments: dict[int, int] = {}  # live bytes, changed since the last write
         self._last_segment = (-1, 0)  # live bytes of the one that changed last
         self._pending_offsets = -1  # not looked at yet
@@ -75,12 +76,14 @@ class State:
     @property
     def cached(self) -> int:
         """How many rows are held in memory."""
-        return len(self._partitions) + len(self._queues) + len(self._names)
+        found = len(self._partitions) + len(self._queues) + len(self._names)
+        return found + len(self._producers)
 
     def close(self) -> None:
         """Let go of what is cached: who held this may go on to do so."""
         for cache in (self._partitions, self._dirty_partitions, self._queues, self._names):
             cache.clear()
+        self._producers.clear()
 
     # -- reading and changing single rows
 
@@ -129,6 +132,20 @@ class State:
 
     def keys_of(self, kind: RowKind) -> "Keys":
         return Keys(self, self.kv, sorted(key for key in self._changes if key[0] == kind.byte))
+
+    def producer(self, key: bytes) -> bytes | None:
+        """A producer's row of its own: looked for before its batch is in line, and in the fold."""
+        try:
+            return self._producers[key]
+        except KeyError:
+            row = self.get(key)
+            self._cache(self._producers, key, row)
+            return row
+
+    def put_producer(self, key: bytes, row: bytes | None) -> None:
+        """As `put`."""
+        self._changes[key] = row
+        self._cache(self._producers, key, row)
 
     def partition(self, key: PartitionKey) -> Partition | None:
         row = self._partitions.get(key)
@@ -482,10 +499,14 @@ class Keys:
         """`changed`: those put or deleted and not written yet, in their order."""
         self._state, self._kv, self._changed = state, kv, changed
 
-    def between(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Keys with start <= key < end. No other rows are walked before it is done."""
+    def between(self, start: bytes, end: bytes, *, bounded: bool = False) -> Iterator[bytes]:
+        """Keys with start <= key < end. No other rows are walked before it is done.
+
+        `bounded`: RocksDB steps over no deleted rows behind `end`, but takes longer to begin.
+        """
         low, high = bisect_left(self._changed, start), bisect_left(self._changed, end)
-        stored = (key for key, _ in self._kv.walk(start, end))
+        read = self._kv.scan if bounded else self._kv.walk
+        stored = (key for key, _ in read(start, end))
         last = b""
         for key in merge(stored, self._changed[low:high]):
             if key != last and self._state.get(key) is not None:

@@ -8,6 +8,7 @@ transaction on only appends what the rows say, so two of them do no harm.
 from kproxy.errors import Code
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.moved_start import MovedStart
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.restore_commands import Restored
@@ -52,6 +53,7 @@ class TransactionFold:
         self._shard = shard
         self._shards = shards
         self._participants = participants
+        self._forgetting = MovedStart(state)
         self._restored_at: int | None = None  # not looked at yet
 
     def _row(self, transactional_id: str) -> Transaction | None:
@@ -334,7 +336,7 @@ class TransactionFold:
         if row is None or not row.state.is_ending or row.number != number:
             return Outcome(Code.INVALID_TXN_STATE, 0)
         state = self._state
-        forgotten = state.some(*transaction_rows.participants_range(number), NAMED_MAX)
+        forgotten = self._forgetting.some(*transaction_rows.participants_range(number), NAMED_MAX)
         for key, _ in forgotten:
             state.put(key, None)
         left = max(0, row.participants - len(forgotten))

@@ -18,7 +18,7 @@ from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import slices
-from kproxy.memory_budget import MemoryBudget, ResponseBudget
+from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.delay_settings import FIXED, MODE
@@ -30,6 +30,7 @@ from kproxy.metadata.setting import Setting
 from kproxy.protocol.codec import RequestHeader
 from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from kproxy.routes.passages import Passages
+from kproxy.security.behalf import Signatures
 from kproxy.security.cache import SecurityCache
 from kproxy.security.peer import NOBODY, Peer
 from kproxy.security.permits import EVERYTHING, Authorizer, Permits
@@ -223,7 +224,7 @@ class Worker:
         self.sessions = FetchSessions(
             config.fetch_sessions_max, config.fetch_session_partitions_max, clock=clock
         )
-        self.request_memory = MemoryBudget(config.request_bytes_buffered_max)
+        self.request_memory = SharedBudget(config.request_bytes_buffered_max)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         """What the loop reads from sockets into: one for all, as it takes one after the other."""
         self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests
@@ -240,6 +241,8 @@ class Worker:
             lenient=config.allow_everyone_if_no_acl_found,
         )  # fmt: skip
         self.quotas = Quotas(self.security, clock.monotonic, self.counters)
+        self._lookup = lookup
+        self.signatures = Signatures(self.authorizer, self.quotas)
         self.group_row = lookup.group_row
         self.configured_groups = lookup.configured_groups
         self.groups = Coordinators(
@@ -249,13 +252,16 @@ class Worker:
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.dead_letters = DeadLetters(
             routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock,
-            self.level,
+            self.level, self.signatures,
         )  # fmt: skip
         self.passages = Passages(
-            routes.all, routes, self.catalogue, config, self.counters, clock, self.level
-        )
+            routes.all, routes, self.catalogue, config, self.counters, clock, self.level,
+            self.signatures,
+        )  # fmt: skip
         self.delays = Delays(routes.all, self.catalogue, config, clock)
-        self.shares = SharePartitions(self.group_settings, self.dead_letters.owes, clock.now_ms)
+        self.shares = SharePartitions(
+            self.group_settings, self.dead_letters.owes, clock.now_ms, self.counters
+        )
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )
@@ -286,6 +292,11 @@ class Worker:
             self._long_polls.discard(event)
             if waited is not None:
                 waited[0] += self.clock.monotonic() - began
+
+    @property
+    def queue_changes(self) -> int:
+        """Goes up whenever a queue is made, changed or deleted."""
+        return self._lookup.changes
 
     @property
     def long_polls(self) -> int:

@@ -27,7 +27,7 @@ from tests.clients.transactions import (
     read,
     transactional,
 )
-from tests.harness import KAFKA_LIBS, ROOT, SHORT_LIVED_JAVA, need, need_program
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need, need_program
 
 JAVA_PROGRAM = Path(__file__).with_name("Transactions.java")
 AT_ONCE = 100  # records of a transaction that fills the input
@@ -121,7 +121,7 @@ class Work:
     def start(self, slot: str, client: str, classes: Path, count: int, pause_ms: int) -> None:
         if client == "java":
             command = [
-                need_program("java"), "-Xmx128m", *SHORT_LIVED_JAVA,
+                need_program("java"), "-Xmx128m", *KAFKA_JAVA,
                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{KAFKA_LIBS}/*:{classes}",
                 "Transactions", "process",
             ]  # fmt: skip

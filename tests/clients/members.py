@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer
 from kafka import KafkaConsumer
 
-from tests.harness import KAFKA_LIBS, SHORT_LIVED_JAVA, need_program
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, need_program
 
 Seen = tuple[str, int, int]
 """Queue, partition, offset."""
@@ -171,7 +171,7 @@ class Java(Member):
 
     def start(self) -> Member:
         self._process = subprocess.Popen(
-            [need_program("java"), *SHORT_LIVED_JAVA, "-cp", f"{KAFKA_LIBS}/*",
+            [need_program("java"), *KAFKA_JAVA, "-cp", f"{KAFKA_LIBS}/*",
              "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *self.command()],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip

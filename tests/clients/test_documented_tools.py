@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from tests.harness import KAFKA_LIBS, ROOT, SHORT_LIVED_JAVA, eventually
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, eventually
 from tests.workers import Site
 
 TOOLS = "org.apache.kafka.tools."
@@ -107,7 +107,7 @@ def run(line: Line, address: str, here: Path) -> None:
     if line.tool not in WITHOUT_ADDRESS:
         arguments = ["--bootstrap-server", address, *arguments]
     command = [
-        "java", "-Xmx256m", *SHORT_LIVED_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        "java", "-Xmx256m", *KAFKA_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp", f"{KAFKA_LIBS}/*", CLASSES[line.tool], *arguments,
     ]  # fmt: skip
     wanted = SAID.get(line.tool, "")

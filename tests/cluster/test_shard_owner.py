@@ -16,7 +16,8 @@ from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.errors import Code
 from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.coordinators import Coordinators
-from kproxy.loop import garbage, pace
+from kproxy.loop import pace
+from kproxy.loop.garbage import GarbageNet
 from kproxy.loop.steps import at_once
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard import housekeeper
@@ -31,6 +32,7 @@ from kproxy.virtual.snapshot import AS_OF_KEY, Anchors, encode_as_of
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv, as_served
+from tests.harness import until
 from tests.simulation.cluster import World
 from tests.simulation.offset_topic import SimRowsWriter
 from tests.simulation.sim_worker import Life
@@ -141,10 +143,8 @@ async def test_a_shard_is_served_until_another_worker_claims_it(life: Life) -> N
     assert life.shards.serving(0) is shard
     take_away(life)
     with anyio.fail_after(20):
-        while life.shards.serving(0) is not None:
-            await anyio.sleep(0.001)
-        while shard.tasks is not None:
-            await anyio.sleep(0.001)
+        await until(lambda: life.shards.serving(0) is None)
+        await until(lambda: shard.tasks is None)
     await anyio.sleep(2 * shard_owner._CLAIM_AGAIN_S)
     writers = [one.writer for one in life.world.logs[0] if one.kind == Kind.CLAIM]
     assert writers == [life.writer, OTHER]  # and it claimed no more
@@ -160,9 +160,7 @@ async def test_a_shard_that_comes_back_before_it_was_claimed_is_kept(life: Life)
     await fill(shard, QueueIds(1).new(ShardId(0)))
     assert life.shards.serving(0) is shard
     life.world.land(0, Claim(writer=OTHER).envelope())  # a late one: the group says it is ours
-    with anyio.fail_after(20):
-        while life.shards.serving(0) in (shard, None) and shard.claim_offset < 2:
-            await anyio.sleep(0.001)
+    await until(lambda: life.shards.serving(0) not in (shard, None) or shard.claim_offset >= 2, 20)
     writers = [one.writer for one in life.world.logs[0] if one.kind == Kind.CLAIM]
     assert writers == [life.writer, OTHER, life.writer]
 
@@ -183,9 +181,7 @@ async def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(life: Lif
         assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_little_is_left_of_shards_that_were_given_up(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_little_is_left_of_shards_that_were_given_up(life: Life) -> None:
     """Python does not look for what has lived long: a shard's caches would stay for ever."""
     given_up: list[weakref.ref[Shard]] = []
 
@@ -201,18 +197,18 @@ async def test_little_is_left_of_shards_that_were_given_up(
             while life.shards.serving(0) is not None or shard.tasks is not None:
                 await checkpoint()
 
-    monkeypatch.setattr(garbage, "_PIECES_MAX", 2)
-    monkeypatch.setattr(garbage, "_pieces", count(1))
+    sizes = (4**number for number in count(20))
+    net = GarbageNet(lambda: next(sizes), lambda: 1 << 30)  # as if memory doubled each time
     with as_served():
         await give_up(life)
-        with anyio.fail_after(20):
-            while (left := given_up[0]()) is not None and left.state.cached:
-                await anyio.sleep(0.01)
-        del left
+        await until(lambda: (left := given_up[0]()) is None or not left.state.cached, 20)
         with anyio.fail_after(30):  # a loop's variable may hold one, timers hold the latest
             while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
                 await give_up(life)
-                await anyio.sleep(0.5)
+                looked = net.look(0)
+                assert looked is not None
+                assert looked.everything
+                await anyio.sleep(0.01)
 
 
 def publish(world: World) -> None:

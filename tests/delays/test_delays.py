@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
 import pytest
 from confluent_kafka import KafkaException
 
@@ -27,7 +26,7 @@ from kproxy.virtual.types import QueueId
 from kproxy.worker.embedded import embedded
 from tests.clients.transactions import transactional
 from tests.fakes import memory_worker
-from tests.harness import Served, eventually, served
+from tests.harness import Served, eventually, served, until
 from tests.virtual.delay_cases import later, mixed, waiting
 from tests.wire import Wire, batch, batches, keyed, produce_values
 
@@ -340,7 +339,5 @@ async def test_a_deleted_queue_leaves_nothing(tmp_path: Any) -> None:
         await shard.append([DeleteQueue(queue.queue_id).envelope()]).wait()
         kinds = (RowKind.WAITING, RowKind.DELAY, RowKind.DELAY_ENTRY, RowKind.BATCH,
                  RowKind.PARTITION)  # fmt: skip
-        with anyio.fail_after(20):
-            while any(next(shard.kv.scan(*kind.range()), None) for kind in kinds):
-                await anyio.sleep(0.02)
+        await until(lambda: not any(next(shard.kv.scan(*kind.range()), None) for kind in kinds), 20)
         assert shard.state.live_bytes(shard.segments.active) == 0

@@ -12,7 +12,7 @@ from confluent_kafka import Message, Producer, TopicPartition
 from tests.clients.share_notes import History, Letter, Record, read
 from tests.clients.transactions import UNCOMMITTED, WAIT_S, create, messages
 from tests.faults.servers import Servers
-from tests.harness import KAFKA_LIBS, ROOT, SHORT_LIVED_JAVA, need_program
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need_program
 
 JAVA_PROGRAM = ROOT / "tests" / "clients" / "Shares.java"
 _DESCRIBE_OFFSETS = 90
@@ -116,7 +116,7 @@ class Work:
         self._incarnations += 1
         if self._clients[slot] == "java":
             command = [
-                need_program("java"), "-Xmx64m", *SHORT_LIVED_JAVA,
+                need_program("java"), "-Xmx64m", *KAFKA_JAVA,
                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
                 "-cp", f"{KAFKA_LIBS}/*:{self.directory}", "Shares", "work",
             ]  # fmt: skip

@@ -14,6 +14,8 @@ from kproxy.protocol.codec import encode_request
 from tests.harness import Served, eventually, served
 from tests.wire import Wire, batch, batches, fetch_values, produce_values
 
+OWN_SERVER = True
+
 MIB = 1 << 20
 RSS_GROWTH_MAX = 40 * MIB
 

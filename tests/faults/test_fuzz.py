@@ -12,6 +12,8 @@ from tests.generator import values_of
 from tests.harness import Served
 from tests.wire import Wire, batch
 
+OWN_SERVER = True
+
 ROUNDS = 25
 WAITING = (11, 14)  # JoinGroup and SyncGroup: for other members, as long as these may take
 

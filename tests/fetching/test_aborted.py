@@ -223,6 +223,7 @@ async def polled(worker: Worker, shard: Any, offset: int) -> PartitionRead:
     context = FetchContext()
     followed = followed_at(shard, offset)
     context.follow(followed)
+    followed.as_of = worker.queue_changes
     limits = PollLimits(
         min_bytes=1, max_bytes=BIG, max_wait_s=0, full=True, read_committed=True
     )  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 from kproxy.fetching.context import FetchContext, FetchPartition
 from kproxy.fetching.sessions import FetchSessions, Session
 from kproxy.loop.pace import Pace
+from kproxy.security.peer import NOBODY
 from kproxy.shard.watchers import Watchers
 from kproxy.virtual.types import QueueId
 from tests.held import HELD_S, held_by, slowness
@@ -55,7 +56,7 @@ async def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
 
 async def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
     shard, sessions = Watched(), FetchSessions(10, 100_000)
-    session = sessions.open(("/here", None), False, 50_000)
+    session = sessions.open((NOBODY, None), False, 50_000)
     assert session is not None
     follow(session, shard, 50_000)
     sessions.close(session.session_id, session.owner)

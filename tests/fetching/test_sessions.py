@@ -3,10 +3,12 @@
 import pytest
 
 from kproxy.errors import Code, KafkaError
+from kproxy.fetching.context import FetchPartition
 from kproxy.fetching.sessions import EPOCH_MAX, FetchSessions
 from kproxy.loop.clock import Clock
+from kproxy.security.peer import Peer
 
-ALICE, BOB = ("10.0.0.1", "alice"), ("10.0.0.2", "bob")
+ALICE, BOB = (Peer(host="10.0.0.1"), "alice"), (Peer(host="10.0.0.2"), "bob")
 MS_TO_EVICT = 120_000
 
 
@@ -80,7 +82,7 @@ def test_ids_are_not_given_twice() -> None:
         (ALICE, 1, False, Code.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_refusals(owner: tuple[str, str], epoch: int, by_id: bool, code: Code) -> None:
+def test_refusals(owner: tuple[Peer, str], epoch: int, by_id: bool, code: Code) -> None:
     sessions = Ticking().sessions()
     session = sessions.open(ALICE, True, 1)
     assert session is not None
@@ -95,3 +97,30 @@ def test_epochs_begin_again_after_the_last() -> None:
     assert session is not None
     session.epoch = EPOCH_MAX
     assert sessions.use(session.session_id, ALICE, EPOCH_MAX, True).epoch == 1
+
+
+def test_one_client_cannot_have_all_sessions() -> None:
+    """FAULT: who was there first had all, and everybody else went without."""
+    sessions = Ticking().sessions(sessions_max=10, partitions_max=1000)
+    mallory = (Peer("User:mallory", "10.0.0.9"), "m")
+    for _ in range(12):
+        session = sessions.open(mallory, True, 1)
+        if session is not None:
+            session.busy = True
+    assert sessions.count == 10
+    for number in range(5):
+        assert sessions.open((Peer("User:alice", f"10.0.0.{number}"), "a"), True, 1) is not None
+    assert sessions.count == 10
+    assert sessions.open(mallory, True, 1) is None
+    assert sessions.open((Peer("User:alice", "10.0.0.1"), "a"), True, 1) is None, "her part"
+
+
+def test_one_client_cannot_have_all_partitions_of_sessions() -> None:
+    sessions = Ticking().sessions(sessions_max=10, partitions_max=100)
+    for _ in range(4):
+        session = sessions.open(BOB, True, 24)
+        assert session is not None
+        for number in range(24):
+            session.follow(FetchPartition(("q", number)))
+    assert sessions.open(BOB, True, 24) is None
+    assert sessions.open(ALICE, True, 24) is not None

@@ -22,6 +22,7 @@ from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker, refused_append
+from tests.harness import until
 
 PARTITIONS = 4000
 
@@ -116,8 +117,7 @@ async def test_a_big_target_is_made_beside_heartbeats() -> None:
             assert (group_of(worker).assigning, one.has) == (True, set())
             assert await two.beat() == 0  # the target is on its way, and nobody waits for it
             assert group_of(worker).assigning
-        while group_of(worker).assigning:
-            await anyio.sleep(0.001)
+        await until(lambda: not group_of(worker).assigning)
         await settled(PARTITIONS, one)
         group_of(worker).assign_again_at = 0
         await settled(PARTITIONS // 2, one, two)
@@ -141,8 +141,7 @@ async def test_a_target_is_for_those_who_are_there_when_it_is_made() -> None:
             two.epoch = -1
             await two.beat()
             await three.beat()
-        while group.assigning:
-            await anyio.sleep(0.001)
+        await until(lambda: not group.assigning)
         assert group.target_epoch < group.epoch
         assert len(group.members["one"].target) == PARTITIONS // 2
         assert not group.members["three"].target

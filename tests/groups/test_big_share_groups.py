@@ -22,6 +22,7 @@ from kproxy.virtual.share_commands import SET_MAX, SetShares
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker, refused_append
+from tests.harness import until
 from tests.held import HELD_S, held_by, slowness
 
 MANY = 100_000
@@ -136,8 +137,7 @@ async def test_a_shard_that_is_away_holds_up_its_own_partitions_alone(
         await settled(2 * len(there), one)
         landing.away.clear()
         await settled(2 * len(names), one)
-        while group_of(worker).initialising:
-            await anyio.sleep(0.001)
+        await until(lambda: not group_of(worker).initialising)
     for name in names:
         queue_id = QueueId(name.encode().rjust(16, b"."))
         for index in range(2):
@@ -157,8 +157,7 @@ async def test_what_is_subscribed_to_meanwhile_is_made_too(monkeypatch: pytest.M
     async with running(worker):
         await settled(1, two)
         await settled(SET_MAX + 1, one)
-        while group_of(worker).initialising:
-            await anyio.sleep(0.001)
+        await until(lambda: not group_of(worker).initialising)
 
 
 async def test_a_group_of_a_hundred_thousand_queues_holds_nobody_up() -> None:
@@ -190,8 +189,7 @@ async def test_a_group_of_a_hundred_thousand_queues_holds_nobody_up() -> None:
     async def taken_over() -> None:
         async with running(worker):
             assert [await one.beat(), await two.beat()] == [0, 0]
-            while group_of(worker).unchecked or group_of(worker).initialising:
-                await anyio.sleep(0.001)
+            await until(lambda: not (group_of(worker).unchecked or group_of(worker).initialising))
 
     _, held = await held_by(taken_over())
     assert held < HELD_S * slow

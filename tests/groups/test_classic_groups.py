@@ -17,6 +17,7 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers import classic_groups
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
+from tests.harness import until
 
 
 @asynccontextmanager
@@ -185,8 +186,7 @@ async def test_groups_that_are_gone_leave_nothing_behind() -> None:
         async with anyio.create_task_group() as tasks:
             for number in range(1000):
                 tasks.start_soon(come_and_go, f"g{number}")
-        while coordinator_of(worker).groups:
-            await anyio.sleep(0.01)
+        await until(lambda: not coordinator_of(worker).groups)
         assert len(coordinator_of(worker).timers) <= 200
         gc.collect()
         assert sum(isinstance(found, ClassicGroup) for found in gc.get_objects()) <= 100

@@ -9,13 +9,12 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from kproxy.groups.consumer_group import ConsumerGroup, by_queue
 from kproxy.handlers import consumer_groups
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
+from tests.together import together
 
 Parts = set[PartitionKey]
 
@@ -139,7 +138,7 @@ class Simulation:
         assert sorted(held) == sorted(there)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@together("seed", range(60))
 async def test_partitions_are_with_one_member_at_a_time(seed: int) -> None:
     simulation = Simulation(seed)
     for name, partitions in (("a", 3), ("b", 1), ("c", 5)):

@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
+from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.routes.rights import why_forbidden
 from kproxy.security.acls import Effect, Op, Pattern, Resource
 from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
 from tests.handlers.secured import NOT_ALLOWED, ROOT, Secured, rule, settings
@@ -137,3 +139,59 @@ async def test_who_says_what_a_dead_letter_queue_gets_may_write_to_it() -> None:
     await here.produce("dlq.q", ROOT)
     await here.add(rule(Op.WRITE, "dlq.q"))
     assert await settings(here, 32, "g", **copies) == 0
+
+
+async def test_who_has_set_that_records_are_copied_is_kept_and_asked_at_each_use() -> None:
+    """FAULT: ALTER_CONFIGS on a group made its holder a reader of all that the group reads."""
+    here = Secured(errors_deadletterqueue_auto_create_topics_enable=False)
+    for name in ("src", "dlq.a"):
+        await here.produce(name, ROOT)
+    of_group = {"resource_type": Resource.GROUP}
+    await here.add(
+        rule(Op.ALTER_CONFIGS, "g", **of_group), rule(Op.WRITE, "dlq.a"),
+        rule(Op.DESCRIBE_CONFIGS, "g", **of_group),
+    )  # fmt: skip
+    letters = {
+        "errors_deadletterqueue_topic_name": "dlq.a",
+        "errors_deadletterqueue_copy_record_enable": "true",
+    }
+    copies = here.worker.dead_letters._shared.copies
+    assert await settings(here, 32, "g", **letters) == 0
+    assert not copies("g", "src")
+    await here.add(rule(Op.READ, "src"))
+    assert copies("g", "src")
+    assert await settings(here, 32, "g", share_record_lock_duration_ms="20000") == 0
+    await here.drop(resource_type_filter=Resource.TOPIC, resource_name_filter="src")
+    assert not copies("g", "src")
+    assert await settings(here, 32, "g", ROOT, **letters) == 0
+    assert copies("g", "src")
+    assert await settings(here, 32, "g", share_record_lock_duration_ms="21000") == 0
+    assert copies("g", "src"), "another setting changes nothing of it"
+    resource = {"resource_type": 32, "resource_name": "g", "configuration_keys": None}
+    values = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    (told,) = (await here.call(ApiKey.DESCRIBE_CONFIGS, 4, values)).results
+    assert not any(config.name == SET_BY for config in told.configs)
+
+
+async def test_a_route_ends_with_the_rights_of_who_has_set_it() -> None:
+    """FAULT: it outlived them: READ was asked once, when it was made."""
+    here = Secured()
+    for name in ("src", "red"):
+        await here.produce(name, ROOT)
+    await here.add(rule(Op.ALTER_CONFIGS, "red"), rule(Op.READ, "src"))
+
+    def why() -> str | None:
+        queue = here.worker.catalogue.find("red")
+        assert queue is not None
+        return why_forbidden(here.worker.signatures, queue.configs, "red")
+
+    assert await settings(here, 2, "red", kproxy_route_from="src") == 0
+    assert why() is None
+    await here.drop(resource_type_filter=Resource.TOPIC, resource_name_filter="src")
+    assert "User:alice" in str(why())
+    assert await settings(here, 2, "red", kproxy_set_by=None) == 0
+    assert await settings(here, 2, "red", retention_ms="5") == 0
+    assert "User:alice" in str(why()), "no client drops it"
+    assert await settings(here, 2, "red", kproxy_set_by="10.0.0.9 User:root") != 0
+    assert await settings(here, 2, "red", ROOT, kproxy_route_filter="key:x") == 0
+    assert why() is None

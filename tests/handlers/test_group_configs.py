@@ -106,8 +106,7 @@ async def test_refused(changes: list[Any], code: Code) -> None:
 
 async def test_names_of_groups() -> None:
     client = Groups()
-    for group in ("", "g" * 32_768):
-        assert await client.change(group, (LOCK, SET, "20000")) == Code.INVALID_REQUEST
+    assert await client.change("", (LOCK, SET, "20000")) == Code.INVALID_REQUEST
     for group in ("a b/é", "g" * 32_767):
         assert await client.change(group, (LOCK, SET, "20000")) == Code.NONE
     assert len(await client.listed()) == 2

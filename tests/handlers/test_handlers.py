@@ -22,6 +22,7 @@ from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of, memory_worker, refused_append
+from tests.harness import until
 from tests.wire import batch, batches, fetch_values, produce_values
 
 
@@ -172,8 +173,7 @@ async def test_a_long_poll_wakes_on_data_and_leaves_no_watcher() -> None:
         other.worker = client.worker
         with anyio.fail_after(2):
             await other.produce("q", b"new")
-            while not answers:
-                await anyio.sleep(0.001)
+            await until(lambda: answers)
     assert batches(parts(answers[0])["q", 0].records)[0][0] == 1
     assert len(client.worker.any_shard().watchers) == 0
 

@@ -135,17 +135,3 @@ async def test_who_joins_while_the_catalogue_is_waited_for_keeps_its_offsets(
         assert answer.topics[0].partitions[0].error_code == Code.NONE
 
     await test()
-
-
-async def test_a_member_id_that_no_member_has_may_be_as_long_as_it_likes() -> None:
-    """FAULT: an id of 64 KiB ended its connection."""
-
-    client = Client()
-    await client.produce("q", b"v")
-    part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-            "committed_metadata": ""}  # fmt: skip
-    values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "m" * 70_000,
-              "group_instance_id": None,
-              "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
-    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
-    assert answer.topics[0].partitions[0].error_code == Code.NONE

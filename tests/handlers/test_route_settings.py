@@ -7,6 +7,7 @@ import pytest
 
 from kproxy.errors import Code
 from kproxy.metadata.levels import ROUTES_FROM
+from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
 from tests.handlers.test_handlers import Client
 
@@ -56,7 +57,7 @@ class Queues(Client):
     def configs(self, name: str) -> dict[str, str]:
         queue = self.worker.catalogue.find(name)
         assert queue is not None
-        return queue.configs
+        return {name: value for name, value in queue.configs.items() if name != SET_BY}
 
 
 OK: Answer = (Code.NONE, None)

@@ -1,34 +1,17 @@
 """Running the same requests against kproxy and a real Kafka, and comparing the answers.
 
-What may differ is named: ids, timestamps of now, text of messages, leader epochs.
+`canonical.MAY_DIFFER` names what may differ: ids, times of now, text of messages, leader epochs.
 """
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from functools import partial, update_wrapper
+from inspect import Signature, signature
+from typing import Any, Concatenate
 
 from tests.harness import Served, eventually
-from tests.real_kafka import Kafka
+from tests.kafka.canonical import unheard
+from tests.kafka.recorded import Recorded, Target
 from tests.wire import Wire
-
-MAY_DIFFER = {
-    "throttle_time", "topic_id", "cluster_id", "error_message", "message", "node_id", "host",
-    "port", "broker_id", "leader_epoch", "leader_id", "replica_nodes", "isr_nodes",
-    "controller_id", "session_id", "producer_id", "configs", "node_endpoints", "current_leader",
-}  # fmt: skip
-
-
-def plain(value: Any) -> Any:
-    """An answer as plain data, without what may differ."""
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: plain(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if field.name not in MAY_DIFFER
-        }
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    return value
 
 
 def _nothing(wire: Wire) -> None:
@@ -36,24 +19,53 @@ def _nothing(wire: Wire) -> None:
 
 
 Script = Callable[[Wire, str], list[Any]]
+"""Requests by a wire, for a queue of this name or several that begin so; what is compared."""
 
 
-def alike(
-    kafka: Kafka,
+def alike(script: Callable[Concatenate[Wire, str, ...], Any]) -> Callable[..., None]:
+    """Make a script of requests a test, which compares what it returns with Kafka's answers."""
+    return as_test(script, compare)
+
+
+def as_test(
+    script: Callable[..., Any], run: Callable[[Recorded, Served, Callable[..., Any]], None]
+) -> Callable[..., None]:
+    """Return a test that runs a script by `run`. Parameters behind its first two are the test's."""
+
+    def test(recorded: Recorded, server: Served, **more: Any) -> None:
+        run(recorded, server, partial(script, **more))
+
+    given = list(signature(test).parameters.values())[:2]
+    own = list(signature(script).parameters.values())[2:]
+    update_wrapper(test, script)
+    del test.__wrapped__  # type: ignore[attr-defined]
+    test.__signature__ = Signature([*given, *own])  # type: ignore[attr-defined]
+    return test
+
+
+def compare(
+    recorded: Recorded,
     server: Served,
     script: Script,
-    queue: str,
     prepare: Callable[[Wire], None] = _nothing,
+    *,
+    asked: str | None = None,
 ) -> None:
-    """Run a script of requests against both and compare what it returns, step by step."""
-    answers = []
-    queue = f"{queue}-{server.port}"  # the real Kafka is asked once for each kind of server
-    for target in (kafka, server):
+    """Run a script of requests and compare what it returns, step by step, with Kafka's answers."""
+
+    def run(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
-            prepare(wire)
-            answers.append([plain(step) for step in script(wire, queue)])
-    for step, (theirs, ours) in enumerate(zip(*answers, strict=True)):
-        assert ours == theirs, f"step {step}: a real Kafka answers {theirs}, kproxy {ours}"
+            with unheard():
+                prepare(wire)
+            return script(wire, recorded.name)
+
+    same(*recorded.both(run, server, asked))
+
+
+def same(theirs: Any, ours: Any) -> None:
+    """Compare step by step."""
+    for step, (one, other) in enumerate(zip(theirs, ours, strict=True)):
+        assert other == one, f"step {step}: a real Kafka answers {one}, kproxy {other}"
 
 
 def made(wire: Wire, queue: str, partitions: int = 1, **configs: str) -> None:

@@ -9,13 +9,14 @@ import struct
 import time
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
+from tests.kafka.canonical import unheard
 from tests.kafka.groups import commit_values
 from tests.wire import TODAY_MS, Wire, batch, batches, fetch_values
 
@@ -50,6 +51,12 @@ class Cluster:
         for wire in self._wires.values():
             if wire is not self._given:
                 wire.socket.close()
+
+    def anew(self) -> Self:
+        """Return one that knows no topic yet, and says what it hears in the same place."""
+        other = type(self)(self.wire)
+        other.said = self.said
+        return other
 
     def say(self, what: str, answer: Any) -> None:
         self.said.append(f"{what} -> {answer}")
@@ -254,13 +261,14 @@ class Cluster:
 
     def settle(self, transactional_id: str) -> None:
         """Wait until markers are written, and until who serves each partition has seen them."""
-        eventually(
-            lambda: not self.state(transactional_id).state.startswith("Prepare"), period=0.01
-        )
-        found = self.state(transactional_id)
-        if found.state.startswith("Complete"):
-            for topic, partition in list(self._leaders):
-                eventually(lambda t=topic, p=partition: not self._is_open(found.pid, t, p))
+        with unheard():
+            eventually(
+                lambda: not self.state(transactional_id).state.startswith("Prepare"), period=0.01
+            )
+            found = self.state(transactional_id)
+            if found.state.startswith("Complete"):
+                for topic, partition in list(self._leaders):
+                    eventually(lambda t=topic, p=partition: not self._is_open(found.pid, t, p))
 
     def _is_open(self, producer_id: int, topic: str, partition: int) -> bool:
         values = {"topics": [{"name": topic, "partition_indexes": (partition,)}]}

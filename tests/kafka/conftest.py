@@ -1,11 +1,15 @@
-"""Every comparison runs against an embedded kproxy and against a worker on that same Kafka."""
+"""Every comparison runs against an embedded kproxy and against a worker on a real Kafka.
+
+Kafka's answers are those recorded. Only what runs on a Kafka, or runs Java, needs Java.
+"""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.harness import Served, served
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import GOLDEN, Mode, Recorded, book, mode_of
 from tests.workers import Workers
 
 FLAGS = (
@@ -14,16 +18,44 @@ FLAGS = (
     "--group-share-assignment-interval-ms", "0",
     "--group-share-min-record-lock-duration-ms", "1000",
 )  # fmt: skip
+SITES = ("embedded", "kafka")
 
 
-@pytest.fixture(scope="module", params=["embedded", "kafka"])
+def _site(item: pytest.Item) -> str | None:
+    found: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out one kind of server where a Kafka is asked anew: one is enough."""
+    if mode_of(config) != Mode.RECORDED:
+        items[:] = [item for item in items if _site(item) != "kafka"]
+
+
+@pytest.fixture(scope="module", params=SITES)
 def server(
-    request: pytest.FixtureRequest, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("data")
     if request.param == "embedded":
         with served(directory, *FLAGS) as running:
             yield running
     else:
+        kafka = request.getfixturevalue("kafka")
         with Workers(kafka, directory, *FLAGS, count=1, shards=4).running() as workers:
             yield workers.workers[0]
+
+
+@pytest.fixture
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    """Kafka's answers to the test's requests; the same for each kind of server."""
+    node = request.node
+    key = node.name
+    for site in SITES:
+        key = key.replace(f"[{site}]", "").replace(f"[{site}-", "[").replace(f"-{site}]", "]")
+    return Recorded(
+        book(GOLDEN / f"{node.path.stem}.json"), key,
+        partial(request.getfixturevalue, "kafka"), mode_of(request.config),
+        is_long=node.get_closest_marker("long") is not None,
+    )  # fmt: skip

@@ -1,12 +1,15 @@
 """Members of groups by hand: one connection each, requests with the fields that matter."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Concatenate
 from uuid import UUID
 
 from kproxy.groups.consumer_protocol import encode_subscription
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
-from tests.kafka.alike import made
+from tests.kafka.alike import as_test, compare, made
+from tests.kafka.canonical import unheard
 from tests.wire import Wire
 
 ZERO = UUID(int=0)
@@ -17,6 +20,11 @@ def ready(wire: Wire) -> None:
     wire.call(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ("any",)})
     values = {"group_id": "any", "generation_id": 1, "member_id": "m", "group_instance_id": None}
     eventually(lambda: wire.call(ApiKey.HEARTBEAT, 4, values).error_code == 25)
+
+
+def alike_in_groups(script: Callable[Concatenate[Wire, str, ...], Any]) -> Callable[..., None]:
+    """Make a script of members a test, which compares what it returns with Kafka's answers."""
+    return as_test(script, partial(compare, prepare=ready))
 
 
 class Names:
@@ -164,10 +172,11 @@ class Modern:
 def known(wire: Wire, queue: str, partitions: int = 1) -> None:
     """Create a queue that groups can be given: a real Kafka's coordinator hears of it last."""
     made(wire, queue, partitions)
-    probe = Modern(wire, f"probe-of-{queue}", "probe", queue)
-    eventually(lambda: probe.beat().error_code == 0 and bool(probe.has))
-    probe.beat(member_epoch=-1)
-    probe.close()
+    with unheard():
+        probe = Modern(wire, f"probe-of-{queue}", "probe", queue)
+        eventually(lambda: probe.beat().error_code == 0 and bool(probe.has))
+        probe.beat(member_epoch=-1)
+        probe.close()
 
 
 def commit_values(

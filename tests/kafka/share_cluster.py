@@ -2,16 +2,14 @@
 
 import time
 from collections.abc import Callable
-from itertools import takewhile
-from typing import Any
+from functools import partial
+from typing import Any, Concatenate
 from uuid import UUID
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served
-from tests.kafka.alike import alike
+from tests.kafka.alike import as_test
 from tests.kafka.cluster import Cluster, name
-from tests.kafka.transactions import ready
-from tests.real_kafka import Kafka
+from tests.kafka.transactions import compare_said
 from tests.wire import Wire
 
 GROUP = 32  # the type of a group's configs
@@ -203,22 +201,8 @@ class ShareCluster(Cluster):
         self.say(f"delete group {group!r}", name(answer.results[0].error_code))
 
 
-Script = Callable[[ShareCluster, str], None]
-
-
-def alike_in_shares(kafka: Kafka, server: Served, script: Script, queue: str) -> None:
-    """Run a script of members against both and compare what was answered, line by line."""
-    told: list[list[str]] = []
-
-    def run(wire: Wire, of: str) -> list[Any]:
-        with ShareCluster(wire) as cluster:
-            told.append(cluster.said)
-            script(cluster, of)
-            return list(cluster.said)
-
-    try:
-        alike(kafka, server, run, queue, ready)
-    except Exception as error:
-        alike_so_far = takewhile(lambda pair: pair[0] == pair[-1], zip(*told, strict=False))
-        error.add_note("\n".join(["Said before:", *[pair[0] for pair in alike_so_far][-80:]]))
-        raise
+def alike_in_shares(
+    script: Callable[Concatenate[ShareCluster, str, ...], None],
+) -> Callable[..., None]:
+    """Make a script of members a test, which compares the answers line by line."""
+    return as_test(script, partial(compare_said, ShareCluster))

@@ -8,6 +8,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from kproxy.protocol.api_keys import ApiKey
+from tests.kafka.canonical import unheard
 from tests.kafka.cluster import is_whole, name
 from tests.kafka.share_cluster import Part, ShareCluster
 from tests.wire import Wire, batches
@@ -78,11 +79,12 @@ class Sharer:
         """Heartbeats that say nothing, until it has partitions, or as many as are named."""
         end = time.monotonic() + 20
         said = len(self.cluster.said)
-        while not self.parts if until is None else len(self.parts) != until:
-            assert time.monotonic() < end, f"{self.id} of {self.group} has {self.parts}"
+        with unheard():
+            while not self.parts if until is None else len(self.parts) != until:
+                assert time.monotonic() < end, f"{self.id} of {self.group} has {self.parts}"
+                self.beat()
+                time.sleep(0.02)
             self.beat()
-            time.sleep(0.02)
-        self.beat()
         del self.cluster.said[said:]
         return self
 
@@ -112,8 +114,8 @@ class Sharer:
         } | changes  # fmt: skip
         self.got, said = {}, []
         end = time.monotonic() + 20
+        answer = wire.call(ApiKey.SHARE_FETCH, version, values)
         while True:
-            answer = wire.call(ApiKey.SHARE_FETCH, version, values)
             self._session(wire, values["share_session_epoch"], int(answer.error_code))
             failed = bool(answer.error_code)
             for key, part in self.parts_of(answer):
@@ -126,6 +128,9 @@ class Sharer:
             # A real Kafka that has just read the state may let the whole time go by.
             values |= {"topics": (), "forgotten_topics_data": ()}
             values["share_session_epoch"] = self.sessions[wire]
+            with unheard():
+                wire.send(ApiKey.SHARE_FETCH, version, values)
+            answer = wire.receive(ApiKey.SHARE_FETCH, version)[1]
         rest = "".join(f" {k} {v}" for k, v in changes.items())
         self.cluster.say(
             f"fetch v{version} {self.id} {shown_acks(asked)}{rest} {epoch=} records {records} by "

@@ -7,10 +7,9 @@ there is not, which a real Kafka calls UNKNOWN_SERVER_ERROR.
 from typing import Any
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served, eventually
+from tests.harness import eventually
 from tests.kafka.alike import alike
 from tests.kafka.cluster import name as name_of
-from tests.real_kafka import Kafka
 from tests.wire import Wire
 
 BROKER, GROUP = 4, 32
@@ -113,44 +112,41 @@ def listed(wire: Wire, prefix: str, *kinds: int) -> list[str]:
     )
 
 
-def test_all_that_is_told_of_a_group(kafka: Kafka, server: Served) -> None:
-    def script(wire: Wire, group: str) -> list[Any]:
-        steps: list[Any] = [all_of_it(wire, group), all_of_it(wire, "")]
-        for names in ((), (LOCK,), (LOCK, "no.such", LOCK), ("no.such",)):
-            steps.append(all_of_it(wire, group, names))
-        changes: list[Change] = [
-            (LOCK, SET, "20000"), (RESET, SET, "earliest"), (RENEW, SET, "FALSE"),
-            ("consumer.assignment.interval.ms", SET, "500"),
-            ("streams.num.standby.replicas", SET, "1"),
-        ]  # fmt: skip
-        steps.append(alter(wire, group, *changes))
-        kept = {name: (value or "").lower() for name, _, value in changes}
-        steps.append(settled(wire, group, kept))
-        twice = described(wire, asked(group, (LOCK,)), asked(group, (LOCK,)))
-        steps.append([(r.resource_name, name_of(r.error_code), len(r.configs)) for r in twice])
-        for version in (1, 2, 3):
-            (result,) = described(wire, asked(group, (LOCK,)), version=version)
-            steps.append((result.configs[0].value, result.configs[0].config_source))
-        steps.append(alter(wire, group, *((name, DELETE, None) for name in kept)))
-        return [*steps, settled(wire, group, {})]
-
-    alike(kafka, server, script, "told")
+@alike
+def test_all_that_is_told_of_a_group(wire: Wire, group: str) -> list[Any]:
+    steps: list[Any] = [all_of_it(wire, group), all_of_it(wire, "")]
+    for names in ((), (LOCK,), (LOCK, "no.such", LOCK), ("no.such",)):
+        steps.append(all_of_it(wire, group, names))
+    changes: list[Change] = [
+        (LOCK, SET, "20000"), (RESET, SET, "earliest"), (RENEW, SET, "FALSE"),
+        ("consumer.assignment.interval.ms", SET, "500"),
+        ("streams.num.standby.replicas", SET, "1"),
+    ]  # fmt: skip
+    steps.append(alter(wire, group, *changes))
+    kept = {name: (value or "").lower() for name, _, value in changes}
+    steps.append(settled(wire, group, kept))
+    twice = described(wire, asked(group, (LOCK,)), asked(group, (LOCK,)))
+    steps.append([(r.resource_name, name_of(r.error_code), len(r.configs)) for r in twice])
+    for version in (1, 2, 3):
+        (result,) = described(wire, asked(group, (LOCK,)), version=version)
+        steps.append((result.configs[0].value, result.configs[0].config_source))
+    steps.append(alter(wire, group, *((name, DELETE, None) for name in kept)))
+    return [*steps, settled(wire, group, {})]
 
 
-def test_each_value(kafka: Kafka, server: Served) -> None:
-    def script(wire: Wire, group: str) -> list[Any]:
-        steps = []
-        for name, values in {**BOUNDS, RESET: RESETS}.items():
-            steps += [(name, value, alter(wire, group, (name, SET, value))) for value in values]
-            taken = [value for _, value, (code, _) in steps[-len(values) :] if code == "NONE"]
-            steps.append(settled(wire, group, {name: taken[-1].strip().lstrip("+")}))
-            steps.append(alter(wire, group, (name, DELETE, None)))
-        return [*steps, settled(wire, group, {})]
-
-    alike(kafka, server, script, "values")
+@alike
+def test_each_value(wire: Wire, group: str) -> list[Any]:
+    steps = []
+    for name, values in {**BOUNDS, RESET: RESETS}.items():
+        steps += [(name, value, alter(wire, group, (name, SET, value))) for value in values]
+        taken = [value for _, value, (code, _) in steps[-len(values) :] if code == "NONE"]
+        steps.append(settled(wire, group, {name: taken[-1].strip().lstrip("+")}))
+        steps.append(alter(wire, group, (name, DELETE, None)))
+    return [*steps, settled(wire, group, {})]
 
 
-def test_what_is_refused(kafka: Kafka, server: Served) -> None:
+@alike
+def test_what_is_refused(wire: Wire, group: str) -> list[Any]:
     session, heartbeat = "share.session.timeout.ms", "share.heartbeat.interval.ms"
     cases: list[list[Change]] = [
         [(LOCK, SET, None)], [(LOCK, APPEND, "1")], [(LOCK, SUBTRACT, "1")],
@@ -160,92 +156,79 @@ def test_what_is_refused(kafka: Kafka, server: Served) -> None:
         [(session, SET, "1"), (LIMIT, SET, "x")], [(session, SET, "1"), (LIMIT, SET, "100")],
         [(heartbeat, SET, "15000"), (LIMIT, SET, "11")], [],
     ]  # fmt: skip
-
-    def script(wire: Wire, group: str) -> list[Any]:
-        steps: list[Any] = [alter(wire, group, (LOCK, SET, "20000"))]
-        for changes in cases:
-            steps.append((changes, alter(wire, group, *changes)))
-        steps.append(settled(wire, group, {LOCK: "20000"}))
-        dry = [(LOCK, SET, "25000")], [(LOCK, SET, "1")], [(LOCK, DELETE, None)]
-        steps += [alter(wire, group, *changes, dry=True) for changes in dry]
-        steps.append(settled(wire, group, {LOCK: "20000"}))
-        for changes in [(LOCK, SET, "20000")], [(LOCK, DELETE, None)], []:
-            steps.append(alter(wire, "", *changes))
-        return steps
-
-    alike(kafka, server, script, "refused")
+    steps: list[Any] = [alter(wire, group, (LOCK, SET, "20000"))]
+    for changes in cases:
+        steps.append((changes, alter(wire, group, *changes)))
+    steps.append(settled(wire, group, {LOCK: "20000"}))
+    dry = [(LOCK, SET, "25000")], [(LOCK, SET, "1")], [(LOCK, DELETE, None)]
+    steps += [alter(wire, group, *changes, dry=True) for changes in dry]
+    steps.append(settled(wire, group, {LOCK: "20000"}))
+    for changes in [(LOCK, SET, "20000")], [(LOCK, DELETE, None)], []:
+        steps.append(alter(wire, "", *changes))
+    return steps
 
 
-def test_replaced_as_a_whole(kafka: Kafka, server: Served) -> None:
+@alike
+def test_replaced_as_a_whole(wire: Wire, group: str) -> list[Any]:
     cases: list[tuple[dict[str, str | None], dict[str, str]]] = [
         ({LOCK: "20000", RENEW: "false"}, {LOCK: "20000", RENEW: "false"}),
         ({LIMIT: "3"}, {LIMIT: "3"}),
         ({LOCK: None}, {LIMIT: "3"}), ({LIMIT: "1"}, {LIMIT: "3"}),
         ({"no.such": "1"}, {LIMIT: "3"}), ({}, {}),
     ]  # fmt: skip
-
-    def script(wire: Wire, group: str) -> list[Any]:
-        steps: list[Any] = []
-        for version in (0, 1, 2):
-            for configs, kept in cases:
-                steps.append(replace(wire, group, configs, version=version))
-                steps.append(settled(wire, group, kept))
-        steps.append(replace(wire, group, {LIMIT: "4"}, dry=True))
-        steps.append(replace(wire, "", {LIMIT: "4"}))
-        return [*steps, settled(wire, group, {})]
-
-    alike(kafka, server, script, "replaced")
+    steps: list[Any] = []
+    for version in (0, 1, 2):
+        for configs, kept in cases:
+            steps.append(replace(wire, group, configs, version=version))
+            steps.append(settled(wire, group, kept))
+    steps.append(replace(wire, group, {LIMIT: "4"}, dry=True))
+    steps.append(replace(wire, "", {LIMIT: "4"}))
+    return [*steps, settled(wire, group, {})]
 
 
-def test_several_groups_in_a_request(kafka: Kafka, server: Served) -> None:
-    def script(wire: Wire, group: str) -> list[Any]:
-        def altered(*pairs: tuple[str, str]) -> list[Any]:
-            resources = [
-                {
-                    "resource_type": GROUP, "resource_name": name,
-                    "configs": [{"name": LOCK, "config_operation": SET, "value": value}],
-                }
-                for name, value in pairs
-            ]  # fmt: skip
-            values = {"resources": resources, "validate_only": False}
-            found = wire.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values).responses
-            return sorted((r.resource_name, name_of(r.error_code)) for r in found)
+@alike
+def test_several_groups_in_a_request(wire: Wire, group: str) -> list[Any]:
+    def altered(*pairs: tuple[str, str]) -> list[Any]:
+        resources = [
+            {
+                "resource_type": GROUP, "resource_name": name,
+                "configs": [{"name": LOCK, "config_operation": SET, "value": value}],
+            }
+            for name, value in pairs
+        ]  # fmt: skip
+        values = {"resources": resources, "validate_only": False}
+        found = wire.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values).responses
+        return sorted((r.resource_name, name_of(r.error_code)) for r in found)
 
-        one, two, three = (f"{group}-{number}" for number in (1, 2, 3))
-        steps = [altered((one, "20000"), (two, "1"), (three, "21000"))]
-        steps.append(altered((one, "30000"), (one, "40000")))
-        return [*steps, settled(wire, one, {LOCK: "20000"}), settled(wire, three, {LOCK: "21000"})]
-
-    alike(kafka, server, script, "several")
+    one, two, three = (f"{group}-{number}" for number in (1, 2, 3))
+    steps = [altered((one, "20000"), (two, "1"), (three, "21000"))]
+    steps.append(altered((one, "30000"), (one, "40000")))
+    return [*steps, settled(wire, one, {LOCK: "20000"}), settled(wire, three, {LOCK: "21000"})]
 
 
-def test_groups_that_have_settings_are_listed(kafka: Kafka, server: Served) -> None:
-    def script(wire: Wire, group: str) -> list[Any]:
-        names = [f"{group}-{number}" for number in range(3)] + [f"{group} é/ü"]
-        steps: list[Any] = [listed(wire, group, GROUP)]
-        for name in names:
-            steps.append(alter(wire, name, (LIMIT, SET, "3")))
-            steps.append(settled(wire, name, {LIMIT: "3"}))
-        steps += [listed(wire, group, *kinds) for kinds in ((GROUP,), (BROKER, GROUP), ())]
-        steps.append(listed(wire, group, BROKER))
-        for name in names[:2]:
-            steps.append(alter(wire, name, (LIMIT, DELETE, None)))
-            steps.append(settled(wire, name, {}))
-        eventually(lambda: len(listed(wire, group, GROUP)) == 2, 20)
-        return [*steps, listed(wire, group, GROUP)]
-
-    alike(kafka, server, script, "listed")
+@alike
+def test_groups_that_have_settings_are_listed(wire: Wire, group: str) -> list[Any]:
+    names = [f"{group}-{number}" for number in range(3)] + [f"{group} é/ü"]
+    steps: list[Any] = [listed(wire, group, GROUP)]
+    for name in names:
+        steps.append(alter(wire, name, (LIMIT, SET, "3")))
+        steps.append(settled(wire, name, {LIMIT: "3"}))
+    steps += [listed(wire, group, *kinds) for kinds in ((GROUP,), (BROKER, GROUP), ())]
+    steps.append(listed(wire, group, BROKER))
+    for name in names[:2]:
+        steps.append(alter(wire, name, (LIMIT, DELETE, None)))
+        steps.append(settled(wire, name, {}))
+    eventually(lambda: len(listed(wire, group, GROUP)) == 2, 20)
+    return [*steps, listed(wire, group, GROUP)]
 
 
-def test_a_broker_tells_the_same_defaults_and_bounds(kafka: Kafka, server: Served) -> None:
-    def script(wire: Wire, group: str) -> list[Any]:
-        told = described(wire, asked("1", kind=BROKER))[0].configs
-        return sorted(
-            (c.name, c.value, c.config_type)
-            for c in told
-            if c.name.startswith(("group.share.", "group.consumer."))
-            and ("interval" in c.name or "timeout" in c.name or ".lock" in c.name
-                 or "locks" in c.name or "delivery" in c.name)
-        )  # fmt: skip
-
-    alike(kafka, server, script, "broker")
+@alike
+def test_a_broker_tells_the_same_defaults_and_bounds(wire: Wire, group: str) -> list[Any]:
+    told = described(wire, asked("1", kind=BROKER))[0].configs
+    return sorted(
+        (c.name, c.value, c.config_type)
+        for c in told
+        if c.name.startswith(("group.share.", "group.consumer."))
+        and ("interval" in c.name or "timeout" in c.name or ".lock" in c.name
+             or "locks" in c.name or "delivery" in c.name)
+    )  # fmt: skip

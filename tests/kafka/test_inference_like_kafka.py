@@ -2,7 +2,10 @@
 
 import logging
 import re
+from typing import Any
 
+import confluent_kafka
+import kafka
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
@@ -10,7 +13,7 @@ from kio.schema.index import api_key_map
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded, Target
 from tests.wire import Wire
 
 NOT_SERVED = {
@@ -22,34 +25,36 @@ NOT_SERVED = {
 """APIs of Kafka that are not there."""
 
 
-def ranges(target: Kafka | Served) -> dict[int, tuple[int, int]]:
-    """API key -> lowest and highest version."""
+def ranges(target: Target) -> dict[str, tuple[int, int]]:
+    """API -> lowest and highest version."""
     with Wire(target.host, target.port) as wire:
         keys = wire.call(ApiKey.API_VERSIONS, 4, {
             "client_software_name": "test", "client_software_version": "1",
         }).api_keys  # fmt: skip
-    return {int(one.api_key): (one.min_version, one.max_version) for one in keys}
+    return {
+        api_key_map[int(one.api_key)].upper(): (one.min_version, one.max_version) for one in keys
+    }
 
 
-def test_versions(kafka: Kafka, server: Served) -> None:
-    theirs, ours = ranges(kafka), ranges(server)
+def test_versions(recorded: Recorded, server: Served) -> None:
+    theirs, ours = recorded.both(ranges, server)
     assert ours.keys() <= theirs.keys()
-    assert {key: found for key, found in ours.items() if found != theirs[key]} == {}
-    assert {api_key_map[key].upper() for key in theirs.keys() - ours.keys()} == NOT_SERVED
+    assert {name: found for name, found in ours.items() if found != theirs[name]} == {}
+    assert theirs.keys() - ours.keys() == NOT_SERVED
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_announces_the_features_that_kafka_announces(
-    kafka: Kafka, server: Served, version: int
+    recorded: Recorded, server: Served, version: int
 ) -> None:
-    theirs, ours = (announced(target, version) for target in (kafka, server))
+    theirs, ours = recorded.both(lambda target: announced(target, version), server)
     assert ours == {name: found for name, found in theirs.items() if name in OUR_FEATURES}
 
 
 OUR_FEATURES = ("transaction.version", "share.version")
 
 
-def announced(target: Kafka | Served, version: int) -> dict[str, list[tuple[int, int]]]:
+def announced(target: Target, version: int) -> dict[str, list[tuple[int, int]]]:
     """Feature -> its supported range, where announced, then its finalized one."""
     named = {"client_software_name": "test", "client_software_version": "1"}
     with Wire(target.host, target.port) as wire:
@@ -64,16 +69,17 @@ def announced(target: Kafka | Served, version: int) -> dict[str, list[tuple[int,
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_kafka_python(kafka: Kafka, server: Served) -> None:
-    versions = []
-    for target in (kafka, server):
+def test_kafka_python(recorded: Recorded, server: Served) -> None:
+    def script(target: Target) -> Any:
         producer = KafkaProducer(bootstrap_servers=target.address)
         try:
-            versions.append(producer.config["api_version"])
+            return producer.config["api_version"]
         finally:
             producer.close()
-    assert versions[0] == versions[1]
-    assert versions[1][:2] == (4, 3)
+
+    theirs, ours = recorded.both(script, server, asked=f"kafka-python {kafka.__version__}")
+    assert ours == theirs
+    assert ours[:2] == [4, 3]
 
 
 class Lines(logging.Handler):
@@ -87,7 +93,7 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def features(target: Kafka | Served) -> set[str]:
+def features(target: Target) -> set[str]:
     """What librdkafka finds enabled."""
     logger, handler = logging.Logger("features", logging.DEBUG), Lines()
     logger.addHandler(handler)
@@ -105,5 +111,7 @@ def features(target: Kafka | Served) -> set[str]:
     return set(eventually(found, 20).split(","))
 
 
-def test_librdkafka(kafka: Kafka, server: Served) -> None:
-    assert features(kafka) == features(server)
+def test_librdkafka(recorded: Recorded, server: Served) -> None:
+    asked = f"librdkafka {confluent_kafka.libversion()[0]}"
+    theirs, ours = recorded.both(features, server, asked)
+    assert ours == theirs

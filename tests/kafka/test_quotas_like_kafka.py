@@ -1,20 +1,17 @@
 """Quotas at a real Kafka and at kproxy: the APIs, throttle times, empty answers, refusals."""
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.protocol.codec import encode_request
 from kproxy.security.quotas import CONNECTED, CONSUMED, MUTATED, PRODUCED, WORKED
 from tests.harness import Served, eventually
-from tests.kafka.alike import made
-from tests.real_kafka import Kafka
+from tests.kafka.alike import made, same
+from tests.kafka.recorded import Recorded, Target
 from tests.wire import Wire, batch, fetch_values, produce_values
 
-Target = Kafka | Served
 _NAME = b"kproxy"  # the client id of `encode_request`
 _ID_AT = 12
 
@@ -26,13 +23,11 @@ class As(Wire):
         super().__init__(target.host, target.port, 60)
         self._client_id = client_id.encode()
 
-    def send(self, key: int, version: int, values: dict[str, Any]) -> int:
-        self._correlation += 1
-        frame = encode_request(key, version, self._correlation, values)
+    def frame(self, key: int, version: int, values: dict[str, Any]) -> bytes:
+        frame = super().frame(key, version, values)
         head, rest = frame[4:_ID_AT], frame[_ID_AT + 2 + len(_NAME) :]
         data = head + struct.pack(">h", len(self._client_id)) + self._client_id + rest
-        self.socket.sendall(struct.pack(">i", len(data)) + data)
-        return self._correlation
+        return struct.pack(">i", len(data)) + data
 
 
 def change(entity: dict[str, str | None], **ops: float | None) -> dict[str, Any]:
@@ -66,10 +61,6 @@ def describe(wire: Wire, *components: tuple[str, int, str | None], strict: bool 
     return int(told.error_code), told.error_message, entries
 
 
-def both(kafka: Kafka, server: Served, script: Callable[[Target], Any]) -> tuple[Any, Any]:
-    return script(kafka), script(server)
-
-
 UNSOUND = (
     change({"user": "a"}, no_such=1.0),
     change({"user": "a"}, **{CONNECTED: 1.0}),
@@ -90,8 +81,8 @@ UNSOUND = (
 )
 
 
-def test_what_is_answered(kafka: Kafka, server: Served) -> None:
-    prefix = f"quota-{server.port}"
+def test_what_is_answered(recorded: Recorded, server: Served) -> None:
+    prefix = recorded.name
 
     def script(target: Target) -> list[Any]:
         name, other = f"{prefix}-u", f"{prefix}-c"
@@ -132,9 +123,7 @@ def test_what_is_answered(kafka: Kafka, server: Served) -> None:
             eventually(lambda: not describe(wire, ("user", 0, name))[2])
             return steps
 
-    theirs, ours = both(kafka, server, script)
-    for number, (one, other) in enumerate(zip(theirs, ours, strict=True)):
-        assert other == one, f"step {number}: a real Kafka answers {one}, kproxy {other}"
+    same(*recorded.both(script, server))
 
 
 def limited(target: Target, name: str, **rates: float) -> None:
@@ -148,8 +137,8 @@ def ms(answer: Any) -> int:
     return round(answer.throttle_time.total_seconds() * 1000)
 
 
-def test_a_produce_over_the_rate(kafka: Kafka, server: Served) -> None:
-    name = f"produce-{server.port}"
+def test_a_produce_over_the_rate(recorded: Recorded, server: Served) -> None:
+    name = recorded.name
 
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
@@ -160,15 +149,15 @@ def test_a_produce_over_the_rate(kafka: Kafka, server: Served) -> None:
             first = wire.call(ApiKey.PRODUCE, 9, values)
             assert first.responses[0].partition_responses[0].error_code == 0
         with As(target, name) as wire:
-            return [ms(first), ms(wire.call(ApiKey.PRODUCE, 9, values))]
+            second = wire.call(ApiKey.PRODUCE, 9, values)
+        return [ms(first) == pytest.approx(15_000, abs=1500),
+                ms(second) == pytest.approx(40_000, abs=1500)]  # fmt: skip
 
-    theirs, ours = both(kafka, server, script)
-    assert ours == [pytest.approx(one, abs=1500) for one in theirs]
-    assert abs(theirs[0] - 15_000) < 1500
+    same(*recorded.both(script, server))
 
 
-def test_a_fetch_over_the_rate(kafka: Kafka, server: Served) -> None:
-    name = f"fetch-{server.port}"
+def test_a_fetch_over_the_rate(recorded: Recorded, server: Served) -> None:
+    name = recorded.name
 
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
@@ -194,12 +183,11 @@ def test_a_fetch_over_the_rate(kafka: Kafka, server: Served) -> None:
                 int(stale.error_code), len(anew.responses), anew.session_id,
                 ms(anew) > 1000]  # fmt: skip
 
-    theirs, ours = both(kafka, server, script)
-    assert ours == theirs
+    same(*recorded.both(script, server))
 
 
-def test_changes_over_the_rate(kafka: Kafka, server: Served) -> None:
-    name = f"mutate-{server.port}"
+def test_changes_over_the_rate(recorded: Recorded, server: Served) -> None:
+    name = recorded.name
 
     def creation(*topics: str) -> dict[str, Any]:
         return {
@@ -225,5 +213,4 @@ def test_changes_over_the_rate(kafka: Kafka, server: Served) -> None:
                 steps.append(round(ms(told) / 10_000))
         return steps
 
-    theirs, ours = both(kafka, server, script)
-    assert ours == theirs
+    same(*recorded.both(script, server))

@@ -14,11 +14,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.harness import Served
+from tests.kafka.canonical import unheard
 from tests.kafka.cluster import name
 from tests.kafka.conftest import FLAGS
+from tests.kafka.recorded import Recorded
 from tests.kafka.share_cluster import Part, ShareCluster, alike_in_shares
 from tests.kafka.shares import ACCEPT, GAP, REJECT, RELEASE, RENEW, Acks, Sharer, another, sharing
-from tests.kafka.transactions import Producer
+from tests.kafka.transactions import Producer, compare_said
 from tests.real_kafka import Kafka
 from tests.wire import Wire
 from tests.workers import Workers
@@ -110,9 +112,10 @@ class Play:
             answer = one.fetch(at=wire, wait_ms=NONE_MS, acks=of_these)
             codes += self._codes(one, answer, of_these)
             self._acked(one, answer, of_these)
-            while self._got(one, found) or self._wait_ms(parts) == SOME_MS:
-                assert time.monotonic() < end, (self.free, self.seen)
-                one.fetch(at=wire, wait_ms=self._wait_ms(parts))
+            with unheard():
+                while self._got(one, found) or self._wait_ms(parts) == SOME_MS:
+                    assert time.monotonic() < end, (self.free, self.seen)
+                    one.fetch(at=wire, wait_ms=self._wait_ms(parts))
         del self.cluster.said[said:]
         shown = {part: runs(found[part]) for part in self.parts}
         self.cluster.say(f"take {one.id} {acks or ''}", f"{sorted(codes)} {shown}")
@@ -280,15 +283,18 @@ def runs(offsets: dict[int, int]) -> list[tuple[int, int, int]]:
     return found
 
 
-SEEDS = [*range(20), *[pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 220)]]
+@pytest.mark.parametrize("seed", range(20))
+@alike_in_shares
+def test_seed(cluster: ShareCluster, queue: str, seed: int) -> None:
+    Play(cluster, queue, seed).run()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_seed(kafka: Kafka, server: Served, seed: int) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        Play(cluster, queue, seed).run()
-
-    alike_in_shares(kafka, server, script, f"random-share-{seed}")
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(20, 220, 50))
+@alike_in_shares
+def test_many_seeds(cluster: ShareCluster, queue: str, first: int) -> None:
+    for seed in range(first, first + 50):
+        Play(cluster.anew(), f"{queue}-{seed}", seed).run()
 
 
 @pytest.fixture(scope="module")
@@ -299,8 +305,8 @@ def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("seed", range(1000, 1010))
-def test_two_workers(kafka: Kafka, two_workers: Served, seed: int) -> None:
+def test_two_workers(recorded: Recorded, two_workers: Served, seed: int) -> None:
     def script(cluster: ShareCluster, queue: str) -> None:
         Play(cluster, queue, seed, one_session=False).run()
 
-    alike_in_shares(kafka, two_workers, script, f"two-share-{seed}")
+    compare_said(ShareCluster, recorded, two_workers, script, asked="as is said")

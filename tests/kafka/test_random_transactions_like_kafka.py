@@ -14,7 +14,8 @@ import pytest
 from tests.harness import Served
 from tests.kafka.cluster import OFFSETS_TOPIC, Cluster
 from tests.kafka.conftest import FLAGS
-from tests.kafka.transactions import Producer, alike_in_transactions
+from tests.kafka.recorded import Recorded
+from tests.kafka.transactions import Producer, alike_in_transactions, compare_said
 from tests.real_kafka import Kafka
 from tests.workers import Workers
 
@@ -162,15 +163,18 @@ class Play:
             self.cluster.committed(self.group, topic, partition=partition, stable=stable)
 
 
-SEEDS = [*range(30), *[pytest.param(seed, marks=pytest.mark.long) for seed in range(30, 330)]]
+@pytest.mark.parametrize("seed", range(30))
+@alike_in_transactions
+def test_seed(cluster: Cluster, queue: str, seed: int) -> None:
+    Play(cluster, queue, seed).run()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_seed(kafka: Kafka, server: Served, seed: int) -> None:
-    def script(cluster: Cluster, queue: str) -> None:
-        Play(cluster, queue, seed).run()
-
-    alike_in_transactions(kafka, server, script, f"random-{seed}")
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(30, 330, 50))
+@alike_in_transactions
+def test_many_seeds(cluster: Cluster, queue: str, first: int) -> None:
+    for seed in range(first, first + 50):
+        Play(cluster.anew(), f"{queue}-{seed}", seed).run()
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +185,8 @@ def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("seed", range(1000, 1010))
-def test_two_workers(kafka: Kafka, two_workers: Served, seed: int) -> None:
+def test_two_workers(recorded: Recorded, two_workers: Served, seed: int) -> None:
     def script(cluster: Cluster, queue: str) -> None:
         Play(cluster, queue, seed, zombies=False).run()
 
-    alike_in_transactions(kafka, two_workers, script, f"two-{seed}")
+    compare_said(Cluster, recorded, two_workers, script, asked="as is said")

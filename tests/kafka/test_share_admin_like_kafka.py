@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served
 from tests.kafka.groups import Modern, commit_values
 from tests.kafka.share_cluster import ShareCluster, alike_in_shares
 from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Sharer, sharing
-from tests.real_kafka import Kafka
 
 
 def committed_group(cluster: ShareCluster, group: str, topic: str) -> str:
@@ -24,190 +22,170 @@ def committed_group(cluster: ShareCluster, group: str, topic: str) -> str:
     return group
 
 
-def test_describe(kafka: Kafka, server: Served) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        for group in (queue, ""):
-            cluster.describe_group(group)
-        one = sharing(cluster, queue, partitions=2)
-        cluster.describe_group(queue)
-        one.leave()
-        cluster.describe_group(queue, epochs=False)
-        cluster.delete_group(queue)
-        cluster.describe_group(queue)
-
-    alike_in_shares(kafka, server, script, "share-describe")
+@alike_in_shares
+def test_describe(cluster: ShareCluster, queue: str) -> None:
+    for group in (queue, ""):
+        cluster.describe_group(group)
+    one = sharing(cluster, queue, partitions=2)
+    cluster.describe_group(queue)
+    one.leave()
+    cluster.describe_group(queue, epochs=False)
+    cluster.delete_group(queue)
+    cluster.describe_group(queue)
 
 
-def test_list_groups(kafka: Kafka, server: Served) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        one = sharing(cluster, queue)
-        Sharer(cluster, queue + "-empty", "one", queue).silently(1).leave()
-        committed_group(cluster, queue + "-committed", queue)
-        modern = Modern(cluster.coordinator(f"{queue}-modern", 0), f"{queue}-modern", "m", queue)
-        modern.beat()
-        for filters in (
-            {}, {"types_filter": ("share",)}, {"types_filter": ("SHARE", "Consumer")},
-            {"types_filter": ("consumer",)}, {"types_filter": ("bogus",)},
-            {"states_filter": ("Stable",)}, {"states_filter": ("empty",)},
-            {"states_filter": ("Empty",), "types_filter": ("share",)},
-            {"states_filter": ("Dead",), "types_filter": ("share",)},
-        ):  # fmt: skip
-            cluster.share_groups(queue, **filters)
-        cluster.share_groups(queue, version=4)
-        modern.beat(member_epoch=-1)
-        modern.close()
-        one.leave()
-        cluster.share_groups(queue, types_filter=("share",))
-
-    alike_in_shares(kafka, server, script, "share-list")
+@alike_in_shares
+def test_list_groups(cluster: ShareCluster, queue: str) -> None:
+    one = sharing(cluster, queue)
+    Sharer(cluster, queue + "-empty", "one", queue).silently(1).leave()
+    committed_group(cluster, queue + "-committed", queue)
+    modern = Modern(cluster.coordinator(f"{queue}-modern", 0), f"{queue}-modern", "m", queue)
+    modern.beat()
+    for filters in (
+        {}, {"types_filter": ("share",)}, {"types_filter": ("SHARE", "Consumer")},
+        {"types_filter": ("consumer",)}, {"types_filter": ("bogus",)},
+        {"states_filter": ("Stable",)}, {"states_filter": ("empty",)},
+        {"states_filter": ("Empty",), "types_filter": ("share",)},
+        {"states_filter": ("Dead",), "types_filter": ("share",)},
+    ):  # fmt: skip
+        cluster.share_groups(queue, **filters)
+    cluster.share_groups(queue, version=4)
+    modern.beat(member_epoch=-1)
+    modern.close()
+    one.leave()
+    cluster.share_groups(queue, types_filter=("share",))
 
 
-def test_lag(kafka: Kafka, server: Served) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        one = sharing(cluster, queue, partitions=2)
-        part = (queue, 0)
-        cluster.write(queue, 3, 3)
-        one.fetch(part)
-        for listed in (
-            [(2, 3, ACCEPT)], [(0, 0, ACCEPT)], [(1, 1, REJECT)], [(5, 5, ACCEPT)],
-            [(4, 4, RELEASE)],
-        ):  # fmt: skip
-            one.ack({part: listed})
-            cluster.share_offsets(queue, part)
-        cluster.write(queue, 3)
+@alike_in_shares
+def test_lag(cluster: ShareCluster, queue: str) -> None:
+    one = sharing(cluster, queue, partitions=2)
+    part = (queue, 0)
+    cluster.write(queue, 3, 3)
+    one.fetch(part)
+    for listed in (
+        [(2, 3, ACCEPT)], [(0, 0, ACCEPT)], [(1, 1, REJECT)], [(5, 5, ACCEPT)],
+        [(4, 4, RELEASE)],
+    ):  # fmt: skip
+        one.ack({part: listed})
         cluster.share_offsets(queue, part)
-        cluster.share_offsets(queue, part, version=0)
-        one.fetch()
-        one.ack({part: [(4, 4, ACCEPT), (6, 8, ACCEPT)]})
-        cluster.share_offsets(queue, part)
-        one.close()
-        one.leave()
-        cluster.share_offsets(queue, part)
-
-    alike_in_shares(kafka, server, script, "share-lag")
-
-
-def test_what_has_no_offsets(kafka: Kafka, server: Served) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        other = cluster.make(queue + "-other")
-        sharing(cluster, queue)
-        group = committed_group(cluster, queue + "-committed", queue)
-        for asked in (group, queue + "-never"):
-            cluster.share_offsets(asked, (queue, 0), start=True)
-            cluster.share_offsets(asked, all_topics=True, start=True)
-        cluster.share_offsets(queue, (queue + "-never", 0), start=True)
-        cluster.share_offsets(queue, (other, 0), start=True)
-        cluster.share_offsets(queue, start=True)
-
-    alike_in_shares(kafka, server, script, "no-share-offsets")
+    cluster.write(queue, 3)
+    cluster.share_offsets(queue, part)
+    cluster.share_offsets(queue, part, version=0)
+    one.fetch()
+    one.ack({part: [(4, 4, ACCEPT), (6, 8, ACCEPT)]})
+    cluster.share_offsets(queue, part)
+    one.close()
+    one.leave()
+    cluster.share_offsets(queue, part)
 
 
-def test_who_may_not_alter(kafka: Kafka, server: Served) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        one = sharing(cluster, queue, partitions=2)
-        other = cluster.make(queue + "-other")
-        cluster.write(queue, 3)
-        cluster.alter_offsets(queue, {(queue, 0): 0})
-        cluster.delete_offsets(queue, queue)
-        cluster.delete_group(queue)
-        one.leave()
-        group = committed_group(cluster, queue + "-committed", queue)
-        for refused in (group, ""):
-            cluster.alter_offsets(refused, {(queue, 0): 1})
-            cluster.delete_offsets(refused, queue)
-        cluster.delete_offsets(queue + "-never", queue)
-        cluster.alter_offsets(queue, {(queue, 9): 0, (queue, 1): 0})
-        cluster.alter_offsets(queue, {(queue + "-never", 0): 0})
-        cluster.alter_offsets(queue, {})
-        cluster.delete_offsets(queue)
-        cluster.delete_offsets(queue, other)
-        cluster.delete_offsets(queue, queue + "-never", other)
+@alike_in_shares
+def test_what_has_no_offsets(cluster: ShareCluster, queue: str) -> None:
+    other = cluster.make(queue + "-other")
+    sharing(cluster, queue)
+    group = committed_group(cluster, queue + "-committed", queue)
+    for asked in (group, queue + "-never"):
+        cluster.share_offsets(asked, (queue, 0), start=True)
+        cluster.share_offsets(asked, all_topics=True, start=True)
+    cluster.share_offsets(queue, (queue + "-never", 0), start=True)
+    cluster.share_offsets(queue, (other, 0), start=True)
+    cluster.share_offsets(queue, start=True)
 
-    alike_in_shares(kafka, server, script, "may-not-alter")
+
+@alike_in_shares
+def test_who_may_not_alter(cluster: ShareCluster, queue: str) -> None:
+    one = sharing(cluster, queue, partitions=2)
+    other = cluster.make(queue + "-other")
+    cluster.write(queue, 3)
+    cluster.alter_offsets(queue, {(queue, 0): 0})
+    cluster.delete_offsets(queue, queue)
+    cluster.delete_group(queue)
+    one.leave()
+    group = committed_group(cluster, queue + "-committed", queue)
+    for refused in (group, ""):
+        cluster.alter_offsets(refused, {(queue, 0): 1})
+        cluster.delete_offsets(refused, queue)
+    cluster.delete_offsets(queue + "-never", queue)
+    cluster.alter_offsets(queue, {(queue, 9): 0, (queue, 1): 0})
+    cluster.alter_offsets(queue, {(queue + "-never", 0): 0})
+    cluster.alter_offsets(queue, {})
+    cluster.delete_offsets(queue)
+    cluster.delete_offsets(queue, other)
+    cluster.delete_offsets(queue, queue + "-never", other)
 
 
 @pytest.mark.parametrize("start", [0, 2, 4, 6])
-def test_alter(kafka: Kafka, server: Served, start: int) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        one = sharing(cluster, queue, partitions=2)
-        part = (queue, 0)
-        cluster.write(queue, 3, 3)
-        one.leave()
-        cluster.alter_offsets(queue, {part: start})
-        cluster.share_offsets(queue, part, start=True)
-        one.silently(2)
-        cluster.write(queue, 1)
-        one.fetch(part)
-        cluster.share_offsets(queue, part)
-
-    alike_in_shares(kafka, server, script, f"alter-{start}")
+@alike_in_shares
+def test_alter(cluster: ShareCluster, queue: str, start: int) -> None:
+    one = sharing(cluster, queue, partitions=2)
+    part = (queue, 0)
+    cluster.write(queue, 3, 3)
+    one.leave()
+    cluster.alter_offsets(queue, {part: start})
+    cluster.share_offsets(queue, part, start=True)
+    one.silently(2)
+    cluster.write(queue, 1)
+    one.fetch(part)
+    cluster.share_offsets(queue, part)
 
 
 @pytest.mark.parametrize("start", [7, 9, 5_000_000_000])
-def test_alter_to_what_is_to_be_written(kafka: Kafka, server: Served, start: int) -> None:
+@alike_in_shares
+def test_alter_to_what_is_to_be_written(cluster: ShareCluster, queue: str, start: int) -> None:
     """The lag is below 0 meanwhile."""
-
-    def script(cluster: ShareCluster, queue: str) -> None:
-        cluster.make(queue)
-        cluster.write(queue, 6)
-        cluster.alter_offsets(queue, {(queue, 0): start})
-        for version in (0, 1):
-            cluster.share_offsets(queue, (queue, 0), start=True, version=version)
-        for size in (2, 2):
-            cluster.write(queue, size)
-            cluster.share_offsets(queue, (queue, 0), start=True)
-        if start < 10:
-            one = Sharer(cluster, queue, "one", queue).silently(1)
-            one.fetch((queue, 0))
-            cluster.share_offsets(queue, (queue, 0))
-
-    alike_in_shares(kafka, server, script, f"alter-beyond-{start}")
-
-
-def test_alter_makes_groups(kafka: Kafka, server: Served) -> None:
-    """A group that is not there, and a topic that it never had."""
-
-    def script(cluster: ShareCluster, queue: str) -> None:
-        cluster.make(queue, 2)
-        cluster.write(queue, 4)
-        cluster.alter_offsets(queue, {(queue, 0): 1})
-        cluster.describe_group(queue, epochs=False)
-        cluster.share_groups(queue)
-        cluster.share_offsets(queue, (queue, 0), (queue, 1), start=True)
-        cluster.share_offsets(queue, all_topics=True, start=True)
-        one = Sharer(cluster, queue, "one", queue).silently(2)
+    cluster.make(queue)
+    cluster.write(queue, 6)
+    cluster.alter_offsets(queue, {(queue, 0): start})
+    for version in (0, 1):
+        cluster.share_offsets(queue, (queue, 0), start=True, version=version)
+    for size in (2, 2):
+        cluster.write(queue, size)
+        cluster.share_offsets(queue, (queue, 0), start=True)
+    if start < 10:
+        one = Sharer(cluster, queue, "one", queue).silently(1)
         one.fetch((queue, 0))
+        cluster.share_offsets(queue, (queue, 0))
 
-    alike_in_shares(kafka, server, script, "alter-makes")
+
+@alike_in_shares
+def test_alter_makes_groups(cluster: ShareCluster, queue: str) -> None:
+    """A group that is not there, and a topic that it never had."""
+    cluster.make(queue, 2)
+    cluster.write(queue, 4)
+    cluster.alter_offsets(queue, {(queue, 0): 1})
+    cluster.describe_group(queue, epochs=False)
+    cluster.share_groups(queue)
+    cluster.share_offsets(queue, (queue, 0), (queue, 1), start=True)
+    cluster.share_offsets(queue, all_topics=True, start=True)
+    one = Sharer(cluster, queue, "one", queue).silently(2)
+    one.fetch((queue, 0))
 
 
-def test_delete_offsets(kafka: Kafka, server: Served) -> None:
-    def script(cluster: ShareCluster, queue: str) -> None:
-        other = cluster.make(queue + "-other", 2)
-        one = sharing(cluster, queue)
-        one.topics = (queue, other)
-        one.beat(subscribed_topic_names=one.topics)
-        del cluster.said[-1]
-        one.silently(3).leave()
-        cluster.alter_offsets(queue, {(queue, 0): 0, (other, 0): 0, (other, 1): 0})
-        cluster.share_offsets(queue, all_topics=True, start=True)
-        cluster.delete_offsets(queue, other)
-        cluster.share_offsets(queue, all_topics=True, start=True)
-        cluster.delete_offsets(queue, other)
-        cluster.delete_offsets(queue, queue, queue + "-never")
-        cluster.share_offsets(queue, all_topics=True, start=True)
-        cluster.describe_group(queue, epochs=False)
-        cluster.write(other, 2)
-        one.silently(3)
-        one.fetch((other, 0))
-        one.close()
-        one.leave()
-        cluster.delete_group(queue)
-        cluster.share_groups(queue)
-        cluster.share_offsets(queue, (other, 0), start=True)
-        cluster.delete_group(queue)
-
-    alike_in_shares(kafka, server, script, "delete-share-offsets")
+@alike_in_shares
+def test_delete_offsets(cluster: ShareCluster, queue: str) -> None:
+    other = cluster.make(queue + "-other", 2)
+    one = sharing(cluster, queue)
+    one.topics = (queue, other)
+    one.beat(subscribed_topic_names=one.topics)
+    del cluster.said[-1]
+    one.silently(3).leave()
+    cluster.alter_offsets(queue, {(queue, 0): 0, (other, 0): 0, (other, 1): 0})
+    cluster.share_offsets(queue, all_topics=True, start=True)
+    cluster.delete_offsets(queue, other)
+    cluster.share_offsets(queue, all_topics=True, start=True)
+    cluster.delete_offsets(queue, other)
+    cluster.delete_offsets(queue, queue, queue + "-never")
+    cluster.share_offsets(queue, all_topics=True, start=True)
+    cluster.describe_group(queue, epochs=False)
+    cluster.write(other, 2)
+    one.silently(3)
+    one.fetch((other, 0))
+    one.close()
+    one.leave()
+    cluster.delete_group(queue)
+    cluster.share_groups(queue)
+    cluster.share_offsets(queue, (other, 0), start=True)
+    cluster.delete_group(queue)
 
 
 CONFIGS = {
@@ -235,17 +213,14 @@ def altered(cluster: ShareCluster, group: str, key: str, value: Any, operation: 
     cluster.say(f"{key} {value!r} op {operation}", (int(answer.error_code), answer.error_message))
 
 
-def test_configs(kafka: Kafka, server: Served) -> None:
+@alike_in_shares
+def test_configs(cluster: ShareCluster, queue: str) -> None:
     """Also the texts: they tell an operator what would be right."""
-
-    def script(cluster: ShareCluster, queue: str) -> None:
-        for key, values in CONFIGS.items():
-            for value in values:
-                altered(cluster, queue, key, value)
-        altered(cluster, queue, "share.delivery.count.limit", "3", operation=2)
-        altered(cluster, queue, "share.delivery.count.limit", None)
-        altered(cluster, queue, "share.delivery.count.limit", None, operation=1)
-        altered(cluster, queue, "share.delivery.count.limit", None, operation=1)
-        altered(cluster, "", "share.delivery.count.limit", "3")
-
-    alike_in_shares(kafka, server, script, "group-configs")
+    for key, values in CONFIGS.items():
+        for value in values:
+            altered(cluster, queue, key, value)
+    altered(cluster, queue, "share.delivery.count.limit", "3", operation=2)
+    altered(cluster, queue, "share.delivery.count.limit", None)
+    altered(cluster, queue, "share.delivery.count.limit", None, operation=1)
+    altered(cluster, queue, "share.delivery.count.limit", None, operation=1)
+    altered(cluster, "", "share.delivery.count.limit", "3")

@@ -8,9 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served
-from tests.kafka.alike import made
-from tests.real_kafka import Kafka
+from tests.kafka.alike import alike, made
 from tests.wire import Wire
 
 TOPIC = 2
@@ -45,9 +43,9 @@ def _plain(value: str) -> str:
     return plain
 
 
-def tried(wire: Wire, prefix: str, names: list[str]) -> dict[tuple[str, str], Any]:
+def tried(wire: Wire, prefix: str, names: list[str]) -> list[Any]:
     """For each setting and value: the error code, or the value as it is shown."""
-    found: dict[tuple[str, str], Any] = {}
+    found: list[Any] = []
     for name in names:
         topics = [
             {
@@ -65,41 +63,26 @@ def tried(wire: Wire, prefix: str, names: list[str]) -> dict[tuple[str, str], An
                 for config in topic.configs or ()
                 if config.name == name
             ]
-            found[name, value] = topic.error_code or shown
+            if (name, value) != ("min.cleanable.dirty.ratio", "NaN"):
+                found.append((name, value, topic.error_code or shown))
     return found
 
 
-def test_each_value(kafka: Kafka, server: Served) -> None:
-    answers = []
-    for target in (kafka, server):
-        with Wire(target.host, target.port) as wire:
-            made(wire, f"known-{server.port}")
-            names = sorted(config.name for config in settings(wire, f"known-{server.port}"))
-            answers.append((names, tried(wire, f"tried-{server.port}-", [*names, "no.such"])))
-    (their_names, theirs), (our_names, ours) = answers
-    assert our_names == their_names
-    assert len(their_names) == 33
-    different = {
-        case: (answer, ours[case])
-        for case, answer in theirs.items()
-        if answer != ours[case] and case != ("min.cleanable.dirty.ratio", "NaN")
-    }
-    assert not different, "\n".join(map(str, different.items()))
+@alike
+def test_each_value(wire: Wire, queue: str) -> list[Any]:
+    made(wire, queue)
+    names = sorted(config.name for config in settings(wire, queue))
+    assert len(names) == 33
+    return tried(wire, f"{queue}-", [*names, "no.such"])
 
 
-def test_what_is_told_of_each(kafka: Kafka, server: Served) -> None:
-    told = []
-    queue = f"told-{server.port}"
-    for target in (kafka, server):
-        with Wire(target.host, target.port) as wire:
-            made(wire, queue, segment_bytes="2000000", flush_ms="77")
-            told.append(
-                {
-                    c.name: (
-                        c.value, c.config_type, c.config_source, c.read_only, c.is_sensitive,
-                        [(s.name, s.value, s.source) for s in c.synonyms], bool(c.documentation),
-                    )
-                    for c in settings(wire, queue) if c.name not in DIFFERENT
-                }
-            )  # fmt: skip
-    assert told[1] == told[0]
+@alike
+def test_what_is_told_of_each(wire: Wire, queue: str) -> list[Any]:
+    made(wire, queue, segment_bytes="2000000", flush_ms="77")
+    return sorted(
+        (
+            c.name, c.value, c.config_type, c.config_source, c.read_only, c.is_sensitive,
+            [(s.name, s.value, s.source) for s in c.synonyms], bool(c.documentation),
+        )
+        for c in settings(wire, queue) if c.name not in DIFFERENT
+    )  # fmt: skip

@@ -7,10 +7,10 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served, eventually
-from tests.real_kafka import Kafka
+from tests.kafka.alike import same
+from tests.kafka.recorded import Recorded, Target
 from tests.wire import Wire
 
-Target = Kafka | Served
 Told = list[tuple[str, int, str | None]]
 _SHA_256, _SHA_512, _UNKNOWN, _NONE = 1, 2, 0, 77
 _HASHED = {_SHA_256: b"h" * 32, _SHA_512: b"h" * 64}
@@ -117,44 +117,42 @@ BOTH: dict[str, tuple[tuple[dict[str, Any], ...], Told]] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_what_becomes_of_users(kafka: Kafka, server: Served, what: str) -> None:
+def test_what_becomes_of_users(recorded: Recorded, server: Served, what: str) -> None:
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
-            users = Users(wire, f"{server.port}-{sorted(ASKED).index(what)}-")
+            users = Users(wire, f"{recorded.name}.")
             return [
                 users.alter(put("there", iterations=4097)), users.alter(*ASKED[what]),
                 users.describe(),
             ]  # fmt: skip
 
-    theirs, ours = script(kafka), script(server)
-    assert ours == theirs
+    same(*recorded.both(script, server))
 
 
 @pytest.mark.parametrize("what", BOTH)
 def test_two_mechanisms_of_a_user_are_taken_at_once(
-    kafka: Kafka, server: Served, what: str
+    recorded: Recorded, server: Served, what: str
 ) -> None:
     """Kafka's documentation puts both so, and Kafka refuses that. All or none of it is done."""
     asked, expected = BOTH[what]
-    for target in (kafka, server):
-        with Wire(target.host, target.port) as wire:
-            users = Users(wire, f"{server.port}-both-{sorted(BOTH).index(what)}-")
-            users.alter(put("there"))
-            before = users.describe()
-            told = users.alter(*asked)
-            if target is kafka:
-                message = "A user credential cannot be altered twice in the same request"
-                assert told == [(expected[0][0], 92, message)]
-            else:
-                assert told == expected
-            done = target is server and not expected[0][1]
-            assert (users.describe() == before) is not done
 
-
-def test_what_is_told_of_users(kafka: Kafka, server: Served) -> None:
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
-            users = Users(wire, f"{server.port}-told-")
+            users = Users(wire, f"{recorded.name}.")
+            users.alter(put("there"))
+            before = users.describe()
+            return [users.alter(*asked), users.describe() != before]
+
+    theirs, ours = recorded.both(script, server)
+    message = "A user credential cannot be altered twice in the same request"
+    assert theirs == [[[expected[0][0], 92, message]], False]
+    assert ours == [[list(expected[0])], not expected[0][1]]
+
+
+def test_what_is_told_of_users(recorded: Recorded, server: Served) -> None:
+    def script(target: Target) -> list[Any]:
+        with Wire(target.host, target.port) as wire:
+            users = Users(wire, f"{recorded.name}.")
             users.alter(put("one"), put("both", _SHA_512, 5000))
             users.alter(put("both", iterations=6000))
             asked: list[tuple[str, ...]] = [
@@ -164,6 +162,4 @@ def test_what_is_told_of_users(kafka: Kafka, server: Served) -> None:
             ]  # fmt: skip
             return [users.describe(*names) for names in asked]
 
-    theirs, ours = script(kafka), script(server)
-    for number, (one, other) in enumerate(zip(theirs, ours, strict=True)):
-        assert other == one, f"step {number}: a real Kafka answers {one}, kproxy {other}"
+    same(*recorded.both(script, server))

@@ -3,19 +3,19 @@
 import copy
 import time
 from collections.abc import Callable
-from itertools import takewhile
-from typing import Any
+from functools import partial
+from typing import Any, Concatenate, TypeVar
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import Served
-from tests.kafka.alike import alike
+from tests.kafka.alike import as_test, compare
 from tests.kafka.cluster import ELSEWHERE, LATER, Cluster, name
-from tests.real_kafka import Kafka
+from tests.kafka.recorded import Recorded
 from tests.wire import Wire, batch, produce_values
 
 NOT_NOW = {6, 19, 51}  # what a partition's leader says while it asks a coordinator, or moves
 
-Script = Callable[[Cluster, str], None]
+AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 
 class Producer:
@@ -207,20 +207,26 @@ def ready(wire: Wire) -> None:
         Producer(cluster, "any").init()
 
 
-def alike_in_transactions(kafka: Kafka, server: Served, script: Script, queue: str) -> None:
-    """Run a script of producers against both and compare what was answered, line by line."""
+def alike_in_transactions(
+    script: Callable[Concatenate[Cluster, str, ...], None],
+) -> Callable[..., None]:
+    """Make a script of producers a test, which compares the answers line by line."""
+    return as_test(script, partial(compare_said, Cluster))
 
-    told: list[list[str]] = []
 
-    def run(wire: Wire, of: str) -> list[Any]:
-        with Cluster(wire) as cluster:
-            told.append(cluster.said)
-            script(cluster, of)
-            return list(cluster.said)
+def compare_said(
+    kind: Callable[[Wire], AnyCluster], recorded: Recorded, server: Served,
+    script: Callable[[AnyCluster, str], None], asked: str | None = None,
+) -> None:  # fmt: skip
+    """Run a script of a cluster and compare what was answered, line by line."""
 
-    try:
-        alike(kafka, server, run, queue, ready)
-    except Exception as error:
-        alike_so_far = takewhile(lambda pair: pair[0] == pair[-1], zip(*told, strict=False))
-        error.add_note("\n".join(["Said before:", *[pair[0] for pair in alike_so_far][-80:]]))
-        raise
+    def run(wire: Wire, name: str) -> list[str]:
+        with kind(wire) as cluster:
+            try:
+                script(cluster, name)
+            except Exception as error:
+                error.add_note("\n".join(["Said before:", *cluster.said[-80:]]))
+                raise
+            return cluster.said
+
+    compare(recorded, server, run, ready, asked=asked)

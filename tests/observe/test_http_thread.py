@@ -1,5 +1,6 @@
 """The HTTP server on a thread: what it answers, whom, and what it bounds."""
 
+import select
 import socket
 import ssl
 import subprocess
@@ -145,6 +146,58 @@ def test_a_probe_does_not_wait_for_a_scrape() -> None:
         go_on.set()
         scrape.settimeout(10)
         assert scrape.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_scrapers_that_pipeline_do_not_keep_a_probe_out() -> None:
+    """FAULT: twenty of them had all places and never waited, so that a probe was turned away."""
+    with blocking() as (port, go_on), ExitStack() as held:
+        for number in range(100):
+            source = (f"127.2.0.{number + 1}", 0)
+            address = ("127.0.0.1", port)
+            scrape = held.enter_context(socket.create_connection(address, 10, source))
+            scrape.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        for _ in range(5):
+            began = time.monotonic()
+            assert asked(port, get("/livez")).startswith(b"HTTP/1.1 200")
+            assert time.monotonic() - began < 1
+        go_on.set()
+
+
+def test_an_address_has_a_part_of_the_pages() -> None:
+    with blocking() as (port, go_on), ExitStack() as held:
+        scrapes = [
+            held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(6)
+        ]
+        for scrape in scrapes:
+            scrape.settimeout(10)
+            scrape.sendall(get("/metrics").encode())
+        refused = [one for one in scrapes if select.select([one], [], [], 0.5)[0]]
+        assert len(refused) == 2
+        assert all(one.recv(1000).startswith(b"HTTP/1.1 503") for one in refused)
+        another = socket.create_connection(("127.0.0.1", port), 10, ("127.2.0.1", 0))
+        held.enter_context(another)
+        another.sendall(get("/metrics").encode())
+        go_on.set()
+        assert another.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:9644", 200), ("[::1]:9644", 200), ("localhost", 200), ("kproxy:9644", 200),
+     ("kproxy-0.kproxy.default.svc.cluster.local.", 200), ("metrics.example.com", 200),
+     ("rebound.example.com:9644", 421), ("evil.com", 421), ("127.0.0.1.evil.com", 421)],
+)  # fmt: skip
+def test_a_name_that_anyone_may_own_is_refused(host: str, status: int) -> None:
+    """FAULT: a page in a browser, whose name was made to point here, read names of queues."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = HttpThread(listening, PAGES, names=["metrics.example.com"])
+    thread.start()
+    try:
+        asks = f"GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        assert asked(thread.port, asks).startswith(b"HTTP/1.1 %d" % status)
+        assert asked(thread.port, asks.replace("metrics ", "livez ")).startswith(b"HTTP/1.1 200")
+    finally:
+        thread.stop()
 
 
 def test_silent_connections_do_not_keep_a_probe_out() -> None:

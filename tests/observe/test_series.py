@@ -20,7 +20,7 @@ from kproxy.virtual.offset_commands import CommitOffsets, OffsetCommit
 from kproxy.virtual.types import QueueId
 from kproxy.worker.standing import PHASES, ShardStanding
 from tests.fakes import memory_worker
-from tests.harness import ROOT
+from tests.harness import ROOT, until
 
 
 class Standing:
@@ -127,8 +127,7 @@ async def test_a_loop_that_stands_is_seen_from_another_thread() -> None:
     other.start()
     other.join()
     assert found == [True]
-    while watch.stuck:
-        await asyncio.sleep(0.01)
+    await until(lambda: not watch.stuck)
     watch.stop()
     assert sum(lag.counts) == 1
 

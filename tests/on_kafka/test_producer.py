@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import anyio
 import confluent_kafka.cimpl
 import pytest
 from confluent_kafka import KafkaError as UpstreamError
@@ -19,7 +18,7 @@ from kproxy.upstream.producer import Appender, PlainProducer, ProducerBackend, R
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.virtual.envelope import Envelope, Kind
-from tests.harness import free_port
+from tests.harness import free_port, until
 from tests.real_kafka import Kafka
 
 Way = Callable[[dict[str, Any], Reported], ProducerBackend]
@@ -53,12 +52,6 @@ def topic(kafka: Kafka, name: str, **configs: str) -> str:
     with suppress(KafkaException):  # the other way's test made it
         made.result()
     return name
-
-
-async def until(check: Callable[[], bool], seconds: float = 30) -> None:
-    with anyio.fail_after(seconds):
-        while not check():
-            await anyio.sleep(0.01)
 
 
 class Came:

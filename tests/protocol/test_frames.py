@@ -140,3 +140,26 @@ def test_a_huge_frame_comes_whole_however_it_is_cut(seed: int) -> None:
     assert [bytes(readable(frame)) for frame in frames] == [body, b"behind it"]
     view: Any = readable(frames[0])
     assert view.readonly
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "TLS on a plaintext listener"),
+        (b"GET / HTTP/1.1\r\n", "HTTP on a Kafka listener"),
+        (b"POST /topics HTTP/1.1\r\n", "HTTP on a Kafka listener"),
+        (b"PRI * HTTP/2.0\r\n", "HTTP on a Kafka listener"),
+        (b"\x7f\xff\xff\xff", "over the limit"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 99])
+def test_another_protocol_is_called_by_its_name(sent: bytes, reason: str, step: int) -> None:
+    """FAULT: a TLS hello was a frame of 369,295,616 bytes."""
+    assembler = FrameAssembler(100 << 20)
+
+    def feed() -> None:
+        for start in range(0, len(sent), step):
+            assembler.feed(sent[start : start + step])
+
+    with pytest.raises(Malformed, match=reason):
+        feed()

@@ -66,6 +66,39 @@ def test_impossible_counts_and_lengths_are_refused_without_allocating(
     assert peak < 1_000_000
 
 
+def requests_with(text: str) -> list[tuple[int, int, dict[str, Any]]]:
+    """A text as a field, in an array, in an array of structures, and in both forms of a Produce."""
+    part = {"index": 0, "records": b""}
+    return [
+        (ApiKey.INIT_PRODUCER_ID, 5, {"transactional_id": text, "transaction_timeout": 5,
+         "producer_id": -1, "producer_epoch": -1}),
+        (ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [text]}),
+        (ApiKey.METADATA, 12, {"topics": [{"name": text, "topic_id": None}],
+         "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}),
+        (ApiKey.PRODUCE, 9, {"transactional_id": text, "acks": -1, "timeout": 5,
+         "topic_data": []}),
+        (ApiKey.PRODUCE, 12, {"transactional_id": None, "acks": -1, "timeout": 5,
+         "topic_data": [{"name": text, "partition_data": [part]}]}),
+    ]  # fmt: skip
+
+
+def served(data: bytes) -> None:
+    """As `server.dispatch` reads it."""
+    header = decode_header(data)
+    if header.api_key == ApiKey.PRODUCE:
+        decode_produce(data, header.body_at, header.api_version, 100)
+    decode_body(data, header)
+
+
+def test_a_text_is_as_long_as_16_bits_allow_in_every_version() -> None:
+    """FAULT: a transactional id of 70,000 bytes ended in an error while a command was encoded."""
+    for key, version, values in requests_with("é" * 16_383 + "x"):
+        served(encode_request(key, version, 1, values)[4:])
+    for key, version, values in requests_with("é" * 16_384):
+        with pytest.raises(Malformed, match="32768 bytes"):
+            served(encode_request(key, version, 1, values)[4:])
+
+
 def test_elements_are_bounded_over_the_whole_request() -> None:
     values = fetch_values({(f"q{i % 3}", i): 0 for i in range(30)})
     data = encode_request(ApiKey.FETCH, 12, 1, values)[4:]

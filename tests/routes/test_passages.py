@@ -20,6 +20,8 @@ from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.routes import cutting, passage, passages, reading, services
 from kproxy.routes.passages import Passages
+from kproxy.security.acls import Binding, Effect, Op, Pattern, Resource
+from kproxy.security.quotas import MUTATED
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
@@ -28,6 +30,7 @@ from kproxy.virtual.route_commands import Ship
 from kproxy.virtual.route_rows import landed_of, route_in, routes_range
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
+from kproxy.virtual.security_rows import quota_name
 from kproxy.virtual.share_commands import (
     DEAD_LETTERS,
     ChangeShares,
@@ -41,12 +44,12 @@ from kproxy.virtual.share_commands import (
 from kproxy.virtual.share_rows import Position, source_of_forwarded
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
+from tests.harness import until
 from tests.virtual.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
 
 pytestmark = pytest.mark.anyio
 TO = {"kproxy.route.to": "to-{key}", "kproxy.route.unroutable": "lost"}
-SECONDS = 20
 
 
 @asynccontextmanager
@@ -95,12 +98,6 @@ def read(worker: Worker, name: str) -> list[bytes | None]:
         for _, _, _, body, _ in bodies(head, unpacked(bytes(data)), headers=False):
             found.append(content_of_body(body).value)
     return found
-
-
-async def until(found: Any) -> None:
-    with anyio.fail_after(SECONDS):
-        while not found():
-            await anyio.sleep(0.01)
 
 
 async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
@@ -581,6 +578,52 @@ async def test_record_that_no_log_takes_does_not_stop_its_route(
         await until(lambda: landed(worker, source) == 2)
         assert read(worker, "a") == [b"1"]
         assert worker.counters.route_passed_over == 1
+
+
+async def test_a_route_waits_while_who_has_set_it_may_not_read(tmp_path: Path) -> None:
+    async with serving(tmp_path, authorizer="acl") as worker:
+        await create(worker, "in", {})
+        by = {"kproxy.set.by": "10.0.0.1 User:alice"}
+        out = await create(worker, "out", {"kproxy.route.from": "in", **by})
+        source = worker.catalogue.find("in")
+        assert source is not None
+        await put(worker, source, (b"k", b"secret"))
+        await until(lambda: worker.counters.routes_held_back > 2)
+        assert not read(worker, "out")
+        rule = Binding(
+            Resource.TOPIC, "in", Pattern.LITERAL, "User:alice", "*", Op.READ, Effect.ALLOW
+        )
+        worker.security.acls.add(rule)
+        worker.security.generation += 1
+        await until(lambda: read(worker, "out") == [b"secret"])
+        assert out.name == "out"
+
+
+def quota(worker: Worker, user: str, rate: float | None) -> None:
+    row = quota_name((("user", user),), MUTATED)
+    worker.security.quotas.setdefault((("user", user),), {})
+    if rate is None:
+        worker.security.quotas[("user", user),].pop(MUTATED)
+    else:
+        worker.security.quotas[("user", user),][MUTATED] = rate
+    for told in worker.security.on_change:
+        told(row, None if rate is None else {"value": rate})
+
+
+async def test_queues_that_a_route_makes_count_for_who_has_set_it(tmp_path: Path) -> None:
+    """FAULT: no handler made them, and so `controller_mutation_rate` did not hold for them."""
+    async with serving(tmp_path) as worker:
+        quota(worker, "alice", 0.1)
+        entrance = await create(worker, "in", TO | {"kproxy.set.by": "-10.0.0.1 User:alice"})
+        others = await create(worker, "in2", TO | {"kproxy.set.by": "-10.0.0.1 User:bob"})
+        await put(worker, entrance, *[(b"a%d" % number, b"1") for number in range(50)])
+        await until(lambda: worker.counters.routes_held_back > 2)
+        made = [n for n in range(50) if worker.catalogue.find(f"to-a{n}") is not None]
+        assert 1 <= len(made) <= 4
+        await put(worker, others, *[(b"b%d" % number, b"1") for number in range(20)])
+        await until(lambda: read(worker, "to-b19") == [b"1"])
+        quota(worker, "alice", None)
+        await until(lambda: read(worker, "to-a49") == [b"1"])
 
 
 async def test_filter_that_is_set_again_after_very_many_others_passes_nothing_on_twice(

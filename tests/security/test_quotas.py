@@ -15,6 +15,7 @@ from kproxy.security.peer import Peer
 from kproxy.security.quotas import CONNECTED, CONSUMED, MUTATED, PRODUCED, WORKED, Quotas
 from kproxy.virtual.security_rows import quota_name
 from tests.fakes import MemoryShard
+from tests.together import together
 
 ALICE, BOB = Peer("User:alice", "10.0.0.1"), Peer("User:bob", "10.0.0.2")
 U, C, I = "user", "client-id", "ip"  # noqa: E741
@@ -106,7 +107,7 @@ LEVELS = (
 """As Kafka documents them, the most specific first."""
 
 
-@pytest.mark.parametrize("mask", range(256))
+@together("mask", range(256))
 def test_the_most_specific_rate_holds(mask: int) -> None:
     here = Limited()
     chosen = [number for number in range(8) if mask >> number & 1]

@@ -18,6 +18,7 @@ from kproxy.server.accepting import TlsAcceptor
 from kproxy.server.admission import Admission
 from kproxy.server.served_listener import ServedListener
 from tests.fakes import memory_worker
+from tests.harness import until
 from tests.securing import Authority
 
 
@@ -57,8 +58,7 @@ async def test_a_handshake_that_fails_by_a_mistake_gives_its_place_back(tmp_path
     for _ in range(3):
         await site.connect()
     async with asyncio.timeout(5):
-        while site.counters.handshakes["failed"] < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: site.counters.handshakes["failed"] >= 3)
     assert site.admission.count == 0
     assert not site.admission.by_network
     site.close()

@@ -4,9 +4,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from kproxy.security.crowd import Crowd
 from kproxy.security.peer import ANONYMOUS
 from kproxy.server.admission import Admission, Place, Room
-from kproxy.server.crowd import Crowd
 
 
 @dataclass(eq=False)

@@ -4,13 +4,12 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
+from tests.together import together
 
 SLICE = 3
 DAY = 100
@@ -131,7 +130,7 @@ async def test_what_stays_is_given_once_in_each_pass() -> None:
     assert await looks.passes() == sorted(looks.kept)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@together("seed", range(200))
 async def test_nothing_is_passed_over(seed: int) -> None:
     """Whatever is filed, wherever the clock jumps, also in the middle of a pass."""
     choose = random.Random(seed)

@@ -1,6 +1,7 @@
 """What dead letters say, where they go, what they wait for, and what becomes of them then."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,10 @@ from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import check, read_header
 from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.records import keyed_records, unpacked, with_records
+from kproxy.security.acls import Acls
+from kproxy.security.peer import NOBODY
+from kproxy.security.permits import Permits
+from kproxy.security.quotas import NO_LIMIT
 from kproxy.shard.copier import copy_of
 from kproxy.shares import dead_letter_sender, dead_letters
 from kproxy.shares.dead_letter_targets import ENABLE
@@ -44,6 +49,7 @@ from kproxy.virtual.share_commands import (
 from kproxy.virtual.share_rows import RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard, refused_append
+from tests.harness import until
 from tests.held import HELD_S, held_by, slowness
 from tests.simulation import dead_letters as simulated
 from tests.simulation import virtual_time
@@ -194,6 +200,38 @@ def test_without_a_copy_it_says_only_where_it_is_from(stage: Stage) -> None:
     assert letter.headers["__dlq.errors.delivery.count"] == "5"
     assert letter.headers["__dlq.errors.message"] == "Offset delivery count exceeded the threshold."
     assert letter.headers["kproxy.dlq.cause"] == "delivery limit"
+
+
+def test_what_who_has_set_it_may_not_read_is_not_copied(stage: Stage) -> None:
+    """FAULT: who may alter a share group's settings read all that the group reads."""
+
+    class Rights:
+        may, asked = False, ""
+
+        def permits(self, signature: str | None) -> Any:
+            self.asked = signature or ""
+            rules: Any = type("Rules", (), {"generation": 0, "acls": Acls()})()
+            return Permits(NOBODY, rules, everything=self.may)
+
+        def mutations(self, signature: str | None) -> Any:
+            return NO_LIMIT
+
+    rights = stage.dead._shared.behalf = Rights()
+    stage.settings["g"] = replace(Stage.setting(DLQ), dead_letters_set_by="10.0.0.9 User:mallory")
+    stage.put(with_headers())
+    stage.put(with_headers())
+
+    def lose_another() -> None:
+        rights.may = True
+        stage.lose((1, 1))
+
+    stage.lose((0, 1))
+    stage.play(lose_another)
+    secret, copied = stage.letters()
+    assert (secret.key, secret.value) == (None, None)
+    assert "trace" not in secret.headers
+    assert (copied.key, copied.value) == (b"key", b"value"), "asked at each use"
+    assert rights.asked == "10.0.0.9 User:mallory"
 
 
 @pytest.mark.parametrize("stamped", [False, True])
@@ -600,8 +638,7 @@ async def test_many_hold_nobody_up(stage: Stage, monkeypatch: pytest.MonkeyPatch
     async def work() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stage.dead.run)
-            while stage.owed():
-                await anyio.sleep(0.05)
+            await until(lambda: not stage.owed())
             tasks.cancel_scope.cancel()
 
     _, held = await held_by(work())
@@ -655,3 +692,38 @@ def test_a_compacted_queue_is_compacted_once_dead_letters_came(stage: Stage) -> 
     stage.lose((0, 1), group="h")
     stage.play()
     assert stage.shard.state.shipped_to == {(id_of("dlq.b"), 0)}
+
+
+# -- what cannot be sent
+
+
+def test_sources_that_cannot_be_read_hold_up_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: each took one of 16 places for as long as it could not be read, for ever perhaps."""
+    keys = [(SOURCE[0], index) for index in range(20)]
+    stage.shard.apply(GrowQueue(SOURCE[0], len(keys)).envelope())
+    stage.queues.put("source", SOURCE[0], len(keys))
+    changes = [ShareChange(key, ShareAction.INITIALISE, 1, EARLIEST) for key in keys[2:]]
+    stage.shard.apply(SetShares("g", changes, 1).envelope())
+    for number, key in enumerate(keys):
+        readable_from = len(stage.shard.segments.data)
+        stage.put(batch(b"%d" % number), key)
+        stage.lose((0, 1), key=key)
+    read, broken = stage.shard.segments.read_into, [True]
+
+    def read_into(buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
+        if broken and position < readable_from:
+            raise OSError("the disk does not answer")
+        return bool(read(buffer, segment, position, wait))
+
+    monkeypatch.setattr(stage.shard.segments, "read_into", read_into)
+    seen: list[bytes | None] = []
+
+    def mend() -> None:
+        seen.extend(one.value for one in stage.letters())
+        broken.clear()
+
+    stage.play(mend, seconds=3)
+    assert seen == [b"19"]
+    assert sorted(int(one.value or b"") for one in stage.letters()) == list(range(20))

@@ -23,6 +23,7 @@ from kproxy.worker.worker import NextRequestSignal
 from tests.fakes import refused_append
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
+from tests.harness import until
 from tests.wire import batches
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -128,6 +129,12 @@ def row(client: Client) -> share_rows.SharePartition:
     return found
 
 
+def share_of(client: Client) -> Any:
+    """What the worker remembers of the queue's share partition."""
+    (share,) = client.worker.shares
+    return share
+
+
 async def test_what_is_acknowledged_is_not_given_again_and_the_rest_is() -> None:
     client = await a_queue(4)
     one, other = Member(client, "one"), Member(client, "other")
@@ -196,8 +203,7 @@ async def test_a_thousand_members_wake_one_another_no_more_than_there_is_work() 
         async with anyio.create_task_group() as tasks:
             for member in members:
                 tasks.start_soon(wait, member)
-            while looks < 1000:
-                await anyio.sleep(0.001)
+            await until(lambda: looks >= 1000)
             for number in range(100):
                 await client.produce("q", b"v%d" % number)
                 while len(got) <= number:
@@ -462,6 +468,19 @@ async def test_a_session_that_has_ended_follows_nothing_more() -> None:
         sessions.follow(session, (bytes(16), 0))
     assert refused.value.code == Code.SHARE_SESSION_NOT_FOUND
     assert sessions._partitions == 0
+
+
+async def test_one_client_cannot_have_all_share_sessions() -> None:
+    """FAULT: by several connections one had all, and everybody else was refused."""
+    client = await a_queue(share_sessions_max=8)
+    sessions = client.worker.share_sessions
+    mine = [sessions.open(GROUP, f"m{n}", n, 1, "User:mallory") for n in range(6)]
+    with pytest.raises(KafkaError) as refused:
+        sessions.open(GROUP, "more", 9, 1, "User:mallory")
+    assert refused.value.code == Code.SHARE_SESSION_LIMIT_REACHED
+    sessions.end(sessions.open(GROUP, "hers", 10, 1, "User:alice"))
+    sessions.end(mine[0])
+    assert sessions.open(GROUP, "m0", 1, 1, "User:mallory").holder == "User:mallory"
 
 
 async def test_one_connection_has_not_the_sessions_of_all_others() -> None:

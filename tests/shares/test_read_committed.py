@@ -8,6 +8,7 @@ import pytest
 from kproxy.protocol.batch import HEADER_BYTES
 from kproxy.shares import share_partition
 from kproxy.virtual import rows
+from kproxy.virtual.row_kinds import RowKind
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
 from tests.shares.test_polls import ACCEPT, Member, a_queue, initialise, row, set_group
@@ -136,3 +137,41 @@ async def test_headers_that_an_older_kproxy_wrote_are_read_aside(
     assert await consumed(client, min_bytes=2) == left
     assert seen
     assert not any(seen)
+
+
+# -- what lies behind
+
+
+async def test_aborts_that_lie_behind_cost_a_reader_one_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That a partition had aborts is never forgotten: each fetch asks once whether some lie ahead.
+
+    Among 1,000 of them that is 3 µs of 38, measured on RocksDB. To forget it where all are trimmed
+    would take from a route that reads a stretch what it must know of it.
+    """
+    client = await a_committed_queue()
+    for number in range(20):
+        gone = transactional(client, f"gone{number}")
+        gone.write(b"aborted")
+        gone.end(commit=False)
+    await consumed(client)
+    end = row_end(client)
+    await client.produce("q", b"v")
+    kv: Any = client.worker.any_shard().state.kv
+    asked: list[int] = []
+    walk = kv.walk
+
+    def walked(start: bytes, stop: bytes) -> Any:
+        found = list(walk(start, stop))
+        if RowKind.ABORTED.of(start):
+            asked.append(len(found))
+        return iter(found)
+
+    monkeypatch.setattr(kv, "walk", walked)
+    assert await Member(client, "other").given() == [(end, end, 1)]
+    assert asked == [0]
+    asked.clear()
+    answer = await client.fetch({("q", 0): end}, isolation=1)
+    assert answer.responses[0].partitions[0].records
+    assert asked == [0]

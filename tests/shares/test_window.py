@@ -85,7 +85,7 @@ def test_what_was_taken_from_a_member_meanwhile_is_not_given_back() -> None:
     window.give_back(waits)
     assert (window.held, window.next_available()) == (1, 1)
     window.check("n", 0, 0)
-    said = window.acknowledge(0, 0, [RELEASE], 9, 0.0)
+    said = window.acknowledge(0, 0, [RELEASE], 9, [])
     assert [run.byte for run in said.runs] == [state_byte(RecordState.AVAILABLE, 3)]
 
 
@@ -109,12 +109,12 @@ def test_a_hole_behind_a_full_window_waits() -> None:
     assert acquire(window, (0, 99)).ranges == [Range(0, 99, 1)]
     taken = acquire(window, (5000, 5000), member="n")
     assert (taken.runs, taken.ranges, window.end) == ([], [], 100)
-    window.settle(window.acknowledge(0, 49, [ACCEPT], 2, 0.0), (), 0.0)
+    window.settle(window.acknowledge(0, 49, [ACCEPT], 2, []), (), 0.0)
     taken = acquire(window, (5000, 5000), member="n")
     assert taken.runs == [Run(100, 4900, ARCHIVED_0)]
     assert taken.ranges == []  # it is full again, until the log has that
     window.settle(taken.archived, (), 0.0)
-    window.settle(window.acknowledge(50, 99, [ACCEPT], 2, 0.0), (), 0.0)
+    window.settle(window.acknowledge(50, 99, [ACCEPT], 2, []), (), 0.0)
     assert acquire(window, (5000, 5000), member="n").ranges == [Range(5000, 5000, 1)]
 
 

@@ -150,7 +150,7 @@ class Plain:
             here.commits = {key: at for key, at in here.commits.items() if key[0] != group}
 
     def _commit(self, here: PlainShard, log_offset: int, envelope: Envelope) -> None:
-        group, _, _, offsets, _ = CommitOffsets.decode(envelope)
+        group, _, _, offsets, *_ = CommitOffsets.decode(envelope)
         known = here.groups.get(group)
         if known is not None and known.members:
             return

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from kproxy.counters import Counters
 from kproxy.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
@@ -87,8 +88,9 @@ class Worker:
         self.alive = True
         self.scope = anyio.CancelScope()
         self.shares = SharePartitions(
-            world.settings.__getitem__, lambda shard, group, *lost: group == GROUPS[0], lambda: 1
-        )
+            world.settings.__getitem__, lambda shard, group, *lost: group == GROUPS[0], lambda: 1,
+            Counters(),
+        )  # fmt: skip
         self.sessions = ShareSessions(self.shares, 100, 1000)
         for envelope in world.log:
             self.take(envelope)

@@ -42,7 +42,6 @@ def config(directory: Path, shards: int) -> Config:
         keeper_period_ms=1000, rows_flush_ms_max=3000, segment_bytes=2000, rows_cached_max=50,
         disk_free_bytes_min=1, auto_create=False,
         transaction_abort_timed_out_transaction_cleanup_interval_ms=1000,
-        producer_id_expiration_check_interval_ms=5000,
     )  # fmt: skip
 
 

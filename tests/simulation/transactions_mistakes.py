@@ -8,6 +8,7 @@ import pytest
 from kproxy.errors import Code
 from kproxy.virtual import producers
 from kproxy.virtual.group_fold import GroupFold
+from kproxy.virtual.open_firsts import OpenFirsts
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.state import State
@@ -111,7 +112,7 @@ def a_complete_of_whatever_is_ending(patch: pytest.MonkeyPatch) -> None:
 
 @of_the_fold
 def sequences_go_on_over_a_bump(patch: pytest.MonkeyPatch) -> None:
-    def fence(state: State, key: Any, row: Any, producer_id: int, epoch: int) -> None:
+    def fence(state: State, key: Any, row: Any, producer_id: int, epoch: int, time_ms: int) -> None:
         known = producers.find(state, key, row, producer_id)
         if known is not None:
             bumped = known[:8] + epoch.to_bytes(2, "big", signed=True) + known[10:]
@@ -143,12 +144,17 @@ def an_aborted_transaction_leaves_no_row(patch: pytest.MonkeyPatch) -> None:
 
 @of_the_fold
 def the_last_stable_offset_forgets_others(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ParticipantFold, "_first_open", lambda *asked: -1)
+    patch.setattr(OpenFirsts, "following", lambda *asked: -1)
 
 
 @of_the_fold
 def the_last_stable_offset_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ParticipantFold, "_first_open", lambda self, key, start, firsts: start)
+    patch.setattr(OpenFirsts, "following", lambda self, key, start, changed: start)
+
+
+@of_the_fold
+def what_has_ended_holds_back_readers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OpenFirsts, "ended", lambda *asked: None)
 
 
 @of_the_fold
@@ -211,6 +217,7 @@ MISTAKES = [
     (an_aborted_transaction_leaves_no_row, 10),
     (the_last_stable_offset_forgets_others, 15),
     (the_last_stable_offset_stays, 10),
+    (what_has_ended_holds_back_readers, 30),
     (a_producer_id_is_given_twice, 10),
     (nobody_is_fenced, 10),
     (a_repeated_batch_is_appended_again, 20),

@@ -28,12 +28,13 @@ from kproxy.virtual.transaction_rows import (
 )
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.harness import until
 from tests.wire import batch
 
 NAME = "moves"
 SHARDS = 3
 HOME = 0
-SOON_S = 5
+SOON_S = 30  # on a busy machine
 
 
 class Cluster:
@@ -121,12 +122,6 @@ async def running(cluster: Cluster) -> AsyncIterator[None]:
         await anyio.lowlevel.checkpoint()
         yield
         tasks.cancel_scope.cancel()
-
-
-async def until(check: Callable[[], Any]) -> None:
-    with anyio.fail_after(SOON_S):
-        while not check():
-            await anyio.sleep(0.01)
 
 
 def state_is(cluster: Cluster, state: TransactionState) -> Callable[[], bool]:

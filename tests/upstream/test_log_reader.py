@@ -14,6 +14,7 @@ from kproxy.upstream import log_reader
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.virtual.envelope import Kind
+from tests.harness import until
 from tests.upstream.consumers import FakeConsumer, Message
 
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
@@ -33,9 +34,7 @@ class Readers:
 
     async def has(self, reader: object, offsets: list[int]) -> None:
         """Once these have come first; a read may bring more than it was asked for."""
-        with anyio.fail_after(10):
-            while self.found.get(reader, [])[: len(offsets)] != offsets:
-                await anyio.sleep(0.002)
+        await until(lambda: self.found.get(reader, [])[: len(offsets)] == offsets, 10)
 
 
 @pytest.fixture(autouse=True)

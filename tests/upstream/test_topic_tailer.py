@@ -13,6 +13,7 @@ from kproxy.errors import KafkaError
 from kproxy.upstream import topic_tailer
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
+from tests.harness import until
 from tests.upstream.consumers import FakeConsumer
 
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
@@ -35,9 +36,7 @@ async def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.Monke
     given: Any = {"t": 0}
     follower = TopicTailer(UPSTREAM, given, deliver, began_again, reasons.append)
     follower.start()
-    with anyio.fail_after(10):
-        while not reasons:
-            await anyio.sleep(0.002)
+    await until(lambda: reasons, 10)
     await to_thread.run_sync(follower.close)
     assert "of a later kproxy" in reasons[0]
     assert taken == [0, 1]  # and no more
@@ -59,8 +58,7 @@ async def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.Mo
     with anyio.fail_after(10):
         await follower.caught_up.wait()
         await follower.again("t", taken.clear)
-        while len(taken) < FakeConsumer.records:
-            await anyio.sleep(0.002)
+        await until(lambda: len(taken) >= FakeConsumer.records)
     await to_thread.run_sync(follower.close)
     assert taken == list(range(FakeConsumer.records))
 

@@ -17,6 +17,7 @@ from kproxy.config import Config
 from kproxy.delays import delivery
 from kproxy.metadata import group_settings, routing
 from kproxy.protocol.batch import HEADER
+from kproxy.protocol.guard import TEXT_BYTES_MAX
 from kproxy.virtual import (
     delay_commands,
     partitioner,
@@ -38,7 +39,7 @@ FEW = 16
 WIRE16, WIRE32 = 0x7FFF, 0x7FFF_FFFF
 """Numbers that a client sends in as many bits, and lengths of a frame or a part of one."""
 CRC = 0xFFFF_FFFF
-TEXT = partitioner.GROUP_BYTES_MAX
+TEXT = TEXT_BYTES_MAX
 INDEX = rows.HIDDEN | rows.HIDDEN - 1
 """Of a partition: `Config.partitions_max` stays below the bit that marks a hidden one."""
 SHARDS = 100_000
@@ -74,7 +75,8 @@ LIMITS = {
     "offset_commands._EXPIRED": [INDEX],
     "offset_commands._COMMIT": [WIRE32, WIRE32],
     "offset_commands._OFFSET": [INDEX, WIRE32, WIRE32],
-    "producer_rows._PRODUCER": [WIRE16, 1 << 4 | producer_rows.BATCHES_REMEMBERED],
+    "producer_rows._PRODUCER": [WIRE16, producer_rows.BATCHES_REMEMBERED],
+    "producer_rows._TIME": [0x81],
     "producer_rows._ID_AND_EPOCH": [WIRE16],
     "producer_rows._SENT": [WIRE32, WIRE32],
     "producer_rows._LAST_SEQUENCE": [WIRE32],
@@ -109,6 +111,7 @@ LIMITS = {
     "rows._TERM": [FEW],
     "rows._STORED": [PLACE, WIRE32, WIRE32],
     "rows._MORE": [delay_commands.BATCHES_MAX + 1],
+    "rows._WHOSE": [delay_commands.BATCHES_MAX + 1],
     "rows.offset_key": [INDEX],
     "rows.offset_prefix": [TEXT],
     "rows.offset_by_queue_key": [INDEX],

@@ -1,27 +1,30 @@
 """Which batches repeat one that is remembered, as the handler asks and as the fold judges."""
 
+from collections.abc import Iterator
 from random import Random
-
-import pytest
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual import rows
 from kproxy.virtual.commands import CreateQueue
 from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.producer_rows import BatchMetadata, producer_id_of
 from kproxy.virtual.producers import find, judge, remember, repeated
+from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition, decode_partition
 from kproxy.virtual.state import State
-from kproxy.virtual.types import QueueId
+from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, MemoryShard
+from tests.together import together
 from tests.wire import batch
 
 KEY = (QueueId(b"q" * 16), 0)
 LAST = 0x7FFFFFFF
 
 
-@pytest.mark.parametrize("seed", range(40))
+@together("seed", range(40))
 def test_the_handler_finds_every_repetition_that_the_fold_would(seed: int) -> None:
     """Around the place where sequences begin again, with epochs that go up."""
     random = Random(seed)
@@ -91,3 +94,48 @@ def encoded(shard: MemoryShard) -> bytes:
     data = shard.kv.get(rows.partition_key(*KEY))
     assert data is not None
     return data
+
+
+class Reads(DictKv):
+    """Counts reads, and allows no scan over producers."""
+
+    gets = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        self.gets += 1
+        return super().get(key)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        assert not RowKind.PRODUCER.of(start), "it looks at others"
+        return super().scan(start, end)
+
+
+def test_an_append_looks_at_no_producer_but_its_own() -> None:
+    """FAULT: each 100th new producer looked at all of them: over 50 ms from 5,500 on."""
+    costs = []
+    for count in (10, 2000):
+        kv = Reads()
+        fold = Fold(State(kv, 8), ShardId(0), 1)
+        place, log = LogLocation(0, 0, 1), 0
+        for envelope in [CREATE, *(sent(pid, time_ms=5) for pid in range(count))]:
+            assert not fold.apply(log, envelope, place).code
+            kv.write(fold.state.drain())
+            log += 1
+        kv.gets = 0
+        assert not fold.apply(log, sent(1, 1, time_ms=6), place).code
+        changes = fold.state.drain()
+        written = sum(len(key) + len(value or b"") for key, value in changes.items())
+        costs.append((kv.gets, len(changes), written))
+    assert costs[0] == costs[1]
+
+
+def test_who_writes_alone_again_and_again_stays_in_the_row_of_the_partition() -> None:
+    """Each start of a program is a new producer."""
+    shard = MemoryShard()
+    shard.apply(CREATE)
+    for pid in range(20):
+        for sequence in range(3):
+            assert not shard.apply(sent(pid, sequence, time_ms=5)).code
+            row = shard.state.partition(KEY)
+            assert row is not None
+            assert producer_id_of(row.producers[-1]) == pid

@@ -10,7 +10,8 @@ from tests.harness import ROOT
 ON_DISK = {
     "QUEUE": b"q", "NAME": b"i", "PARTITION": b"p", "PRODUCER": b"k", "BATCH": b"b", "OFFSET": b"o",
     "OFFSET_BY_QUEUE": b"r", "GROUP": b"g", "MEMBER": b"u", "GROUP_DUE": b"e",
-    "RETENTION_DUE": b"c", "RETENTION_ENTRY": b"n", "SWEEP_QUEUE": b"x", "SWEEP_PARTITION": b"y",
+    "RETENTION_DUE": b"c", "RETENTION_ENTRY": b"n", "RETENTION_MARKS": b"5",
+    "SWEEP_QUEUE": b"x", "SWEEP_PARTITION": b"y",
     "LIVE_BYTES": b"s", "COUNTS": b"F", "CHECKPOINT": b"m", "TERM": b"K",
     "PENDING_ASSIGNMENT": b"w",
     "ASSIGNMENT": b"h", "NO_EFFECT": b"v", "ANNOUNCE": b"a", "UNPUBLISHED": b"d",

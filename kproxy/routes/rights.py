@@ -1,0 +1,47 @@
+"""What a route may do: what who has set it may do, at each use. Settings keep who that was."""
+
+from collections.abc import Mapping
+
+from kproxy.metadata.routing import read_template
+from kproxy.metadata.setting import SET_BY
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.security.behalf import Behalf, asked_for_rights, signer
+from kproxy.security.permits import Permits
+from kproxy.virtual.route_fold import FROM, TO, UNROUTABLE
+
+
+def may_read(permits: Permits, values: Mapping[str, str]) -> bool:
+    """Where records come from, by the settings of a route's definer."""
+    source = values.get(FROM)
+    return not source or permits.topic(Op.READ, source)
+
+
+def may_write(permits: Permits, values: Mapping[str, str]) -> bool:
+    """Where records may go; and make what is made there."""
+    allowed = True
+    if template := values.get(TO):
+        beginning = read_template(template).prefix
+        allowed = permits.topics(Op.WRITE, beginning)
+        if not permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+            allowed = allowed and permits.topics(Op.CREATE, beginning)
+    if other := values.get(UNROUTABLE):
+        allowed = allowed and permits.topic(Op.WRITE, other) and permits.may_create(other)
+    return allowed
+
+
+def why_forbidden(behalf: Behalf, values: Mapping[str, str], name: str) -> str | None:
+    """Why a route passes nothing on now; None: it may.
+
+    What was set while nobody was asked for rights, or by an older kproxy, goes on.
+    """
+    signature = values.get(SET_BY)
+    made = behalf.mutations(signature)
+    if values.get(TO) and made.wait:
+        return f"{signer(signature).principal} has made as many queues as it may for now"
+    if not asked_for_rights(signature):
+        return None
+    permits = behalf.permits(signature)
+    if permits.all or (may_read(permits, values) and may_write(permits, values)):
+        return None
+    who = signer(signature).principal
+    return f"{who}, who has set the route of {name}, may not read or write there any more"

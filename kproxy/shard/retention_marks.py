@@ -1,0 +1,57 @@
+"""Where partitions ended at times, for `kproxy.retention.from=arrival`.
+
+No batch says when it came. At each look retention notes the time and the partition's end in a row
+of its own: what lies before the end of a mark was there by then. A partition has about ten marks.
+
+The rows are this worker's alone, and no log has them. A worker that takes a shard over begins anew,
+so records are kept longer there, and never shorter.
+"""
+
+import struct
+
+from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import Partition
+from kproxy.virtual.state import Kv
+from kproxy.virtual.types import PartitionKey
+
+_KEY = struct.Struct(">16sI")
+_MARK = struct.Struct(">QQ")  # time (ms), the partition's end by then
+_MARKS_MAX = 32
+
+
+def _marks_key(partition: PartitionKey) -> bytes:
+    return RowKind.RETENTION_MARKS + _KEY.pack(*partition)
+
+
+class RetentionMarks:
+    """The marks of one shard's partitions."""
+
+    def __init__(self, kv: Kv) -> None:
+        self._kv = kv
+
+    def kept_from(
+        self, partition: PartitionKey, row: Partition, retention_ms: int, now: int,
+        changes: dict[bytes, bytes | None],
+    ) -> int:  # fmt: skip
+        """Return the offset before which all came more than `retention_ms` ago; -1: never.
+
+        `changes` gets the row with a mark for now.
+        """
+        key = _marks_key(partition)
+        data = self._kv.get(key) or b""
+        marks: list[tuple[int, int]] = [(min(at, now), end) for at, end in _MARK.iter_unpack(data)]
+        if not marks or marks[-1][1] < row.next_offset:
+            marks.append((now, row.next_offset))
+        start = row.log_start
+        for time_ms, end in marks:
+            if 0 <= retention_ms < now - time_ms:
+                start = max(start, end)
+        # The mark at the start stays until the TRIM has come so far: a route may hold it back.
+        kept = [mark for mark in marks if mark[1] >= start and mark[1] > row.log_start]
+        changes[key] = b"".join(_MARK.pack(*mark) for mark in kept[-_MARKS_MAX:]) or None
+        return min(start, row.next_offset)
+
+    def drop(self, partition: PartitionKey, changes: dict[bytes, bytes | None]) -> None:
+        """Have the row of a partition without records removed, if it has one."""
+        if self._kv.get(key := _marks_key(partition)) is not None:
+            changes[key] = None

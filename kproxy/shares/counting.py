@@ -1,0 +1,47 @@
+"""Counts what becomes of records in share groups, once the log has it."""
+
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from kproxy.counters import Counters
+from kproxy.virtual.share_commands import OWED, Cause, Run
+from kproxy.virtual.share_rows import STATE_BITS, RecordState
+
+
+class By(Enum):
+    """Why records change their state."""
+
+    MEMBER = auto()
+    """A member has acknowledged them."""
+    TIME = auto()
+    """A member held them for too long."""
+    LEAVING = auto()
+    """The session of their member has ended."""
+    FETCH = auto()
+    """A fetch gave them again, or found holes among them."""
+
+
+def count(counters: Counters, runs: Iterable[Run], by: By) -> None:
+    """Add what some runs say to the counters."""
+    for run in runs:
+        state, cause = run.byte & STATE_BITS, run.cause & ~OWED
+        if state == RecordState.ACKNOWLEDGED:
+            counters.share_accepted += run.records
+            continue
+        if cause == Cause.REJECTED:
+            counters.share_rejected += run.records
+        elif state == RecordState.AVAILABLE or cause == Cause.DELIVERY_LIMIT:
+            if by is By.MEMBER:
+                counters.share_released += run.records
+            elif by is By.TIME:
+                counters.share_timed_out += run.records
+        if state == RecordState.ARCHIVED:
+            counters.share_archived[_cause_of(cause, by)] += run.records
+
+
+def _cause_of(cause: int, by: By) -> str:
+    if cause == Cause.REJECTED:
+        return "rejected"
+    if cause == Cause.DELIVERY_LIMIT:
+        return "delivery_limit"
+    return "gap" if by is By.MEMBER else "hole"
