@@ -7,7 +7,8 @@ which they turn up.
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any, Self
 from uuid import UUID
@@ -44,7 +45,7 @@ class Cluster:
         self._pids: dict[int, str] = {}
         self.said: list[str] = []
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,11 +53,13 @@ class Cluster:
             if wire is not self._given:
                 wire.socket.close()
 
-    def anew(self) -> Self:
-        """Return one that knows no topic yet, and says what it hears in the same place."""
-        other = type(self)(self.wire)
-        other.said = self.said
-        return other
+    @contextmanager
+    def anew(self) -> Iterator[Self]:
+        """Give one that knows no topic yet, and says what it hears in the same place."""
+        address = self.wire.socket.getpeername()[:2]
+        with Wire(*address) as wire, type(self)(wire) as other:
+            other.said = self.said
+            yield other
 
     def say(self, what: str, answer: Any) -> None:
         self.said.append(f"{what} -> {answer}")

@@ -123,7 +123,10 @@ class Recorded:
         """Run a script against kproxy; return what it said of Kafka, and of kproxy."""
         theirs = self.theirs(lambda: ask(self._kafka()), asked)
         ours = heard(lambda: ask(server), asked)
-        assert ours.asked == theirs.asked, "Kafka was asked something else: make record"
+        if ours.asked != theirs.asked:
+            pairs = zip(theirs.said, ours.said, strict=False)
+            first = next((pair for pair in pairs if pair[0] != pair[1]), "none")
+            pytest.fail(f"Kafka was asked something else: make record. First that differs: {first}")
         return theirs.said, ours.said
 
 

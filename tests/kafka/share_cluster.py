@@ -26,9 +26,6 @@ class ShareCluster(Cluster):
         super().__init__(wire)
         self._ids: dict[str, UUID] = {NEVER: NEVER_ID}
 
-    def __enter__(self) -> "ShareCluster":
-        return self
-
     def share_id(self, topic: str) -> UUID:
         if topic not in self._ids:
             self._ids[topic] = self.topic_id(topic)

@@ -294,7 +294,8 @@ def test_seed(cluster: ShareCluster, queue: str, seed: int) -> None:
 @alike_in_shares
 def test_many_seeds(cluster: ShareCluster, queue: str, first: int) -> None:
     for seed in range(first, first + 50):
-        Play(cluster.anew(), f"{queue}-{seed}", seed).run()
+        with cluster.anew() as one:
+            Play(one, f"{queue}-{seed}", seed).run()
 
 
 @pytest.fixture(scope="module")

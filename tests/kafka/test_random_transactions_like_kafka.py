@@ -174,7 +174,8 @@ def test_seed(cluster: Cluster, queue: str, seed: int) -> None:
 @alike_in_transactions
 def test_many_seeds(cluster: Cluster, queue: str, first: int) -> None:
     for seed in range(first, first + 50):
-        Play(cluster.anew(), f"{queue}-{seed}", seed).run()
+        with cluster.anew() as one:
+            Play(one, f"{queue}-{seed}", seed).run()
 
 
 @pytest.fixture(scope="module")
