@@ -137,7 +137,7 @@ def measure(serve: Serve, wipe: Callable[[], None], producers: int, appends: int
 
 
 def _answers(server: Server) -> bool:
-    with Wire(*_address(server), 60) as wire:  # type: ignore[arg-type]
+    with Wire(*_address(server), 60) as wire:
         return not wire.list_offset(_MANY, -1).error_code
 
 
