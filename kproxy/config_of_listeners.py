@@ -62,6 +62,11 @@ class ListenerConfig(BaseModel):
     )
     oauth_issuer: str | None = Field(None, description="who signs tokens (iss)")
     oauth_audience: str | None = Field(None, description="for whom they are signed (aud)")
+    oauth_principal_claim: str = Field("sub", description="the claim that says who it is")
+    oauth_scope_claim: str = Field(
+        "scope", description="the claim of scopes: a text with spaces between, or a list"
+    )
+    oauth_scopes: tuple[str, ...] = Field((), description="scopes that a token must all have")
 
     @property
     def tls(self) -> bool:
@@ -137,12 +142,19 @@ class ListenerConfig(BaseModel):
             jwks = str(self.oauth_jwks)
             if "://" in jwks and not jwks.startswith("https://"):
                 raise ValueError("oauth_jwks is a file or an https address")
-        elif any(oauth.values()):
+            for claim in (self.oauth_principal_claim, self.oauth_scope_claim):
+                if not 0 < len(claim) <= _CLAIM_MAX:
+                    raise ValueError(f"a claim has a name, of {_CLAIM_MAX} characters at most")
+            if len(self.oauth_scopes) > _SCOPES_MAX or not all(self.oauth_scopes):
+                raise ValueError(f"there may be {_SCOPES_MAX} oauth_scopes, and none is empty")
+        elif any(oauth.values()) or not self.model_fields_set.isdisjoint(_OAUTH_CLAIMS):
             raise ValueError("oauth_… are for OAUTHBEARER: name it in sasl_mechanisms")
         return self
 
 
 _OAUTH = ("oauth_jwks", "oauth_issuer", "oauth_audience")
+_OAUTH_CLAIMS = ("oauth_principal_claim", "oauth_scope_claim", "oauth_scopes")
+_CLAIM_MAX, _SCOPES_MAX = 256, 50
 
 
 def _bracketed(host: str) -> str:

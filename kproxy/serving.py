@@ -1,5 +1,6 @@
 """The process that `kproxy serve` becomes: a worker, or the supervisor of several."""
 
+import sys
 from typing import Any
 
 import anyio
@@ -19,12 +20,18 @@ else:
     _LOOP = {"use_uvloop": True}
 
 
+_SWITCH_S = 0.001
+"""How long a thread that computes keeps the event loop from going on: 5 ms are Python's own, and an
+answer waits so long several times."""
+
+
 def run(config: Config | None) -> None:
     """Serve until stopped. None: the supervisor says the settings."""
     supervised = config is None
     config, together = instructed() if config is None else (config, [])
     configure(config.log_level, config.log_format, config.listen if supervised else None)
     collect_less()
+    sys.setswitchinterval(_SWITCH_S)
     raise_limit()
     if config.workers > 1:
         anyio.run(Supervisor(config).run, backend_options=_LOOP)

@@ -20,6 +20,7 @@ KEEPS_ITSELF = {
     "DataLink": ALIVE,
     "Fold": CLAIM,
     "GroupRules": ALIVE,
+    "Hashing": ALIVE,
     "HttpThread": ALIVE,
     "KeySet": ALIVE,
     "LogReader": ALIVE,

@@ -153,7 +153,10 @@ class _Serving:
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
-    values = json.loads(line)
+    try:
+        values = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(values, dict):
         raise Refused("a command is a JSON object")
     return values

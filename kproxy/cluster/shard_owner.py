@@ -59,7 +59,7 @@ from kproxy.worker.standing import SERVED
 _log = structlog.get_logger()
 
 _AGAIN_S = 1.0
-_REFUSED_AGAIN_S = 30.0
+_FAILED_AGAIN_S, _DOUBLINGS = 30.0, 5
 _CLAIM_AGAIN_S = 0.5
 _PERIOD_S = 1.0
 
@@ -94,6 +94,7 @@ class ShardOwner:
         self.publisher: Publisher | None = None  # the same
         self.phase = "waiting"  # as `worker.standing.PHASES` has them
         self._unserved_since = 0.0
+        self._failures = 0  # since it was served
         self._claimed_by_other = anyio.Event()
         self._handed_over: Callable[[], None] | None = None
         self._foreign = 0
@@ -121,16 +122,22 @@ class ShardOwner:
             except* KafkaError as group:
                 _log.warning("shard_not_served", shard=self._index, reason=str(first_of(group)))
             except* NotRebuilt as group:
-                wait_s = _REFUSED_AGAIN_S
+                wait_s = self._later()
                 _log.error("shard_refused", shard=self._index, reason=str(first_of(group)))
             except* (RowsFailed, LogFailed, OSError) as group:
-                wait_s = _REFUSED_AGAIN_S
+                wait_s = self._later()
                 _log.error("shard_not_stored", shard=self._index, reason=str(first_of(group)))
             except* Exception:
-                wait_s = _REFUSED_AGAIN_S  # the other shards go on
+                wait_s = self._later()  # the other shards go on
                 _log.exception("shard_failed", shard=self._index)
             self.phase = "waiting"
             await anyio.sleep(wait_s)
+
+    def _later(self) -> float:
+        """Return how long to wait after a failure that may be for good: longer each time."""
+        wait_s: float = min(_AGAIN_S * 2**self._failures, _FAILED_AGAIN_S)
+        self._failures = min(self._failures + 1, _DOUBLINGS)
+        return wait_s
 
     async def _wiped(self) -> float:
         """Remove the local copy; seconds to wait then."""
@@ -138,7 +145,7 @@ class ShardOwner:
             await to_thread.run_sync(wipe, self._directory)
         except OSError as error:
             _log.error("shard_not_stored", shard=self._index, reason=str(error))
-            return _REFUSED_AGAIN_S
+            return self._later()
         return _AGAIN_S
 
     async def _hold_once(self) -> None:
@@ -339,6 +346,7 @@ class ShardOwner:
         shard.serving = True
         shard.claim_offset = claim
         self.shard, self.phase = shard, SERVED
+        self._failures = 0
         took = monotonic() - self._unserved_since
         self._services.counters.takeover_seconds.observe(took)
         self._services.announce(self._index, claim)

@@ -3,7 +3,8 @@
 from typing import TypeVar
 
 from kproxy.errors import Code, KafkaError
-from kproxy.security.parts import ASKING, Parts
+from kproxy.loop.asking import ASKING
+from kproxy.security.parts import Parts
 
 Group = TypeVar("Group")
 

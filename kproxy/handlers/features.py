@@ -18,6 +18,9 @@ _LOWEST_LEVEL_MAY_BE_0 = 4
 Java clients 3.3 to 3.7 refuse the whole answer over one (KIP-1022, KAFKA-17492).
 """
 _UPGRADE = 1
+_WITHOUT_RESULTS = 2
+"""The UpdateFeatures version from which features have no results; on failure none has them."""
+_FOR_ALL = "The update failed for all features since the following feature had an error: "
 _RESULT_BYTES = 400  # made of a dict, about
 
 
@@ -50,11 +53,12 @@ async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
             if asked.feature == FEATURE and not getattr(request.body, "validate_only", False):
                 await _finalize(worker, asked.max_version_level)
     except KafkaError as error:
-        code, message = error.code, error.message
-    results = []
-    for asked in updates:
-        results.append({"feature": asked.feature, "error_code": code, "error_message": message})
-        await request.budget.step(_RESULT_BYTES)
+        code, message = error.code, f"{_FOR_ALL}{error.message}"
+    results: list[dict[str, Any]] = []
+    if not code and request.version < _WITHOUT_RESULTS:
+        for asked in updates:
+            results.append({"feature": asked.feature, "error_code": code, "error_message": "NONE"})
+            await request.budget.step(_RESULT_BYTES)
     return {"error_code": code, "error_message": message, "results": results}
 
 

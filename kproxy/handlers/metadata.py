@@ -117,7 +117,7 @@ async def _create_missing(worker: Worker, request: Request, names: list[str]) ->
     for number, name in enumerate(names, 1):
         if worker.catalogue.find(name) is None and not name_fault(name):
             if mutations.take(partitions):
-                waiting[name] = worker.catalogue.create(name)[1]
+                waiting[name] = worker.create_unasked(name)[1]
         await request.budget.step()
         if len(waiting) == _CREATED_AT_ONCE or (waiting and number == len(names)):
             for ticket in waiting.values():

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from itertools import islice
 from typing import Any
 
+from anyio import to_thread
+
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers.permitted import denied
 from kproxy.memory_budget import ResponseBudget
@@ -46,7 +48,7 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
         }
         found.setdefault(name, []).append(part)
         await request.budget.step(_PART_BYTES)
-    disk = shutil.disk_usage(worker.config.data_dir)
+    disk = await to_thread.run_sync(shutil.disk_usage, worker.config.data_dir)
     directory = {
         "error_code": Code.NONE,
         "log_dir": directory_name(worker),

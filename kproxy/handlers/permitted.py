@@ -132,6 +132,23 @@ Refuses = Callable[[str | bytes], Code]
 """Why a client may not read a topic, by its name or id; NONE where it may."""
 
 
+def _follows(request: Request) -> bool:
+    """Whether a Fetch comes as from another broker: none of those does from here."""
+    body = request.body
+    state = getattr(body, "replica_state", None)
+    return (getattr(body, "replica_id", -1) if state is None else state.replica_id) >= 0
+
+
+def _nothing(topic: str | bytes) -> Code:
+    return Code.TOPIC_AUTHORIZATION_FAILED
+
+
+def _not_replica(topic: str | bytes) -> Code:
+    return Code.NOT_LEADER_OR_FOLLOWER
+
+
 def reader_of(worker: Worker, request: Request) -> Refuses | None:
     """`unreadable` by the topic alone; None where the client may read all."""
+    if _follows(request):
+        return _not_replica if request.permits.cluster(Op.CLUSTER_ACTION) else _nothing
     return None if request.permits.all else partial(unreadable, worker, request.permits)

@@ -1,6 +1,6 @@
 """What a Produce asks of who sends it, where not everybody may do anything."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace, slices
@@ -22,8 +22,15 @@ class Guard:
     Who may not use the transactional id may do nothing of the request, as in Kafka.
     """
 
-    def __init__(self, worker: Worker, permits: Permits, transactional_id: str | None) -> None:
-        """`transactional_id`: None where no batch is transactional."""
+    def __init__(
+        self, worker: Worker, permits: Permits, transactional_id: str | None,
+        orphaned: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """`transactional_id`: None where no batch is transactional, or there is none.
+
+        `orphaned`: whether a batch is transactional, and the request names no id for it.
+        """
+        self._orphaned = orphaned
         self._worker = worker
         self._permits = permits
         self._fault = Code.NONE
@@ -39,8 +46,12 @@ class Guard:
             if queue is None:
                 return Code.NONE
             topic = queue.name
-        allowed = self._permits.topic(Op.WRITE, topic)
-        return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
+        if self._permits.topic(Op.WRITE, topic):
+            return Code.NONE
+        if self._orphaned():  # Kafka asks for the id first
+            self._fault = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return self._fault
+        return Code.TOPIC_AUTHORIZATION_FAILED
 
     def may_create(self, name: str) -> bool:
         return self._permits.may_create(name)
@@ -58,7 +69,7 @@ def find_or_make(
     if not mutations.take(worker.config.partitions_default):
         return None, Code.UNKNOWN_TOPIC_OR_PARTITION
     try:
-        return worker.catalogue.create(name)[0], Code.NONE
+        return worker.create_unasked(name)[0], Code.NONE
     except KafkaError as error:
         return None, error.code
 
@@ -66,9 +77,13 @@ def find_or_make(
 def guard_of(worker: Worker, permits: Permits, request: ProduceRequest) -> Guard:
     """The guard of a short request, of a client that may not do anything it likes."""
     name = request.transactional_id
-    if name is not None and not any(map(_is_transactional, _batches(request))):
-        name = None
-    return Guard(worker, permits, name)
+
+    def transactional() -> bool:
+        return any(map(_is_transactional, _batches(request)))
+
+    if name is None:
+        return Guard(worker, permits, None, transactional)
+    return Guard(worker, permits, name if transactional() else None, _no)
 
 
 async def guard_of_long(
@@ -77,10 +92,14 @@ async def guard_of_long(
     """The same of a request of many batches, which are looked at in slices."""
     if permits.all:
         return None
-    name = request.transactional_id
-    if name is not None and not await _any_transactional(request, pace):
-        name = None
-    return Guard(worker, permits, name)
+    name, transactional = request.transactional_id, await _any_transactional(request, pace)
+    if name is None:
+        return Guard(worker, permits, None, lambda: transactional)
+    return Guard(worker, permits, name if transactional else None, _no)
+
+
+def _no() -> bool:
+    return False
 
 
 async def _any_transactional(request: ProduceRequest, pace: Pace) -> bool:

@@ -1,10 +1,12 @@
 """Cuts long work into slices, so that the loop never stands still.
 
-Each turn of the loop does one slice of all the work that was cut, whoever it is for.
+Each turn of the loop does one slice of all the work that was cut: of each client in turn, so that
+many long requests of one do not keep another's waiting. What may be long begins by waiting for a
+turn, too.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -13,6 +15,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from anyio.lowlevel import RunVar
+
+from kproxy.loop.asking import ASKING
 
 SLICE_S = 0.005
 
@@ -27,7 +31,8 @@ FREED_AT_ONCE = 20_000
 """Small objects that are freed in some milliseconds; of more, `Pace.let_go`."""
 _LET_GO_AT_ONCE = 200
 _LEAVES = frozenset((int, str, bytes, bool, float, type(None)))
-_Line = deque[asyncio.Future[None]]
+_Line = OrderedDict[str, deque[asyncio.Future[None]]]
+"""Who waits for a turn, by whose work it is."""
 _line: RunVar[_Line] = RunVar("kproxy_turns")
 
 
@@ -54,7 +59,7 @@ class Pace:
 
     async def rest(self) -> None:
         """Let others have their turn."""
-        await _turn()
+        await turn()
         self.begin()
 
     async def count(self, keys: Iterable[Key]) -> dict[Key, int]:
@@ -102,26 +107,38 @@ def _parts(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
-async def _turn() -> None:
-    try:
-        line = _line.get()
-    except LookupError:
-        line = deque()
+def waits() -> bool:
+    """Whether work of the same client waits for its turn: what begins now comes behind it."""
+    line = _line.get(None)
+    return line is not None and ASKING.get().holder in line
+
+
+async def turn() -> None:
+    """Wait for a turn of the loop in which nothing else long is done."""
+    line = _line.get(None)
+    if line is None:
+        line = OrderedDict()
         _line.set(line)
     loop = asyncio.get_running_loop()
-    turn: asyncio.Future[None] = loop.create_future()
-    line.append(turn)
-    if len(line) == 1:
+    mine: asyncio.Future[None] = loop.create_future()
+    if not line:
         loop.call_soon(_give_turn, loop, line)
-    await turn
+    line.setdefault(ASKING.get().holder, deque()).append(mine)
+    await mine
 
 
 def _give_turn(loop: asyncio.AbstractEventLoop, line: _Line) -> None:
-    while line:
-        turn = line.popleft()
-        if not turn.done():  # it was not cancelled
-            turn.set_result(None)
-            break
+    given = False
+    while line and not given:
+        holder, theirs = next(iter(line.items()))
+        one = theirs.popleft()
+        if theirs:
+            line.move_to_end(holder)
+        else:
+            del line[holder]
+        if not one.done():  # it was not cancelled
+            one.set_result(None)
+            given = True
     if line:
         loop.call_soon(_give_turn, loop, line)
 

@@ -169,8 +169,9 @@ class Catalogue(Generic[Ticket]):
         return self.find(name) is not None or (coming is not None and not coming[1].done)
 
     def create(
-        self, name: str, partitions: int | None = None, configs: dict[str, str] | None = None
-    ) -> tuple[Queue, Ticket]:
+        self, name: str, partitions: int | None = None, configs: dict[str, str] | None = None,
+        *, unasked: bool = False,
+    ) -> tuple[Queue, Ticket]:  # fmt: skip
         """Put a creation in line, or join the one that is. Raises KafkaError for a bad name.
 
         The queue may be used behind it in the log at once; whether it won is the ticket's outcome.
@@ -189,8 +190,9 @@ class Catalogue(Generic[Ticket]):
             created_at=LogOffset(0),
             changed_at=LogOffset(0),
             configs=configs or {},
+            unasked=unasked,
         )
-        create = CreateQueue(queue.queue_id, name, queue.partitions, queue.configs)
+        create = CreateQueue(queue.queue_id, name, queue.partitions, queue.configs, unasked)
         ticket = self._submit(name, create.envelope())
         self._coming[name] = (queue, ticket)
         if len(self._coming) > self._coming_kept_max:

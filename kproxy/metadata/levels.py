@@ -34,6 +34,12 @@ SHIPS_FROM = 8
 """A SHIP of a filter says where its cut begins."""
 LETTERS_FROM = 8
 """Routes pass dead letters on."""
+ENCODINGS_FROM = 8
+"""Templates of routes may encode keys and headers."""
+FORGETS_FROM = 8
+"""FORGET_LANDED also drops FORWARDED rows."""
+UNASKED_FROM = 8
+"""A CREATE says that nobody has said how the queue is to be."""
 FEATURE = "kproxy.level"
 
 

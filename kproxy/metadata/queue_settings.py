@@ -14,9 +14,16 @@ from kproxy.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
-from kproxy.metadata.levels import ARRIVAL_FROM, COMPACTION_FROM, DELAYS_FROM, ROUTES_FROM, Level
+from kproxy.metadata.levels import (
+    ARRIVAL_FROM,
+    COMPACTION_FROM,
+    DELAYS_FROM,
+    ENCODINGS_FROM,
+    ROUTES_FROM,
+    Level,
+)
 from kproxy.metadata.route_settings import KEEP, LAG_MAX, PREFIX, QUEUES_MAX, routes_conflict
-from kproxy.metadata.routing import read_configs
+from kproxy.metadata.routing import read_configs, read_template
 from kproxy.metadata.setting import parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
@@ -106,6 +113,8 @@ def check_together(
     routes = next((name for name in values if name.startswith(PREFIX)), "")
     if routes and not level.reaches(ROUTES_FROM):
         needed, what = ROUTES_FROM, routes
+    if (to := values.get(TO)) and read_template(to).encodings and not level.reaches(ENCODINGS_FROM):
+        needed, what = ENCODINGS_FROM, f"{TO}={to}"
     delays = next((name for name in values if name.startswith(delay_settings.PREFIX)), "")
     if delays and not level.reaches(DELAYS_FROM):
         needed, what = DELAYS_FROM, delays

@@ -79,7 +79,8 @@ ROUTE_SETTINGS = (
              "How many queues each partition's route may make; beyond that it passes nothing on."),
     _setting(TO, STRING, "", _sound(_template),
              "A template of the queue that each record goes to, for example device-{key} or"
-             " t.{header:tenant}.{key}. Queues are made at their first record."),
+             " t.{header:tenant}.{key}. {key:%}, {key:hex} and {key:hash} encode any key. Queues"
+             " are made at their first record."),
     _setting(UNROUTABLE, STRING, "", _sound(_queue),
              "The queue of those records that kproxy.route.to names none for."),
 )  # fmt: skip

@@ -1,7 +1,11 @@
 """Where a record goes: templates of an entrance, filters of a queue that takes from another.
 
 A template has a literal prefix, and then `{key}` or `{header:NAME}` anywhere: `device-{key}`,
-`t.{header:tenant}.{header:kind}`. A filter is conditions that all must hold, with `&` between them:
+`t.{header:tenant}.{header:kind}`. `{key:%}`, `{key:hex}`, `{key:hash}`, `{header:NAME:%}`,
+`{header:NAME:%hex}` and `{header:NAME:%hash}` encode it (`metadata.name_encodings`): the name of a
+header may have a colon, but no % without two digits behind it.
+
+A filter is conditions that all must hold, with `&` between them:
 
     header:tag:red|blue   the header `tag` is one of these
     header:tag            the record has a header `tag`
@@ -24,6 +28,7 @@ from string import ascii_letters, digits
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from kproxy.metadata.name_encodings import HASH, HEX, PERCENT, Encoding, read_encoding
 from kproxy.metadata.setting import shown
 from kproxy.virtual.partitioner import NAME_LENGTH_MAX, name_fault
 
@@ -56,6 +61,8 @@ class Template(NamedTuple):
     """(header's name or None for the key, the text behind it) of each field."""
     doubtful: bool
     """Whether the prefix alone does not say that a name is no queue of Kafka's own."""
+    encodings: tuple[Encoding | None, ...] = ()
+    """Of each field; empty: none of them has any."""
 
     @property
     def headers(self) -> frozenset[bytes]:
@@ -67,7 +74,9 @@ class Template(NamedTuple):
 
         That the name is not the entrance's own is for the caller to see.
         """
-        _, name, fields, doubtful = self
+        _, name, fields, doubtful, encodings = self
+        if encodings:
+            return self._fill_encoded(key, headers)
         for header, behind in fields:
             value = key if header is None else headers.get(header)
             if not value or len(value) > NAME_LENGTH_MAX:
@@ -77,6 +86,43 @@ class Template(NamedTuple):
         if len(name) > NAME_LENGTH_MAX or doubtful or name.translate(None, _LEGAL):
             return self._judged(name, key, headers)
         return name.decode(), None
+
+    def _fill_encoded(self, key: bytes | None, headers: Headers) -> tuple[str, str | None]:
+        name = self.start
+        for (header, behind), encoding in zip(self.fields, self.encodings, strict=True):
+            value = key if header is None else headers.get(header)
+            hashed = encoding is not None and encoding.kind == HASH
+            if not value or (len(value) > NAME_LENGTH_MAX and not hashed):
+                return "", _lack(header, value)
+            if encoding is not None:
+                value = encoding.encode(value)
+            elif value.translate(None, _LEGAL):
+                return "", f"the {_what(header)} is not a part of a queue name"
+            name += value + behind
+        return self._judged(name, None, {})
+
+    def decode(self, name: str) -> list[bytes | None] | None:
+        """Return the values of the fields of a name; None of those that cannot be told.
+
+        None: the template makes no such name.
+        """
+        if not name.startswith(self.prefix):
+            return None
+        rest, found = name[len(self.prefix) :], list[bytes | None]()
+        encodings = self.encodings or (None,) * len(self.fields)
+        last = len(self.fields) - 1
+        for number, ((_, behind), encoding) in enumerate(zip(self.fields, encodings, strict=True)):
+            end = behind.decode()
+            if number == last:
+                if not rest.endswith(end):
+                    return None
+                value, rest = rest[: len(rest) - len(end)], ""
+            else:
+                value, mark, rest = rest.partition(end)
+                if not mark and end:
+                    return None
+            found.append(value.encode() if encoding is None else encoding.decode(value))
+        return found
 
     def _judged(self, name: bytes, key: bytes | None, headers: Headers) -> tuple[str, str | None]:
         for header, _ in self.fields:
@@ -129,7 +175,11 @@ def read_template(text: str) -> Template:
     if len(rest) > 2 * _PARTS_MAX:
         raise ValueError(f"it must not have more than {_PARTS_MAX} fields")
     fields: list[tuple[bytes | None, bytes]] = []
-    for field, behind in zip(rest[::2], rest[1::2], strict=True):
+    encodings: list[Encoding | None] = []
+    for number, (said, behind) in enumerate(zip(rest[::2], rest[1::2], strict=True), 1):
+        field, kind = _encoded(said)
+        last = 2 * number == len(rest)
+        encodings.append(None if kind is None else read_encoding(kind, behind, last=last))
         if behind and name_fault("a" + behind):
             raise ValueError(f"{shown(repr(behind))} must not be in it: it is in no queue's name")
         if field == "key":
@@ -137,13 +187,31 @@ def read_template(text: str) -> Template:
         elif field.startswith(_HEADER) and len(field) > len(_HEADER):
             fields.append((_bytes(field[len(_HEADER) :]), behind.encode()))
         else:
-            raise ValueError("between { and } there must be key or header:NAME")
+            raise ValueError(
+                "between { and } there must be key or header:NAME, or one that is encoded: key:%,"
+                " key:hex, key:hash, header:NAME:%, header:NAME:%hex or header:NAME:%hash"
+            )
     if len(prefix) + sum(1 + len(behind) for _, behind in fields) > NAME_LENGTH_MAX:
         raise ValueError(
             f"its texts must be shorter: a queue name has at most {NAME_LENGTH_MAX} characters"
         )
     doubtful = prefix in (_INTERNAL[:1], ".")  # a name may be `__x`, or `..`
-    return Template(prefix, prefix.encode(), tuple(fields), doubtful)
+    known = tuple(encodings) if any(encodings) else ()
+    return Template(prefix, prefix.encode(), tuple(fields), doubtful, known)
+
+
+_OF_KEYS = {"key:%": PERCENT, "key:hex": HEX, "key:hash": HASH}
+_OF_HEADERS = {":%": PERCENT, ":%hex": HEX, ":%hash": HASH}
+
+
+def _encoded(field: str) -> tuple[str, str | None]:
+    """A field without its encoding, and which that is."""
+    if (kind := _OF_KEYS.get(field)) is not None:
+        return "key", kind
+    for end, kind in _OF_HEADERS.items():
+        if field.startswith(_HEADER) and field.endswith(end):
+            return field[: -len(end)], kind
+    return field, None
 
 
 class Condition(NamedTuple):

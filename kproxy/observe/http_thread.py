@@ -33,10 +33,13 @@ from kproxy.security.peer import network_of
 
 _log = structlog.get_logger()
 
-CONNECTIONS_MAX = 16
+CONNECTIONS_MAX = 64
 """Of those that wait for their clients."""
 PAGES_MAX = 16
 _PARTS = 4
+_BUSY = 429
+"""Pages themselves say 503."""
+_Crowd = Crowd["asyncio.Task[None]"]
 _NOBODYS = frozenset(("local", "internal", "svc", "localhost"))
 """Ends of names that are of the network that a server is in."""
 _HEAD_BYTES_MAX = 16 << 10
@@ -76,8 +79,9 @@ class HttpThread:
         self._token = None if token is None else f"Bearer {token}".encode()
         self._tls = tls
         self._names = frozenset(name.lower() for name in names)
-        self._waiting: Crowd[asyncio.Task[None]] = Crowd()  # for their clients
-        self._networks: dict[asyncio.Task[None], str] = {}  # of those
+        self._fresh: _Crowd = Crowd()  # connections that wait for their clients
+        self._idle: _Crowd = Crowd()  # those of them that had an answer
+        self._places: dict[asyncio.Task[None], tuple[_Crowd, str]] = {}
         self._making: Counter[str] = Counter()  # pages, by address
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -134,28 +138,32 @@ class HttpThread:
             self._wait_for_client(task, network)
             await asyncio.sleep(0)  # it begins: what never began would not close its socket
 
-    def _wait_for_client(self, task: "asyncio.Task[None]", network: str) -> None:
-        """It may be ended for another one, until `_goes_on`."""
-        waiting = self._waiting
-        if waiting.count >= CONNECTIONS_MAX:
-            longest = waiting.oldest(waiting.most()[0])
+    def _wait_for_client(
+        self, task: "asyncio.Task[None]", network: str, *, idle: bool = False
+    ) -> None:
+        """It may be ended for another one, until `_goes_on`: one that had an answer first."""
+        if len(self._places) >= CONNECTIONS_MAX:
+            crowd = self._idle if self._idle.count else self._fresh
+            longest = crowd.oldest(crowd.most()[0])
             self._goes_on(longest)
             longest.cancel()
-        self._networks[task] = network
-        waiting.add(network, task)
+        crowd = self._idle if idle else self._fresh
+        self._places[task] = crowd, network
+        crowd.add(network, task)
 
     def _goes_on(self, task: "asyncio.Task[None]") -> None:
-        network = self._networks.pop(task, None)
-        if network is not None:
-            self._waiting.drop(network, task)
+        place = self._places.pop(task, None)
+        if place is not None:
+            crowd, network = place
+            crowd.drop(network, task)
 
     @contextmanager
-    def _waits(self, network: str) -> Iterator[None]:
-        """For its client."""
+    def _waits(self, network: str, *, idle: bool = False) -> Iterator[None]:
+        """For its client, which has had an answer where it is idle."""
         task = asyncio.current_task()
         assert task is not None
-        if task not in self._networks:
-            self._wait_for_client(task, network)
+        if task not in self._places:
+            self._wait_for_client(task, network, idle=idle)
         try:
             yield
         finally:
@@ -195,7 +203,7 @@ class HttpThread:
         wait_s = _REQUEST_S
         while True:
             try:
-                with self._waits(network):
+                with self._waits(network, idle=wait_s is _IDLE_S):
                     request = await asyncio.wait_for(_next_request(connection, reader), wait_s)
             except h11.RemoteProtocolError as error:
                 answer, bare = Answer(error.error_status_hint, b""), True
@@ -206,7 +214,9 @@ class HttpThread:
             answer = await self._answered(request, network)
             bare = request.method == b"HEAD"
             await self._send(connection, writer, answer, network, bare=bare)
-            if {connection.our_state, connection.their_state} != {h11.DONE}:
+            if answer.status == _BUSY or {connection.our_state, connection.their_state} != {
+                h11.DONE
+            }:
                 return
             connection.start_next_cycle()
             wait_s = _IDLE_S
@@ -230,7 +240,7 @@ class HttpThread:
         """A page, in one of the places for those."""
         making = self._making
         if making.total() >= PAGES_MAX or making[network] >= PAGES_MAX // _PARTS:
-            return Answer(503, b"too many ask for pages at once\n")
+            return Answer(_BUSY, b"too many ask for pages at once\n")
         making[network] += 1
         try:
             async with self._turn:
@@ -270,7 +280,7 @@ class HttpThread:
             writer.write(connection.send(h11.Data(data=answer.body)) or b"")
         with suppress(h11.LocalProtocolError):  # of an answer to HEAD the body is not sent
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-        with self._waits(network):
+        with self._waits(network, idle=True):
             await asyncio.wait_for(writer.drain(), _ANSWER_S)
 
 

@@ -36,9 +36,12 @@ PART_TARGETS = 500
 """In one part. Names fall into parts by their hashes, which a peer can choose."""
 RECORD_MAX = 8 << 20
 """Of a larger record only its key and its headers go to the unroutable ones. Produce refuses it."""
-PACKED_FROM = 64 << 10
-"""A batch of so many bytes is packed as its source was."""
+PACKED_FROM = 1 << 10
+"""A batch of so many bytes is packed as its source was: to a third or less of them, as a rule."""
 _TARGET_BYTES = 100  # about what a batch takes beside its records
+_PIECE_BYTES = 150  # what a record takes in memory beside its bytes
+HELD_BYTES_MAX = 16 << 20
+"""Of one cut, over all shards."""
 _INTERNAL = "__"
 _EMPTY = body_of(Content(), ())
 
@@ -82,8 +85,14 @@ Piece = tuple[bytes, int, int]
 class Gathered:
     """What of a stretch goes where: pieces by queue, by shard."""
 
-    def __init__(self, shards: int, start: int, log_bytes_max: int) -> None:
+    def __init__(
+        self, shards: int, start: int, log_bytes_max: int, held_max: int = HELD_BYTES_MAX
+    ) -> None:
+        """`held_max`: what it may take in memory, over all shards."""
         self.shards = shards
+        self._held_max = held_max
+        self.held = 0
+        """About how many bytes it takes in memory."""
         self._bytes_max = min(CUT_BYTES, log_bytes_max // _FRAMED_MAX)
         self.batch_bytes_max = log_bytes_max - min(SHIP_FRAME_BYTES, log_bytes_max // 2)
         """What a batch may have, so that the log takes it."""
@@ -125,7 +134,7 @@ class Gathered:
         targets = self.by_shard[index]
         found = targets.get(name)
         size = self.sizes[index] + len(piece[0]) + (_TARGET_BYTES if found is None else 0)
-        if limited and self.records and size > self._bytes_max:
+        if limited and self.records and (size > self._bytes_max or self.held > self._held_max):
             return False
         if found is None:
             buckets, bucket = self._buckets[index], bucket % PARTS_MAX
@@ -135,6 +144,7 @@ class Gathered:
             targets[name] = [piece]
         else:
             found.append(piece)
+        self.held += size - self.sizes[index] + _PIECE_BYTES
         self.sizes[index] = size
         self.records += 1
         return True
@@ -148,6 +158,7 @@ class Gathered:
         if limited and self.records:
             return False
         self.whole = name, data
+        self.held += len(data)
         self.records += 1
         self.full = True
         return True
@@ -158,18 +169,19 @@ class Cutter:
 
     def __init__(
         self, epoch: Epoch, shards: int, start: int, end: int, index: int, *,
-        limited: bool, log_bytes_max: int,
+        limited: bool, log_bytes_max: int, held_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
         """Of offsets from `start` to before `end`. `index`: of the source partition.
 
-        `log_bytes_max`: what the log takes in one record.
+        `log_bytes_max`: what the log takes in one record. `held_max`: what the cut may take in
+        memory.
 
         `limited`: it ends where a cut is large enough; else what is cut already is made again.
         """
         self.start, self._end, self._index = start, end, index
         self.epoch = epoch
         self._limited = limited
-        self.gathered = Gathered(shards, start, log_bytes_max)
+        self.gathered = Gathered(shards, start, log_bytes_max, held_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
         self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES

@@ -203,10 +203,12 @@ class Passage:
 
     def _cutter(self, epoch: Epoch, start: int, end: int, *, limited: bool) -> Cutter:
         shared = self._shared
-        return Cutter(
+        cutter = Cutter(
             epoch, shared.asks.shards, start, end, self.source[1],
-            limited=limited, log_bytes_max=shared.log_bytes_max,
+            limited=limited, log_bytes_max=shared.log_bytes_max, held_max=shared.held_max,
         )  # fmt: skip
+        shared.gathers(cutter.gathered)
+        return cutter
 
     async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch

@@ -19,7 +19,7 @@ from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
-from kproxy.metadata.levels import Level
+from kproxy.metadata.levels import FORGETS_FROM, Level
 from kproxy.routes.passage import Passage
 from kproxy.routes.services import RouteServices
 from kproxy.security.behalf import Anybody, Behalf
@@ -28,6 +28,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
 from kproxy.virtual.route_rows import decode_landed, decode_route, landed_of, route_of, routes_range
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.share_rows import source_of_forwarded
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _FOLLOW_S = 0.25
@@ -37,6 +38,8 @@ _LOOKED_AT_AT_ONCE = 20  # sources: each may have a hundred routes
 _FORGET_LOOK_S = 3600.0
 _FORGET_MS = 24 * 3600 * 1000  # by then nothing late can come of a route that is gone
 _FORGET_MAX = 500  # in one command
+_FORGET_FORWARDED_MAX = 20  # their keys may be long
+_GONE_MAX = 10_000
 
 RouteKey = tuple[PartitionKey, QueueId]
 
@@ -160,6 +163,8 @@ class Passages:
             asks, catalogue, config, counters, clock, level or Level(), behalf or Anybody()
         )
         self._by_shard: dict[int, _ShardRoutes] = {}
+        self._gone_ms: dict[int, dict[bytes, int]] = {}
+        """FORWARDED rows of sources that are gone, by shard, and when that was seen first."""
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:
         """Why this worker passes nothing on by a route, for people; None: it does, or need not."""
@@ -174,6 +179,7 @@ class Passages:
                 shards = self._serving()
                 for index in self._by_shard.keys() - {shard.shard for shard in shards}:
                     del self._by_shard[index]
+                    self._gone_ms.pop(index, None)
                 for shard in shards:
                     known = self._by_shard.get(shard.shard)
                     if known is None or not known.of(shard):
@@ -203,3 +209,22 @@ class Passages:
                 return
             with suppress(KafkaError):
                 await shard.append([ForgetLanded(some, before_ms).envelope()]).wait()
+        if self._shared.level.reaches(FORGETS_FROM):
+            await self._forget_forwarded(shard)
+
+    async def _forget_forwarded(self, shard: Shard) -> None:
+        """Let go of how far dead letters were taken of sources that were gone a day ago as well."""
+        now_ms, find, gone = self._shared.clock.now_ms(), self._shared.catalogue.find_id, []
+        known, seen = self._gone_ms.pop(shard.shard, {}), dict[bytes, int]()
+        async for found in scanned(shard.kv.scan, *RowKind.FORWARDED.range()):
+            for key, _ in found:
+                if find(source_of_forwarded(key)) is None and len(seen) < _GONE_MAX:
+                    seen[key] = since_ms = known.get(key, now_ms)
+                    if since_ms <= now_ms - _FORGET_MS:
+                        gone.append(key)
+        self._gone_ms[shard.shard] = seen
+        for some in slices(gone, _FORGET_FORWARDED_MAX):
+            if not shard.serving:
+                return
+            with suppress(KafkaError):
+                await shard.append([ForgetLanded([], now_ms, some).envelope()]).wait()

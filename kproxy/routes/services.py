@@ -11,6 +11,7 @@ from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.levels import Level
+from kproxy.routes.cutting import HELD_BYTES_MAX, Gathered
 from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept
 from kproxy.security.behalf import Behalf
 from kproxy.shard.appends import Asks
@@ -18,6 +19,9 @@ from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
+GATHERED_BYTES_MAX = 64 << 20
+"""What all passages of a worker gather; beyond it each takes a little."""
+_GATHERED_LEAST = 256 << 10
 _READERS = 2
 _SAY_AGAIN_S = 60.0
 
@@ -39,11 +43,22 @@ class RouteServices:
         self.level = level
         self.readers = CapacityLimiter(_READERS)  # threads: a record may have 32 MiB
         self.kept: WeakSet[Kept] = WeakSet()
+        self._gathered: WeakSet[Gathered] = WeakSet()
         self._said_s: dict[tuple[str, QueueId], float] = {}
 
     def room_for(self, kept: Kept) -> int:
         """How many records one passage may keep beside what others do."""
         return max(0, KEPT_RECORDS_MAX - sum(one.size for one in self.kept if one is not kept))
+
+    def gathers(self, gathered: Gathered) -> None:
+        """Count what a passage gathers, for as long as it is there."""
+        self._gathered.add(gathered)
+
+    @property
+    def held_max(self) -> int:
+        """What the next cut may take in memory, by what others take: it is smaller, none waits."""
+        left = GATHERED_BYTES_MAX - sum(one.held for one in self._gathered)
+        return max(_GATHERED_LEAST, min(HELD_BYTES_MAX, left // 4))
 
     def warn(self, event: str, definer: QueueId, **values: object) -> None:
         """Say something that may be so very often."""

@@ -7,7 +7,7 @@ key, an algorithm or an address that is asked.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jwt
@@ -27,7 +27,7 @@ _ALGORITHMS: dict[tuple[Any, Any], tuple[str, ...]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }  # by type and curve
-_CLAIMS = ["exp", "iat", "sub", "iss", "aud"]
+_CLAIMS = ["exp", "iat", "iss", "aud"]
 _MESSAGE = re.compile(rb"n,(?:a=([^,\x00\x01]*))?,\x01((?:[A-Za-z]+=[^\x00\x01]*\x01)*)\x01")
 INVALID = b'{"status":"invalid_token"}'
 
@@ -78,10 +78,35 @@ class Bearer(NamedTuple):
     expires_s: float  # since 1970
 
 
+class Claims(NamedTuple):
+    """Which claims of a token say who it is, and what it is good for."""
+
+    principal: str = "sub"
+    scope: str = "scope"
+    scopes: tuple[str, ...] = ()
+    """Those that it must have, all of them."""
+
+    def missing(self, claims: Mapping[str, Any]) -> str | None:
+        """A scope that a token has not; None: it has all."""
+        if not self.scopes:
+            return None
+        told = claims.get(self.scope)
+        if isinstance(told, str):
+            told = told.split(" ")
+        has = {one for one in told if isinstance(one, str)} if isinstance(told, list) else set()
+        return next((scope for scope in self.scopes if scope not in has), None)
+
+
+SUBJECT = Claims()
+
+
 class Tokens:
     """Checks tokens of one issuer for one audience."""
 
-    def __init__(self, issuer: str, audience: str, keys: Callable[[], list[Key]]) -> None:
+    def __init__(
+        self, issuer: str, audience: str, keys: Callable[[], list[Key]], claims: Claims = SUBJECT
+    ) -> None:
+        self._claims = claims
         self._issuer = issuer
         self._audience = audience
         self._keys = keys
@@ -111,17 +136,22 @@ class Tokens:
         claims = jwt.decode(
             token, key.key, algorithms=key.algorithms, issuer=self._issuer,
             audience=self._audience, leeway=_LEEWAY_S,
-            options={"require": _CLAIMS, "enforce_minimum_key_length": True},
+            options={
+                "require": [*_CLAIMS, self._claims.principal], "enforce_minimum_key_length": True,
+            },
         )  # fmt: skip
-        name, issued, expires = claims["sub"], claims["iat"], claims["exp"]
+        name = claims[self._claims.principal]
+        issued, expires = claims["iat"], claims["exp"]
         for time_s in (issued, expires):
             if isinstance(time_s, bool) or not isinstance(time_s, int | float):
                 raise ValueError("a time that is no number")
         if not 0 < expires - issued <= _LIFETIME_S_MAX:
             raise ValueError("it is for too long a time")
         if not isinstance(name, str) or not name or "\0" in name or len(name) > 1024:
-            raise ValueError("its subject is no name")
+            raise ValueError(f"its {self._claims.principal} is no name")
         name.encode()  # half of a surrogate pair is no text
+        if (missing := self._claims.missing(claims)) is not None:
+            raise ValueError(f"it has not the scope {missing}")
         return Bearer(name, float(expires))
 
 

@@ -4,20 +4,7 @@ A holder may have three times as much as is free. So one alone gets three quarte
 that want all get three sevenths each, and there is always some for who comes next.
 """
 
-from contextvars import ContextVar
-from dataclasses import dataclass
-
 _TIMES_FREE = 3
-
-
-@dataclass(slots=True)
-class Asking:
-    """Whose part of pools the requests of a task use: a connection's."""
-
-    holder: str = ""
-
-
-ASKING: ContextVar[Asking] = ContextVar("asking", default=Asking())  # noqa: B039 - never changed
 
 
 class Parts:

@@ -13,11 +13,11 @@ import structlog
 
 from kproxy.counters import TIMED_EVERY, WAITED
 from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.loop.asking import ASKING, Asking
 from kproxy.protocol.codec import decode_header
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed
 from kproxy.security.certificates import BadCertificate, PrincipalRules
-from kproxy.security.parts import ASKING, Asking
 from kproxy.security.peer import Peer, holder
 from kproxy.server import metering
 from kproxy.server.admission import Place

@@ -11,6 +11,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers import api_versions, produce
 from kproxy.handlers.produce_call import ProduceCall
+from kproxy.loop import pace
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.api_keys import ApiKey
@@ -188,6 +189,9 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
         header = decode_header(frame)
     next_request = accepted.next_request or NextRequestSignal()
     permits = worker.authorizer.permits(accepted.peer)
+    if len(frame) > large_requests.LIGHT_BYTES or pace.waits():
+        await pace.turn()
+        budget.begin()
     if api.key != _PRODUCE:
         check = (readable(frame), header, worker.config.request_elements_max)
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:

@@ -1,17 +1,23 @@
-"""Decodes requests that are too large for one turn of the loop, on a thread, one at a time.
+"""Decodes requests that are too large for one turn of the loop, on a thread, one at a time: of each
+client in turn.
 
 The decoding thread shares the interpreter's lock and gives it away every few milliseconds, so the
 loop answers other connections meanwhile.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
+
+from kproxy.loop.asking import ASKING
+from kproxy.loop.fair_threads import FairThreads
 
 Result = TypeVar("Result")
 
+LIGHT_BYTES = 1 << 10
+"""A request up to this size begins at once: a millisecond of the smallest elements."""
 REQUEST_BYTES = 32 << 10
 """A request up to this size is decoded where it is: 20 ms of the smallest elements."""
 ELEMENTS_AT_ONCE = 20_000
@@ -25,17 +31,16 @@ _ELEMENT = 100  # bytes of a decoded element of a request, besides its strings
 _DICT = 300  # what a part of an answer takes as a dict, kio's value and bytes together
 _ITEM = 32
 
-_one_at_a_time: RunVar[CapacityLimiter] = RunVar("kproxy.server.large_requests")
+_one_at_a_time: RunVar[FairThreads] = RunVar("kproxy.server.large_requests")
 
 
 async def aside(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Do this on a thread, when it is its turn."""
-    try:
-        limiter = _one_at_a_time.get()
-    except LookupError:
-        limiter = CapacityLimiter(1)
-        _one_at_a_time.set(limiter)
-    return await to_thread.run_sync(work, *arguments, limiter=limiter)
+    """Do this on a thread, when it is its client's turn."""
+    threads = _one_at_a_time.get(None)
+    if threads is None:
+        threads = FairThreads(1)
+        _one_at_a_time.set(threads)
+    return await threads.run(ASKING.get().holder, partial(work, *arguments))
 
 
 def decoded_bytes(frame_bytes: int, elements: int) -> int:

@@ -36,6 +36,8 @@ _VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}
 _ELEMENTS_MAX = 100
 _RAW_HEADER = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0)
 _SHORTEST_TOKEN = 1
+_CODE, _NO_ERROR = slice(8, 10), b"\0\0"
+"""Of an answer to ApiVersions, behind its length and the correlation id."""
 
 
 class LoginConnection(Connection):
@@ -109,9 +111,7 @@ class LoginConnection(Connection):
             return super().accept(frame)
         if key is None or self._versions_told or login.under_way:
             raise Malformed("a request before the login")
-        accepted = super().accept(frame)
-        self._versions_told = accepted.api is not None
-        return accepted
+        return super().accept(frame)
 
     def _taken(self, frame: Frame) -> Accepted:
         """A step of a login. Raises Malformed."""
@@ -140,7 +140,10 @@ class LoginConnection(Connection):
         except BadLogin as error:  # out of turn: there is nothing to answer
             self._failed(str(error))
             raise Malformed(f"login: {error}") from None
-        return await answer(worker, request)
+        response = await answer(worker, request)
+        if header.api_key == ApiKey.API_VERSIONS and isinstance(response, bytes | bytearray):
+            self._versions_told = self._versions_told or response[_CODE] == _NO_ERROR
+        return response
 
     def _handshake(self, request: Accepted) -> bytes:
         header = request.header

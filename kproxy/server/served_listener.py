@@ -10,7 +10,7 @@ from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.jwks import KeySet
 from kproxy.security.login import Mechanisms
 from kproxy.security.mechanisms import Users, offered
-from kproxy.security.oauth import Tokens
+from kproxy.security.oauth import Claims, Tokens
 from kproxy.security.tls import Tls
 from kproxy.server.admission import Admission
 from kproxy.server.attempts import Attempts
@@ -57,7 +57,10 @@ class ServedListener:
         if self._keys is not None:
             assert config.oauth_issuer is not None
             assert config.oauth_audience is not None
-            tokens = Tokens(config.oauth_issuer, config.oauth_audience, self._keys.keys)
+            claims = Claims(
+                config.oauth_principal_claim, config.oauth_scope_claim, config.oauth_scopes
+            )
+            tokens = Tokens(config.oauth_issuer, config.oauth_audience, self._keys.keys, claims)
             tokens.unknown_key = self._keys.want
             self._keys.start()
         self.mechanisms = offered(config.sasl_mechanisms, users, tokens)

@@ -151,10 +151,12 @@ class Compactor:
 
     async def round(self) -> None:
         """Look at each partition that may have something to compact."""
-        taken, self._shard.uncompacted = self._shard.uncompacted, set()
+        taken, self._shard.uncompacted = list(self._shard.uncompacted), set()
         async with create_task_group() as tasks:
             for number, key in enumerate(taken, 1):
-                if not self._shard.serving:
+                if not self._shard.serving:  # it may come back, with all that is in memory
+                    for left in taken[number - 1 :]:
+                        self._shard.note_uncompacted(left)
                     return
                 if isinstance(self._look(key), Plan):
                     await self._passes.acquire()

@@ -157,14 +157,15 @@ class Retention(DueIndexScanner):
             arrived_from = self._marks.kept_from(partition, row, settings.retention_ms, now, filed)
         start, oldest = self._kept_from(partition, row, settings, now, arrived_from)
         passed_on = self._shard.state.passed_on(partition)
-        if passed_on is not None and passed_on < start:  # it waits for what is not passed on
+        held_back = passed_on is not None and passed_on < start
+        if passed_on is not None and held_back:  # it waits for what is not passed on
             start = passed_on
         if start > row.log_start:
             trims.append(Trim(*partition, start, now).envelope())
-        if oldest is None:
-            return now + self._check_ms if start < row.next_offset else None
-        if settings.compacted:
+        if oldest is not None and settings.compacted:
             self._shard.note_uncompacted(partition)
+        if oldest is None or held_back:
+            return now + self._check_ms if start < row.next_offset else None
         return settings.look_at_ms(oldest.max_time_through_ms, now, self._check_ms)
 
     def _kept_from(

@@ -17,6 +17,7 @@ from kproxy.tools.client import Client
 from kproxy.tools.client_settings import ClientSettings
 from kproxy.tools.commands import given_settings, settings_option
 from kproxy.tools.config_options import config_file, loaded, settings
+from kproxy.tools.top import NoRedirects
 
 _HEALTH_S = 4
 
@@ -73,7 +74,9 @@ def http_health(config: Config) -> str:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is this machine
         try:
-            with urllib.request.urlopen(url, timeout=_HEALTH_S, context=context) as answer:
+            https = urllib.request.HTTPSHandler(context=context)
+            asks = urllib.request.build_opener(NoRedirects, https)
+            with asks.open(url, timeout=_HEALTH_S) as answer:
                 answer.read(100)
         except HTTPError as error:
             raise CannotStart(

@@ -33,7 +33,9 @@ class Source:
     def __init__(self, addresses: Sequence[str], token: str | None, ca_file: Path | None) -> None:
         """No addresses: those of this machine, from the default port on."""
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._context = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
+        context = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
+        https = urllib.request.HTTPSHandler(context=context)
+        self._open = urllib.request.build_opener(NoRedirects, https).open
         self._urls = [_url(address) for address in addresses]
 
     def pages(self) -> list[tuple[str, Page | None]]:
@@ -59,11 +61,18 @@ class Source:
     def _page(self, url: str) -> Page | None:
         request = urllib.request.Request(f"{url}/top", headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._context) as said:
+            with self._open(request, timeout=_TIMEOUT_S) as said:
                 page = json.loads(said.read(_ANSWER_BYTES_MAX))
-        except (OSError, ValueError, urllib.error.URLError):
+        except (OSError, ValueError, RecursionError, urllib.error.URLError):
             return None
         return page if isinstance(page, dict) else None
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """What goes to one address goes to no other: a token, above all."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def _url(address: str) -> str:
@@ -243,6 +252,11 @@ def top_command(
     token_file: Path | None, ca_file: Path | None,
 ) -> None:  # fmt: skip
     """Watch workers: rates, busiest queues and groups, lag, shards."""
+    if token_file is not None and not addresses:
+        raise CannotStart(
+            "whatever listens at the default port would be told the token: say with --http who"
+            " is to have it"
+        )
     token = None if token_file is None else token_file.read_text().strip()
     source = Source(addresses, token, ca_file)
     console = Console()

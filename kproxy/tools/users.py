@@ -17,13 +17,14 @@ from kproxy.admin_socket.client import asking
 from kproxy.errors import CannotStart
 from kproxy.security import scram
 from kproxy.tools.client import Client, checked
-from kproxy.tools.commands import as_json_option, asked, settings_option, table
+from kproxy.tools.commands import as_json_option, asked, given_settings, settings_option, table
 from kproxy.tools.commands import server_address as _address
 from kproxy.tools.drain import data_dir_option
 
 _DESCRIBE, _ALTER = 50, 51
 _NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
+_LOCAL = ("127.", "localhost", "::1", "[::1]")
 _PASSWORD_BYTES_MAX = 1024
 _SALT_BYTES = 24
 
@@ -115,6 +116,12 @@ def add_command(
 ) -> None:  # fmt: skip
     """Add a user, or give one another password: the line that standard input has."""
     password = _password(password_file)
+    if bootstrap_server is not None and _is_heard(bootstrap_server):
+        click.echo(
+            "warning: what is sent to that kproxy is not encrypted, and the salted password is as"
+            " good as the password: who hears it may log in by SCRAM",
+            err=True,
+        )
     changes = []
     for mechanism in mechanisms or _NUMBERS:
         salt = os.urandom(_SALT_BYTES)
@@ -128,6 +135,12 @@ def add_command(
         )  # fmt: skip
     _changed(data_dir, bootstrap_server, changes)
     click.echo(f"{name} may log in")
+
+
+def _is_heard(address: tuple[str, int]) -> bool:
+    """Whether what is sent to an address goes over a network as it is."""
+    settings = given_settings()
+    return not (settings is not None and settings.tls) and not address[0].startswith(_LOCAL)
 
 
 def _listed(data_dir: Path, address: Address) -> dict[str, list[tuple[str, int]]]:

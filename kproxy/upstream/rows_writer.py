@@ -18,6 +18,7 @@ from kproxy.virtual.snapshot import AS_OF_KEY, encode_as_of
 
 _TIMEOUT_S = 30.0
 _PIECE_S = 0.5
+_LINE_BYTES = 16 << 20  # librdkafka's own bound is 1 GiB: a large publication went there whole
 
 
 class NotPublished(Exception):
@@ -43,6 +44,7 @@ class RowsWriter:
             linger_ms=5,
             compression_type="lz4",
             message_max_bytes=row_bytes_max,
+            queue_buffering_max_kbytes=max(_LINE_BYTES, 2 * row_bytes_max) >> 10,
         )
         try:
             self._producer = Producer(settings)

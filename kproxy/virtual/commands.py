@@ -269,23 +269,26 @@ class Trim(NamedTuple):
     answered_across_workers=True,
 )
 class CreateQueue(NamedTuple):
-    """A new queue, in its home shard."""
+    """A new queue, in its home shard. `unasked` (`rows.Queue`) needs the level UNASKED_FROM."""
 
     queue_id: QueueId
     name: str
     partitions: int
     configs: dict[str, str]
+    unasked: bool = False
 
     def envelope(self) -> Envelope:
-        body = _body(name=self.name, partitions=self.partitions, configs=self.configs)
+        more = {"unasked": True} if self.unasked else {}
+        body = _body(name=self.name, partitions=self.partitions, configs=self.configs, **more)
         return Envelope(Kind.CREATE, self.queue_id, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "CreateQueue":
         values = _values(envelope)
         return CreateQueue(
-            envelope.queue_id, values["name"], values["partitions"], values["configs"]
-        )
+            envelope.queue_id, values["name"], values["partitions"], values["configs"],
+            values.get("unasked", False),
+        )  # fmt: skip
 
 
 @of_kind(

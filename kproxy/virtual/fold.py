@@ -392,7 +392,7 @@ class Fold:
         self.state.put(key, json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, name, wanted, configs = CreateQueue.decode(envelope)
+        queue_id, name, wanted, configs, unasked = CreateQueue.decode(envelope)
         existing = self.state.queue(name)
         if existing is not None:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
@@ -405,6 +405,7 @@ class Fold:
             created_at=LogOffset(log_offset),
             changed_at=LogOffset(log_offset),
             configs=configs,
+            unasked=unasked,
         )
         refused = self._routes.refusal(None, queue)
         if refused is not None:
@@ -453,7 +454,9 @@ class Fold:
         kept = {} if replace_all else dict(queue.configs)
         for name in dropped:
             kept.pop(name, None)
-        changed = replace(queue, configs=kept | given, changed_at=LogOffset(log_offset))
+        changed = replace(
+            queue, configs=kept | given, changed_at=LogOffset(log_offset), unasked=False
+        )
         refused = self._routes.refusal(queue, changed)
         if refused is not None:
             return refused

@@ -22,7 +22,7 @@ from kproxy.virtual.traits import DiskUse, of_kind, turn
 from kproxy.virtual.types import PartitionKey, QueueId
 
 TARGETS_MAX = 1000
-"""In one SHIP; about half as many are put into one."""
+"""The most targets of one SHIP; `routes.cutting` puts about half as many into one."""
 
 _FORM = 1
 _FORM_AFTER = 2  # of a SHIP: it says where its cut begins
@@ -34,6 +34,7 @@ _SPAN_AT = 12
 _TARGET = struct.Struct(">BI")
 _PLAIN = 1 << 31  # with the length of a target's batch
 _LANDED = struct.Struct(">16s16sI")
+_KEY = struct.Struct(">H")
 
 
 @of_kind(
@@ -154,6 +155,7 @@ class Ship(NamedTuple):
 
         `after` needs the level SHIPS_FROM.
         """
+        assert len(batches) <= TARGETS_MAX, f"{len(batches)} targets in a SHIP"
         form, begins = (_FORM, b"") if after < 0 else (_FORM_AFTER, _AFTER.pack(after))
         settings = orjson.dumps(configs) if configs else b""
         names = [name.encode() for name, _ in batches]
@@ -203,24 +205,45 @@ class Ship(NamedTuple):
         )  # fmt: skip
 
 
-@of_kind(Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED,))
+@of_kind(
+    Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED)
+)  # fmt: skip
 class ForgetLanded(NamedTuple):
     """Nothing comes any more of these routes: their sources or definers are gone, for long.
 
-    Void for what was used after `time_ms`.
+    Void for what was used after `time_ms`. `forwarded`: keys of FORWARDED rows of such sources;
+    they need the level FORGETS_FROM, and have no time: whoever sends this has waited.
     """
 
     routes: Sequence[tuple[QueueId, PartitionKey]]
     time_ms: int
+    forwarded: Sequence[bytes] = ()
 
     def envelope(self) -> Envelope:
-        body = b"".join(_LANDED.pack(definer, *source) for definer, source in self.routes)
-        return Envelope(Kind.FORGET_LANDED, time_ms=self.time_ms, body=body)
+        assert not (self.routes and self.forwarded)  # one or the other
+        body = b"".join(
+            [_LANDED.pack(definer, *source) for definer, source in self.routes]
+            + [_KEY.pack(len(key)) + key for key in self.forwarded]
+        )
+        count = len(self.forwarded)
+        return Envelope(Kind.FORGET_LANDED, number=count, time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "ForgetLanded":
+        if envelope.number:
+            return ForgetLanded([], envelope.time_ms, _keys(envelope.body, envelope.number))
         routes = [
             (QueueId(definer), (QueueId(queue_id), index))
             for definer, queue_id, index in _LANDED.iter_unpack(envelope.body)
         ]
         return ForgetLanded(routes, envelope.time_ms)
+
+
+def _keys(body: bytes | memoryview, count: int) -> list[bytes]:
+    keys, at = [], 0
+    for _ in range(count):
+        (length,) = _KEY.unpack_from(body, at)
+        at += _KEY.size
+        keys.append(bytes(body[at : at + length]))
+        at += length
+    return keys

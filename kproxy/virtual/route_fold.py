@@ -7,6 +7,7 @@ two owners agree. The fold refuses nothing of what is shipped but what was taken
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kproxy.errors import Code
@@ -310,7 +311,7 @@ class RouteFold:
         state.put(key, landed.with_part(asked.through, asked.part, asked.time_ms).encode())
         if asked.only:
             return self._ship_to_definer(log_offset, asked, envelope, location)
-        made: list[Queue] = []
+        made, settled = list[Queue](), list[Queue]()
         body, taken = envelope.body, 0
         for number, (name, position, length, plain) in enumerate(asked.targets):
             queue = state.queue(name)
@@ -318,6 +319,9 @@ class RouteFold:
                 configs = {} if plain else asked.configs
                 queue = self._make(log_offset, asked, name, number, configs)
                 made.append(queue)
+            elif queue.unasked and asked.configs and not plain and self._is_unused(queue):
+                queue = self._settled(log_offset, queue, asked.configs)
+                settled.append(queue)
             target = queue.queue_id, 0
             row = state.partition(target)
             if row is None:
@@ -329,7 +333,23 @@ class RouteFold:
             if queue.configs:
                 state.note_shipped(target, queue)
             taken += 1
-        return Outcome(Code.NONE, taken, numbers=(len(made),), made=tuple(made))
+        return Outcome(Code.NONE, taken, numbers=(len(made),), made=(*made, *settled))
+
+    def _is_unused(self, queue: Queue) -> bool:
+        """Whether all partitions of a queue are here, and none has ever had a record."""
+        for index in range(queue.wanted):
+            row = self._state.partition((queue.queue_id, index))
+            if row is None or row.next_offset:
+                return False
+        return True
+
+    def _settled(self, log_offset: int, queue: Queue, configs: dict[str, str]) -> Queue:
+        """A queue that somebody has looked up before its first record, as the route makes it."""
+        changed = replace(queue, configs=configs, changed_at=LogOffset(log_offset), unasked=False)
+        self._state.put_queue(changed)
+        if self._shared:
+            self._state.put(rows.announce_key(queue.name), log_offset.to_bytes(8, "big"))
+        return changed
 
     def _is_cut(self, asked: Ship) -> bool:
         """Whether the log has the cut that this is of; where the source is in another shard, it has
@@ -387,6 +407,9 @@ class RouteFold:
             key = route_rows.landed_key(definer, source)
             data = self._state.get(key)
             if data is not None and route_rows.decode_landed(data).used_ms <= asked.time_ms:
+                self._state.put(key, None)
+        for key in asked.forwarded:
+            if self._state.get(key) is not None:
                 self._state.put(key, None)
         return Outcome(Code.NONE)
 

@@ -292,9 +292,13 @@ class Queue:
     created_at: LogOffset
     changed_at: LogOffset
     configs: dict[str, str] = field(default_factory=dict)
+    unasked: bool = False
+    """Whether it was made at a look-up or a first record, and nobody has said how it is to be. A
+    route that would have made it gives it its settings. It has none till then."""
 
     def encode(self) -> bytes:
-        configs = json.dumps(self.configs).encode() if self.configs else b""
+        """An unasked queue has settings that are there and empty, which an older kproxy reads."""
+        configs = json.dumps(self.configs).encode() if self.configs or self.unasked else b""
         return (
             _QUEUE.pack(
                 self.queue_id, self.partitions, self.wanted, self.created_at, self.changed_at
@@ -322,6 +326,7 @@ def decode_queue(name: str, data: bytes) -> Queue:
         created_at=LogOffset(created_at),
         changed_at=LogOffset(changed_at),
         configs=configs,
+        unasked=configs is not _NO_CONFIGS and not configs,
     )
 
 

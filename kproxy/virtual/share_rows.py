@@ -200,6 +200,12 @@ def forwarded_key(target: PartitionKey, stream: int, source: PartitionKey, group
     )  # fmt: skip
 
 
+def source_of_forwarded(key: bytes) -> QueueId:
+    """Return the source of a key of kind FORWARDED."""
+    _, queue_id, _ = _STREAM.unpack_from(key, 1 + _PARTITION.size)
+    return QueueId(queue_id)
+
+
 def target_key(source: PartitionKey, group: str) -> bytes:
     """Where the dead letters of a share partition go."""
     return RowKind.FORWARD_TARGET + _PARTITION.pack(*source) + group.encode()

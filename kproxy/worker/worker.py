@@ -23,7 +23,7 @@ from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.delay_settings import FIXED, MODE
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
-from kproxy.metadata.levels import SECURITY_FROM, Level, Newest, Upgrades
+from kproxy.metadata.levels import SECURITY_FROM, UNASKED_FROM, Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import SIZE, QueueSettings, settings_of
 from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import Setting
@@ -46,6 +46,7 @@ from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.route_fold import CONFIGS
+from kproxy.virtual.rows import Queue
 from kproxy.virtual.security_commands import Secure
 from kproxy.virtual.security_rows import SECURITY_SHARD
 from kproxy.virtual.types import QueueId
@@ -376,6 +377,10 @@ class Worker:
         for shard in self.routes.all():
             return shard
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def create_unasked(self, name: str) -> tuple[Queue, Ticket]:
+        """Make a queue that somebody has looked up, or produces to. Raises KafkaError."""
+        return self.catalogue.create(name, unasked=self.level.reaches(UNASKED_FROM))
 
     def max_batch_bytes(self, settings: QueueSettings) -> int:
         """The largest batch, in bytes, that a queue with these settings takes."""

@@ -13,6 +13,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from kproxy.cluster import publisher, rebuild, shard_owner
+from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.errors import Code
 from kproxy.groups.classic_member import ClassicMember
 from kproxy.groups.coordinators import Coordinators
@@ -262,7 +263,7 @@ async def test_a_log_that_cannot_be_read_is_said_and_tried_again(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: the rebuild waited for ever, and kept others from being opened."""
-    monkeypatch.setattr(shard_owner, "_REFUSED_AGAIN_S", 0.01)
+    monkeypatch.setattr(shard_owner, "_FAILED_AGAIN_S", 0.01)
     queue_id = QueueIds(1).new(ShardId(0))
     row = Partition()
     row.next_offset = 1
@@ -278,3 +279,26 @@ async def test_a_log_that_cannot_be_read_is_said_and_tried_again(
         with anyio.fail_after(20):
             while len([line for line in said if line["event"] == "shard_failed"]) < 2:
                 await checkpoint()
+
+
+async def test_a_shard_that_failed_once_is_tried_again_at_once(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any failure of a kind that nobody had thought of left it unserved for 30 s."""
+    hold_once, failures = ShardOwner._hold_once, [ValueError("odd"), OSError("odd"), ValueError()]
+    waits: list[float] = []
+
+    async def held(self: ShardOwner) -> None:
+        if failures:
+            raise failures.pop()
+        await hold_once(self)
+
+    later = ShardOwner._later
+    monkeypatch.setattr(ShardOwner, "_hold_once", held)
+    monkeypatch.setattr(ShardOwner, "_later", lambda self: waits.append(later(self)) or waits[-1])
+    life.shards.assigned(frozenset({0}))
+    await served(life)
+    assert waits == [0.01, 0.02, 0.04]
+    (owner,) = life.shards.owners()
+    assert later(owner) == 0.01
+    assert [later(owner) for _ in range(20)][-1] <= shard_owner._FAILED_AGAIN_S

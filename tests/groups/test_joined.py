@@ -4,7 +4,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.joined import JoinedGroups
-from kproxy.security.parts import ASKING, Asking
+from kproxy.loop.asking import ASKING, Asking
 
 
 def test_one_client_cannot_have_all_joined_groups() -> None:

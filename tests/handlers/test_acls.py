@@ -13,7 +13,7 @@ from kproxy.security.peer import Peer
 from kproxy.virtual.types import QueueId
 from tests.fakes import memory_worker
 from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule
-from tests.wire import fetch_values
+from tests.wire import batch, fetch_values, produce_values
 
 
 async def test_rules_are_made_told_and_dropped() -> None:
@@ -324,3 +324,55 @@ async def test_what_is_administered_is_logged() -> None:
     with structlog.testing.capture_logs() as logs:
         await off.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": ["g"]})
     assert not logs
+
+
+async def test_a_transactional_batch_without_an_id_is_refused_for_that_first() -> None:
+    """As with Kafka 4.3.1: 53 for the whole request, whatever the client may write to."""
+    here = Secured()
+    records = batch(b"v", producer_id=1 << 40, epoch=0, sequence=0, attributes=16)
+    told = await here.call(ApiKey.PRODUCE, 9, produce_values("q", records))
+    assert told.responses[0].partition_responses[0].error_code == 53
+    told = await here.call(ApiKey.PRODUCE, 9, produce_values("q", batch(b"v")))
+    assert told.responses[0].partition_responses[0].error_code == NOT_ALLOWED
+
+
+@pytest.mark.parametrize("version", [12, 17])
+async def test_a_fetch_as_from_another_broker_is_refused(version: int) -> None:
+    """As with Kafka 4.3.1: 29 without CLUSTER_ACTION, and who has that is no replica."""
+    here = Secured()
+    await here.produce("q", ROOT)
+    await here.add(rule(Op.READ))
+    queue = here.worker.catalogue.find("q")
+    assert queue is not None
+    name = "q" if version < 13 else UUID(bytes=bytes(queue.queue_id))
+    for replica, peer, code in ((-1, ALICE, 0), (1, ALICE, NOT_ALLOWED), (1, ROOT, 6)):
+        values = fetch_values({(name, 0): 0})
+        values |= (
+            {"replica_id": replica} if version < 15
+            else {"replica_state": {"replica_id": replica, "replica_epoch": -1}}
+        )  # fmt: skip
+        told = await here.call(ApiKey.FETCH, version, values, peer)
+        part = told.responses[0].partitions[0]
+        assert part.error_code == code
+        assert bool(part.records) == (not code)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_features_that_are_not_updated_have_no_results(version: int) -> None:
+    """As with Kafka 4.3.1: those that are have one each, up to version 1."""
+    here = Secured()
+
+    async def update(name: str, level: int, peer: Peer) -> Any:
+        kind = {"allow_downgrade": False} if version == 0 else {"upgrade_type": 1}
+        asked = {"feature": name, "max_version_level": level, **kind}
+        values: dict[str, Any] = {"timeout": 1000, "feature_updates": [asked]}
+        if version:
+            values["validate_only"] = False
+        return await here.call(ApiKey.UPDATE_FEATURES, version, values, peer)
+
+    for name, level, peer, code in (
+        ("no.such", 1, ALICE, 31), ("no.such", 1, ROOT, 95), ("transaction.version", 2, ROOT, 0),
+    ):  # fmt: skip
+        told = await update(name, level, peer)
+        assert told.error_code == code
+        assert len(getattr(told, "results", ())) == (code == 0 and version < 2)

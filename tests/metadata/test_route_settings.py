@@ -4,7 +4,7 @@ import pytest
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
-from kproxy.metadata.levels import ROUTES_FROM, Level
+from kproxy.metadata.levels import ENCODINGS_FROM, ROUTES_FROM, Level
 from kproxy.metadata.queue_settings import DEFAULTS, VALUE_MAX, settings_of
 
 TO, FROM, FILTER = "kproxy.route.to", "kproxy.route.from", "kproxy.route.filter"
@@ -125,6 +125,15 @@ def test_routes_wait_for_their_level() -> None:
         with pytest.raises(KafkaError, match=f"needs level {ROUTES_FROM}.*upgrade --finalize"):
             queue_settings.check_together(values, before)
         queue_settings.check_together({"retention.ms": "5"}, before)
+
+
+def test_encodings_wait_for_their_level() -> None:
+    before = Level(ENCODINGS_FROM - 1)
+    queue_settings.check_together(ENTRANCE, before)
+    encoded = ENTRANCE | {TO: "d-{key:%}"}
+    queue_settings.check_together(encoded, Level())
+    with pytest.raises(KafkaError, match=f"needs level {ENCODINGS_FROM}.*upgrade --finalize"):
+        queue_settings.check_together(encoded, before)
 
 
 def test_as_values() -> None:

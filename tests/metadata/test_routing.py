@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given, settings
@@ -73,6 +74,70 @@ def test_a_record_has_no_target(
     assert name == ""
     assert (said or "").startswith(why)
     in_a_line(said or "")
+
+
+KEYS = [
+    "ann@example.com", "device:42", "eu/berlin/7", "+491701234567", "a b", "größe", "_", "__x",
+    "%41", b"\0\0\0\0\0\0\0*", UUID(int=1 << 100).bytes, b"\xff", "device-42", "v1.2", "..",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("kind", ["%", "hex", "hash"])
+def test_any_key_names_a_queue_of_its_own_and_can_be_told_from_it(
+    key: str | bytes, kind: str
+) -> None:
+    """11 of 14 ordinary keys named none."""
+    value = key if isinstance(key, bytes) else key.encode()
+    template = read_template(f"d-{{key:{kind}}}.in")
+    name, why = template.fill(value, {})
+    assert why is None
+    assert name_fault(name) is None
+    assert template.decode(name) == [None if kind == "hash" else value]
+
+
+@pytest.mark.parametrize(
+    ("template", "key", "name"),
+    [
+        ("d-{key:%}", b"ann@example.com", "d-ann_40example.com"),
+        ("d-{key:%}", b"a_b", "d-a_5Fb"),
+        ("d-{key:hex}", b"\0*", "d-002a"),
+        ("d-{key:hash}", b"k" * 100_000, "d-5a150fe4028ef8c49e638fb525ec9325"),
+        ("_{key:%}", b"@", None),
+        ("d-{key:%}", b"/" * 83, None),
+        ("d-{key:hex}", b"k" * 125, None),
+        ("t-{header:a:b:%}", b"k", "t-x_2Fy"),
+        ("t-{header:a:b:%hex}", b"k", "t-782f79"),
+        ("t-{header:a%3Ab:%hash}.{key}", b"k", "t-63a33e8c9f5763ede46578903d394d94.k"),
+        ("t-{header:a:b:%}.{key:%}", b"1.2", "t-x_2Fy.1.2"),
+        ("t-{key:%}.{header:a:b:%}", b"1.2", "t-1_2E2.x_2Fy"),
+        ("t-{key:%}xy{header:a:b:%}", b"xy", "t-_78yxyx_2Fy"),
+        ("t-{key:%}.{header:a:b}", b"k", None),
+        ("t-{header:a:hex}", b"k", "t-1"),
+    ],
+)
+def test_an_encoded_name_is_made(template: str, key: bytes, name: str | None) -> None:
+    found, why = read_template(template).fill(key, {b"a:b": b"x/y", b"a:hex": b"1"})
+    assert found == (name or "")
+    assert bool(why) is (name is None)
+
+
+def test_what_ends_an_encoded_field_is_told_from_it() -> None:
+    for text in ("d-{key:%}{header:a:%}", "d-{key:hex}_{key}", "d-{key:%}F{key}", "d-{key:bin}",
+                 "d-{header:a:%x}"):  # fmt: skip
+        with pytest.raises(ValueError):
+            read_template(text)
+
+
+@given(st.binary(min_size=1, max_size=20), st.binary(min_size=1, max_size=20),
+       st.sampled_from([".", "-", "x", ".in-"]))  # fmt: skip
+@settings(deadline=None, max_examples=200)
+def test_encoded_fields_are_told_apart(one: bytes, other: bytes, between: str) -> None:
+    for kind in ("%", "hex"):
+        template = read_template(f"t-{{key:{kind}}}{between}{{header:h:%}}")
+        name, why = template.fill(one, {b"h": other})
+        if why is None:
+            assert template.decode(name) == [one, other]
 
 
 def test_what_a_template_looks_at() -> None:

@@ -173,7 +173,7 @@ def test_an_address_has_a_part_of_the_pages() -> None:
             scrape.sendall(get("/metrics").encode())
         refused = [one for one in scrapes if select.select([one], [], [], 0.5)[0]]
         assert len(refused) == 2
-        assert all(one.recv(1000).startswith(b"HTTP/1.1 503") for one in refused)
+        assert all(one.recv(1000).startswith(b"HTTP/1.1 429") for one in refused)
         another = socket.create_connection(("127.0.0.1", port), 10, ("127.2.0.1", 0))
         held.enter_context(another)
         another.sendall(get("/metrics").encode())

@@ -1,11 +1,16 @@
 """`kproxy top`: what it makes of two looks, and what it shows of served workers."""
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from kproxy.counters import Busiest
-from kproxy.tools.top import differences, quantile, ranges, rate
+from kproxy.errors import CannotStart
+from kproxy.tools.top import Source, differences, quantile, ranges, rate, top_command
 from tests.forked import run_kproxy as kproxy
 from tests.harness import Served, eventually
 from tests.observe.test_prometheus import FLAGS, endpoints, load
@@ -69,3 +74,36 @@ def test_it_says_where_nobody_answers() -> None:
     done = kproxy("top", "--http", "127.0.0.1:1", "--once")
     assert done.returncode == 1
     assert "no kproxy answers at http://127.0.0.1:1" in done.stderr
+
+
+def test_a_token_goes_where_it_was_sent_and_nowhere_else() -> None:
+    """FAULT: a redirect had it sent to another address."""
+    heard: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers["Authorization"])
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        source = Source([f"127.0.0.1:{server.server_port}"], "secret", None)
+        with pytest.raises(CannotStart):
+            source.pages()
+        server.shutdown()
+    assert heard == ["Bearer secret"]
+
+
+def test_a_token_needs_an_address(tmp_path: Path) -> None:
+    """FAULT: whatever listened at the default port was shown it."""
+    token = tmp_path / "token"
+    token.write_text("secret")
+    done = CliRunner().invoke(top_command, ["--token-file", str(token), "--once"])
+    assert isinstance(done.exception, CannotStart)
+    assert "--http" in str(done.exception)

@@ -105,6 +105,17 @@ def test_batches_are_unpacked_and_large_ones_packed_as_they_came(codec: int) -> 
     assert len(contents(made["to-k"])) == 20
 
 
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_targets_take_no_more_room_than_their_source(codec: int) -> None:
+    """Batches of less than 64 KiB were not packed: they took ten times as much."""
+    value = b'{"temperature":21.5,"status":"ok","unit":"celsius"}'
+    data = keyed(*[(b"d%d" % (n % 20), value) for n in range(800)], codec=codec)
+    made = parts_of(cut(data, spec()).gathered, 1)[0][2]
+    assert {read_header(one).codec for _, one in made} == {codec}
+    plain = len(unpacked(data))
+    assert sum(len(one) for _, one in made) < plain / 3
+
+
 def test_times_are_kept() -> None:
     data = keyed((b"a", b"1"), (b"a", b"2"), time_ms=1234)
     ((_, made),) = parts_of(cut(data, spec()).gathered, 1)[0][2]
@@ -339,6 +350,18 @@ def test_a_cut_ends_where_it_is_large_enough_and_the_next_goes_on(
     monkeypatch.setattr(cutting, "CUT_TARGETS", 8000)
     monkeypatch.setattr(cutting, "CUT_BYTES", 1)
     assert cut(data, spec()).gathered.through == 1  # one always has room
+
+
+def test_cut_takes_a_bounded_amount_of_memory_over_all_shards() -> None:
+    """It was 768 KiB for each shard, and 32 passages of each were under way at once."""
+    data = keyed(*[(b"%d" % n, bytes(1000)) for n in range(3000)], codec=4)
+    for held_max in (100_000, 1_000_000):
+        cutter = Cutter(
+            Epoch(0, spec()), 64, 0, 1 << 40, 0, limited=True, log_bytes_max=LOG, held_max=held_max
+        )
+        cutter.take(reading(data))
+        assert 0.9 * held_max < cutter.gathered.held < held_max + 2000
+        assert cutter.gathered.full
 
 
 def test_a_part_has_not_too_many_targets_whatever_names_a_peer_chooses(

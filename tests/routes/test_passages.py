@@ -32,13 +32,16 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.security_rows import quota_name
 from kproxy.virtual.share_commands import (
+    DEAD_LETTERS,
     ChangeShares,
+    Forward,
     Run,
     SetShares,
     ShareAction,
     ShareChange,
     ShareRuns,
 )
+from kproxy.virtual.share_rows import Position, source_of_forwarded
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 from tests.harness import until
@@ -137,6 +140,27 @@ async def test_what_is_kept_for_the_next_cut_has_a_bound(
             assert max(sizes) == (5 if count == 5 else 0)
         for n in range(6):
             assert read(worker, f"to-{n}") == [b"v%d" % n] * (2 if n < 5 else 1)
+
+
+async def test_cuts_are_smaller_where_other_passages_hold_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "GATHERED_BYTES_MAX", 4 << 20)
+    async with serving(tmp_path) as worker:
+        shared = worker.passages._shared
+        alone, held = shared.held_max, []
+        for _ in range(20):
+            gathered = cutting.Gathered(4, 0, 1 << 20, shared.held_max)
+            shared.gathers(gathered)
+            while gathered.add("a", (bytes(1000), 0, 0), limited=True):
+                pass
+            held.append(gathered)
+        assert alone == 1 << 20
+        assert shared.held_max == 256 << 10
+        assert sum(one.held for one in held) < (4 << 20) + 20 * (256 << 10)
+        del gathered
+        held.clear()
+        assert shared.held_max == alone
 
 
 async def test_records_are_passed_on_and_kept(tmp_path: Path) -> None:
@@ -445,6 +469,17 @@ async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_so
         assert len(routes_of(worker, source)) == 1
 
 
+async def test_any_key_names_a_queue_and_stays_as_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path) as worker:
+        to = {"kproxy.route.to": "to-{key:%}", "kproxy.route.unroutable": "lost"}
+        entrance = await create(worker, "in", to)
+        await put(worker, entrance, (b"ann@example.com", b"1"), (b"\xff", b"2"), (None, b"3"))
+        await until(lambda: landed(worker, entrance) == 3)
+        assert read(worker, "to-ann_40example.com") == [b"1"]
+        assert read(worker, "to-_FF") == [b"2"]
+        assert read(worker, "lost") == [b"3"]
+
+
 async def test_dead_letters_are_passed_on_from_their_queue_once(tmp_path: Path) -> None:
     """A filter said that it had passed them on, and got nothing."""
     async with serving(tmp_path) as worker:
@@ -465,6 +500,33 @@ async def test_dead_letters_are_passed_on_from_their_queue_once(tmp_path: Path) 
             assert outcome.code == Code.NONE
         await until(lambda: landed(worker, letters) == 20)
         assert read(worker, "red") == [b"%d" % n for n in range(1, 20, 2)]
+
+
+async def test_what_was_forwarded_from_sources_that_are_gone_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row stayed in the dead-letter queue's shard for each source and group there ever was."""
+    async with serving(tmp_path) as worker:
+        source, other = await create(worker, "in", {}), await create(worker, "other", {})
+        letters, shard = await create(worker, "dlq.in", {}), worker.any_shard()
+        at = Position(1, 0, 0)
+        for queue in (source, other):
+            made = Forward(
+                (letters.queue_id, 0), DEAD_LETTERS, (queue.queue_id, 0), "g", at, at,
+                keyed((b"a", b"1")),
+            )  # fmt: skip
+            await shard.append([made.envelope()]).wait()
+        await shard.append([DeleteQueue(source.queue_id).envelope()]).wait()
+
+        def known() -> list[bytes]:
+            rows = shard.kv.scan(*RowKind.FORWARDED.range())
+            return [source_of_forwarded(key) for key, _ in rows]
+
+        await worker.passages.forget(shard)
+        assert len(known()) == 2  # the source has just gone
+        monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
+        await worker.passages.forget(shard)
+        assert known() == [other.queue_id]
 
 
 async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:

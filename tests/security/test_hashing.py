@@ -40,7 +40,7 @@ async def test_addresses_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> No
     await asyncio.gather(*tasks)
     assert site.had[:4] == ["a", "mallory", "alice", "bob"]
     assert len(site.had) == 53
-    assert site.hashing._free == 1
+    assert site.hashing._threads.free == 1
 
 
 async def test_who_was_wrong_lately_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ async def test_who_waits_and_leaves_keeps_no_thread(monkeypatch: pytest.MonkeyPa
     site.go.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert len(site.had) == 20
-    assert site.hashing._free == 1
-    assert not any(site.hashing._lines)
+    assert site.hashing._threads.free == 1
+    assert not any(site.hashing._threads.lines)
 
 
 async def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

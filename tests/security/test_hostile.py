@@ -284,6 +284,16 @@ def test_silence_from_many_addresses_keeps_no_login_out(site: Site, name: str) -
         assert _logs_in(site)
 
 
+@pytest.mark.parametrize("name", ["SASL", "OUTSIDE"])
+def test_a_refused_question_about_versions_may_be_asked_again(site: Site, name: str) -> None:
+    """FAULT: it counted as answered, and the next one ended the connection."""
+    with site.wire(name) as wire:
+        for software, code in (("b@d!", 42), ("-", 42), ("good", 0)):
+            asked = {"client_software_name": software, "client_software_version": "1"}
+            assert wire.call(18, 3, asked).error_code == code
+        assert log_in(wire).error_code == 0
+
+
 def _logs_in(site: Site) -> bool:
     try:
         with site.wire("OUTSIDE") as wire:

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from kproxy.errors import CannotStart
 from kproxy.security import jwks
 from kproxy.security.jwks import KeySet
-from kproxy.security.oauth import INVALID, BadKeys, Exchange, Tokens, keys_of
+from kproxy.security.oauth import INVALID, BadKeys, Claims, Exchange, Tokens, keys_of
 from kproxy.security.scram import BadLogin
 from tests.harness import eventually
 from tests.securing import AUDIENCE, ISSUER, Authority, Issuer, bearer
@@ -333,3 +333,70 @@ def test_of_a_token_that_names_no_key_few_are_tried(
         checks.check(nameless)
     assert 0 < len(tried) < 5
     assert Tokens(ISSUER, AUDIENCE, lambda: [*others, mine]).check(nameless).name == "alice"
+
+
+# -- who it is, and what for: by claims that issuers have
+
+KEYCLOAK: dict[str, Any] = {
+    "sub": "7f3d2f6e-8c1a-4f0e-9d55-0d5f0f1c2a3b", "aud": ["account", AUDIENCE], "typ": "Bearer",
+    "azp": "orders", "jti": "b1946ac9", "acr": "1", "scope": "openid queues profile",
+    "preferred_username": "alice", "email_verified": True, "sid": "1",
+    "realm_access": {"roles": ["offline_access", "queue-user"]},
+    "resource_access": {"account": {"roles": ["view-profile"]}},
+}  # fmt: skip
+"""An access token of Keycloak, but for whom and until when it is."""
+ENTRA: dict[str, Any] = {
+    "sub": "AAAAAAAAAAAAAAAAAAAAAIkzqFVrSaSaFHy782bbtaQ", "aud": AUDIENCE, "ver": "2.0",
+    "tid": "9188040d-6c67-4c5b-b112-36a304b66dad", "oid": "00000000-0000-0000-66f3-3332eca7ea81",
+    "azp": "e4d0d0e5", "azpacr": "1", "nbf": NOW - 5, "preferred_username": "alice@example.com",
+    "scp": "Queues.Read Queues.Write", "roles": ["Queue.Worker"], "uti": "x", "rh": "0.A",
+}  # fmt: skip
+"""One of Entra (v2.0), with what a user and what an application has."""
+
+
+def claiming(issuer: Issuer, claims: Claims, **token: Any) -> str:
+    keys = keys_of(issuer.path.read_bytes())
+    subject = token.pop("sub")
+    made = issuer.token(subject, **token)
+    return Tokens(ISSUER, AUDIENCE, lambda: keys, claims).check(made).name
+
+
+@pytest.mark.parametrize(
+    ("token", "claims", "name"),
+    [
+        (KEYCLOAK, Claims(), KEYCLOAK["sub"]),
+        (KEYCLOAK, Claims("preferred_username"), "alice"),
+        (KEYCLOAK, Claims("azp", "scope", ("queues",)), "orders"),
+        (KEYCLOAK, Claims("preferred_username", "scope", ("queues", "openid")), "alice"),
+        (ENTRA, Claims("oid"), ENTRA["oid"]),
+        (ENTRA, Claims("preferred_username", "scp", ("Queues.Write",)), "alice@example.com"),
+        (ENTRA, Claims("azp", "roles", ("Queue.Worker",)), "e4d0d0e5"),
+    ],
+)
+def test_a_chosen_claim_says_who(
+    issuer: Issuer, token: dict[str, Any], claims: Claims, name: str
+) -> None:
+    assert claiming(issuer, claims, **token) == name
+
+
+@pytest.mark.parametrize(
+    ("token", "claims"),
+    [
+        (KEYCLOAK, Claims("oid")),
+        (KEYCLOAK, Claims("email_verified")),
+        (KEYCLOAK, Claims("realm_access")),
+        (KEYCLOAK | {"preferred_username": ""}, Claims("preferred_username")),
+        (KEYCLOAK | {"preferred_username": ["alice"]}, Claims("preferred_username")),
+        (KEYCLOAK, Claims(scopes=("queue",))),
+        (KEYCLOAK, Claims(scopes=("openid queues",))),
+        (KEYCLOAK, Claims(scope="scp", scopes=("queues",))),
+        (KEYCLOAK, Claims(scope="realm_access", scopes=("roles",))),
+        (ENTRA, Claims("oid", "scp", ("Queues.Read", "Queues.Delete"))),
+        (ENTRA | {"roles": [["Queue.Worker"]]}, Claims("oid", "roles", ("Queue.Worker",))),
+    ],
+)
+def test_a_claim_that_is_not_there_lets_nobody_in(
+    issuer: Issuer, token: dict[str, Any], claims: Claims
+) -> None:
+    with pytest.raises(BadLogin):
+        claiming(issuer, claims, **token)

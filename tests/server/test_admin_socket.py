@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from structlog.testing import capture_logs
 
 from kproxy.admin_socket import NAME, server
 from kproxy.admin_socket.client import NotServing, asking
@@ -85,11 +86,24 @@ def _say(directory: Path, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\n", b"[]\n", b"{}\n", b"nonsense\n", b'{"command": 5}\n', b"x" * 200_000]
+    "data",
+    [
+        b"",
+        b"\n",
+        b"[]\n",
+        b"{}\n",
+        b"nonsense\n",
+        b'{"command": 5}\n',
+        b"x" * 200_000,
+        b"[" * 60_000 + b"\n",
+    ],
 )
 async def test_nonsense_is_an_error_of_that_connection(tmp_path: Path, data: bytes) -> None:
+    with capture_logs() as logged:
+        async with admin_socket(tmp_path, COMMANDS):
+            answer = await to_thread.run_sync(_say, tmp_path, data)
+    assert not any(event["event"] == "admin_command_failed" for event in logged)
     async with admin_socket(tmp_path, COMMANDS):
-        answer = await to_thread.run_sync(_say, tmp_path, data)
         assert not answer or answer.startswith(b'{"error"'), answer
         assert await asked(tmp_path, "count", to=1) == [{"number": 0}]
 

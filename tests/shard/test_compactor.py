@@ -118,6 +118,20 @@ async def test_the_last_record_of_each_key_stays(tmp_path: Path) -> None:
         assert shard.segments.end == before  # nothing is new, so nothing is done
 
 
+async def test_a_shard_that_comes_back_has_not_forgotten_what_to_compact(tmp_path: Path) -> None:
+    """A round that the shard left dropped the partitions that it had not come to."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        for value in (b"=1", b"=2"):
+            await stage.put((b"k", value))
+        shard.serving = False
+        await stage.compact()
+        shard.serving = True
+        await stage.compactor.round()
+        assert len(stage.there()) == 1
+
+
 async def test_a_tombstone_stays_for_its_time_and_then_goes(tmp_path: Path) -> None:
     async with running(tmp_path) as shard:
         stage = Stage(shard, [], START_MS)

@@ -203,3 +203,27 @@ async def test_a_clock_that_was_ahead_for_a_moment_puts_no_look_off(tmp_path: Pa
         clock.now += YEAR_MS + 2 * KEEP_MS
         await all_looks(looks)
         assert held(shard) == 0
+
+
+async def test_records_that_a_route_held_back_are_looked_at_at_the_next_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were deleted when the first record behind them expired: up to a day late."""
+    clock = Clock()
+    async with running(tmp_path, sync="never") as shard:
+        await create(shard, QUEUES[0])
+        await shard.append([keep_for(KEEP_MS)]).wait()
+        for _ in range(2):
+            await shard.append([record(clock)]).wait()
+        clock.now += KEEP_MS + 1
+        await shard.append([record(clock)]).wait()
+        looks = retention(shard, clock)
+        passed_on = 0
+        monkeypatch.setattr(shard.state, "passed_on", lambda key: passed_on)
+        clock.now += 1
+        await all_looks(looks)
+        assert held(shard) == 3
+        passed_on = 3
+        clock.now += CHECK_MS
+        await all_looks(looks)
+        assert held(shard) == 1

@@ -285,7 +285,7 @@ class World:
         if settings.delay.by_header:
             found = split(head, sent, unpacked(sent), settings.delay, now_ms, 1 << 20)
         if delaying.waits(settings, head, found):
-            worker: Any = SimpleNamespace(delays=self.worker.delays)
+            worker: Any = SimpleNamespace(delays=self.worker.delays, level=self.worker.shard.level)
             try:
                 made = delaying.later(
                     worker, self.worker.shard, key, settings, sent, head, found, now_ms, 0

@@ -27,6 +27,7 @@ from kproxy.shard import housekeeper as keeper_module
 from kproxy.virtual import transaction_fold
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.transaction_rows import EPOCH_LAST, Transaction
+from tests.limits import make_tiny
 from tests.simulation import virtual_time
 from tests.simulation.cluster import World
 from tests.simulation.disks import SimKv, Threads
@@ -145,6 +146,17 @@ def test_transactions_are_whole(simulated: Any, tmp_path: Path, seeds: range) ->
             )
             told = simulation.transactions.truth.transactions
             assert sum(one.asked for one in told) > 3
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 200))]
+)
+@pytest.mark.parametrize("transactions", [False, True])
+def test_workers_agree_where_limits_are_tiny(
+    simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactions: bool, seed: int
+) -> None:
+    make_tiny(monkeypatch)
+    simulated(seed, tmp_path, transactions=transactions, shuffled=True)
 
 
 @pytest.mark.parametrize("transactions", [False, True])

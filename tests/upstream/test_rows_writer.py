@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException
 
+from kproxy.cluster import publisher
 from kproxy.loop.threads import Stop, Stopped
 from kproxy.upstream import rows_writer
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
@@ -18,7 +19,10 @@ class Late:
     pieces = 3
     full = False
 
+    settings: dict[str, Any]
+
     def __init__(self, settings: dict[str, Any]) -> None:
+        Late.settings = settings
         self.asked = 0
 
     def init_transactions(self, seconds: float) -> None:
@@ -75,3 +79,13 @@ def test_what_waits_for_a_silent_cluster_stops_when_told_to(
     monkeypatch.setattr(Late, turns, told)
     with pytest.raises(Stopped):
         writer.write(iter([(b"k", b"v")]), 7, stop)
+
+
+def test_rows_of_a_large_publication_are_not_all_in_line_at_once(writer: RowsWriter) -> None:
+    """All of them were in memory twice: taken, and in librdkafka's line, which takes 1 GiB."""
+    assert Late.settings["queue.buffering.max.kbytes"] <= 16 << 10
+    taken: dict[bytes, bytes | None] = {b"%d" % n: b"v" for n in range(1000)}
+    handed_over = publisher._handed_over(taken)
+    for _ in range(600):
+        next(handed_over)
+    assert len(taken) == 400

@@ -77,6 +77,8 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      + (3).to_bytes(8, "big") + b"\1" + len(ONE).to_bytes(4, "big") + b"a" + ONE),
     (ForgetLanded([(OTHER, KEY), (Q, (OTHER, 2))], 9), None, Kind.FORGET_LANDED, (0, 0, 9),
      OTHER + _Q + Q + _OTHER),
+    (ForgetLanded([], 9, [b"Mab", b"Mc"]), None, Kind.FORGET_LANDED, (0, 2, 9),
+     b"\0\3Mab\0\2Mc"),
     (AssignPartitions(Q, "q", 3, 6, 9, ROUTES), None, Kind.ASSIGN_PARTITIONS, (0, 6, 9),
      b'{"name":"q","partitions":3,"routes":[["' + OTHER.hex().encode()
      + b'","{\\"name\\":\\"o\\"}",true]]}'),

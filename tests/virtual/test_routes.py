@@ -632,6 +632,31 @@ def test_a_deleted_target_is_made_anew() -> None:
     assert shard.values(name) == 1
 
 
+def test_queue_looked_up_before_its_first_record_has_the_settings_of_its_route() -> None:
+    shard = Routing(1, 2)
+    names = names_of(1, prefix="looked")[:4]
+    looked, used, asked, plain = names
+    for name in (looked, used, plain):
+        queue_id = QueueId(next(shard.numbers).to_bytes(16, "big"))
+        shard.apply(CreateQueue(queue_id, name, 1, {}, True).envelope())
+    shard.make(asked)
+    shard.put(shard.queue(used).queue_id)
+    settings = {"retention.ms": "5"}
+    made = Ship.envelope(
+        (DEFINER, 0), DEFINER, 1, 0, to(*names), only=False, salt=1, time_ms=1, look_ms=1,
+        configs=settings, plain=plain,
+    )  # fmt: skip
+    outcome = shard.apply(made)
+    assert [shard.queue(name).configs for name in names] == [settings, {}, {}, {}]
+    assert (outcome.numbers, [one.name for one in outcome.made]) == ((0,), [looked])
+    assert not shard.queue(looked).unasked
+    row = shard.state.get(b"q" + plain.encode())
+    assert row is not None
+    assert row.endswith(b"{}")  # as an older kproxy reads it: no settings
+    shard.configure(shard.queue(plain).queue_id)
+    assert not shard.queue(plain).unasked
+
+
 def test_a_target_that_others_take_from_has_their_routes() -> None:
     shard = Routing()
     queue_id = shard.entrance("in")

@@ -1,0 +1,254 @@
+"""The limits of kproxy, each with a tiny value for simulations, or the reason why it has none.
+
+A fault at a limit is seen only where a test crosses it. The simulations run with all values of
+`TINY` at once. A module constant that bounds a number of things and is in neither list fails
+`tests/simulation/test_limits.py`.
+"""
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kproxy
+
+_ROOT = Path(kproxy.__file__).parent
+_BOUNDS = re.compile(
+    r"(^|_)(MAX|LIMIT|AT_ONCE|REMEMBERED|INLINE|LOT|TARGETS|BATCHES|ENVELOPES|RECORDS|ROWS|NAMES"
+    r"|KEYS|FRAMES|QUEUES|OFFSETS|PASSES|MESSAGES|CONNECTIONS|PIECES|WEIGHT|CHUNK|FEW|FEWER|TURN"
+    r"|ELEMENTS|NAMED|NOTED|TEXTS|BATCH|READERS|PAUSE|EVERY|KEPT|PAGE|PARTS|PRODUCERS)(_|$)"
+)
+_OF_SOMETHING_ELSE = re.compile(r"(^|_)(BYTES|MS|S|FROM|MASK)(_|$)|_AT$|_(SAID|FLEXIBLE|ASKED)$")
+"""Sizes, times, positions, versions of the protocol."""
+
+
+def limits() -> Iterator[str]:
+    """The module constants that bound a number of things: `virtual.state._COUNTED_MAX`."""
+    for path in sorted(_ROOT.rglob("*.py")):
+        module = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+        for node in ast.parse(path.read_text()).body:
+            name, value = _assigned(node)
+            if name.isupper() and _BOUNDS.search(name) and not _OF_SOMETHING_ELSE.search(name):
+                if isinstance(number := _constant(value), int) and number > 1:
+                    yield f"{module}.{name}"
+
+
+def _assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id, node.value
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id, node.value
+    return "", None
+
+
+def _constant(value: ast.expr | None) -> object:
+    """What an expression of numbers comes to; None where it names something."""
+    if value is None or any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(value)):
+        return None
+    return eval(compile(ast.Expression(value), "", "eval"), {"__builtins__": {}})
+
+
+def make_tiny(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Give limits their tiny values, all or some, in each module that has imported them."""
+    for name in names or TINY:
+        module_name, _, constant = name.rpartition(".")
+        module = importlib.import_module(f"kproxy.{module_name}")
+        before = getattr(module, constant, None)
+        if before is None:
+            continue  # `test_each_limit_is_registered` says so
+        patch.setattr(module, constant, TINY[name])
+        if constant.startswith("_"):
+            continue
+        for other in list(sys.modules.values()):
+            imported = getattr(other, "__name__", "").startswith("kproxy.")
+            defined = f"{getattr(other, '__name__', '')[7:]}.{constant}" in REGISTERED
+            if imported and not defined and getattr(other, constant, None) is before:
+                patch.setattr(other, constant, TINY[name])
+
+
+TINY: dict[str, int] = {
+    "cluster.announcer._NOTED": 2,
+    "cluster.catalogue_cache._ENDED_MAX": 2,
+    "cluster.command_router._UNANSWERED_MAX": 3,
+    "cluster.node._RECORDS": 2,
+    "cluster.publisher._ROWS_AT_ONCE": 2,
+    "cluster.rebuild._NAMES": 2,
+    "cluster.rebuild._RECORDS": 3,
+    "delays.delays._REMEMBERED_MAX": 2,
+    "delays.delivery.BATCHES_AT_ONCE": 2,
+    "delays.looker._PARTITIONS_AT_ONCE": 1,
+    "delays.looker._PASSED_MAX": 2,
+    "delays.splitting._BLAMED_MAX": 1,
+    "delays.splitting._FEWER": 2,
+    "delays.splitting.GROUPS_MAX": 4,
+    "delays.splitting._TOLD_MAX": 1,
+    "fetching.aborted.ROWS_MAX": 2,
+    "fetching.context.AT_ONCE": 1,
+    "groups.timers._AT_ONCE": 1,
+    "groups.timers._PLACES_KEPT": 1,
+    "log.shared._PIECE_WEIGHT": 2,
+    "log.shared._READY_MAX": 2,
+    "loop.pace._COUNTED_AT_ONCE": 2,
+    "loop.pace.FREED_AT_ONCE": 2,
+    "loop.pace._LET_GO_AT_ONCE": 2,
+    "loop.pace._LOT": 2,
+    "loop.steps.AT_ONCE": 1,
+    "loop.steps.EVERY": 2,
+    "metadata.catalogue._COMING_KEPT": 1,
+    "metadata.group_settings._PARSED_MAX": 1,
+    "metadata.queue_settings._PARSED_MAX": 1,
+    "metadata.routing._PARSED_MAX": 1,
+    "routes.cutting.CUT_TARGETS": 3,
+    "routes.cutting.PART_TARGETS": 1,
+    "routes.passages._AT_ONCE": 1,
+    "routes.passages._FORGET_FORWARDED_MAX": 1,
+    "routes.passages._FORGET_MAX": 1,
+    "routes.passages._GONE_MAX": 2,
+    "routes.passages._LOOKED_AT_AT_ONCE": 1,
+    "routes.reading._BATCHES_MAX": 2,
+    "routes.reading.KEPT_RECORDS_MAX": 5,
+    "shard.appends.TICKET_MAX": 2,
+    "shard.compaction_keys._ABORTED_AT_ONCE": 2,
+    "shard.compactor.KEYS_MAX": 3,
+    "shard.compactor._LOOKS_AT_ONCE": 1,
+    "shard.compactor._PASSES": 2,
+    "shard.compactor._UNREADABLE_MAX": 1,
+    "shard.copier._AHEAD_MAX": 1,
+    "shard.copier._COPY_ENVELOPES": 2,
+    "shard.copier._CURSORS_MAX": 1,
+    "shard.copier._LOOK_FRAMES": 2,
+    "shard.housekeeper._DELETIONS_MAX": 2,
+    "shard.housekeeper._ROWS_AT_ONCE": 2,
+    "shard.housekeeper._SWEPT_MAX": 2,
+    "shard.retention._ROWS_AT_ONCE": 1,
+    "shard.retention_marks._MARKS_MAX": 2,
+    "shard.shard._CHANGED_MAX": 2,
+    "shard.shard._REPLAY_BATCH": 2,
+    "shard.shard._UNCOMPACTED_MAX": 2,
+    "shares.acknowledging.BATCHES_MAX": 3,
+    "shares.dead_letter_batches.OFFSETS_MAX": 2,
+    "shares.dead_letter_batches._ROWS_MAX": 1,
+    "shares.dead_letters.OWED_MAX": 3,
+    "shares.dead_letter_sender._AT_ONCE": 1,
+    "shares.dead_letter_sender._HELD_MAX": 4,
+    "shares.dead_letter_sender._LOT": 2,
+    "shares.dead_letter_sender._SETTLED_MAX": 1,
+    "shares.poll._FOUND_MAX": 2,
+    "shares.sessions._AT_ONCE": 1,
+    "shares.share_partition._COMMITTED_MAX": 2,
+    "shares.share_partition._LOOKED_AT_MAX": 2,
+    "shares.share_partitions._COST_MAX": 2,
+    "shares.window._GAP_MAX": 4,
+    "store.rocks._BEHIND_MAX": 2,
+    "transactions.coordinator._BEGUN_MAX": 2,
+    "transactions.coordinator._DRIVEN_MAX": 1,
+    "transactions.coordinators._ROWS_AT_ONCE": 1,
+    "virtual.counts._STEP_ROWS": 2,
+    "virtual.delay_commands.BATCHES_MAX": 2,
+    "virtual.group_fold._FEW": 1,
+    "virtual.open_firsts.OFFSETS_MAX": 3,
+    "virtual.open_firsts.PARTITIONS_MAX": 1,
+    "virtual.group_fold._FORGOTTEN_MAX": 2,
+    "virtual.producer_commands.FORGOTTEN_MAX": 1,
+    "virtual.producers.PRODUCERS_INLINE": 1,
+    "virtual.route_rows.PARTS_MAX": 2,
+    "virtual.share_commands.SET_MAX": 2,
+    "virtual.snapshot._REMEMBERED_MAX": 2,
+    "virtual.snapshot._ROWS_AT_ONCE": 2,
+    "virtual.state._COUNTED_MAX": 2,
+    "virtual.state._SHIPPED_TO_MAX": 2,
+    "virtual.traits.TURN": 3,
+    "virtual.transaction_commands.MARKED_MAX": 2,
+    "virtual.transaction_commands.NAMED_MAX": 2,
+    "virtual.transaction_fold.PARTICIPANTS_MAX": 3,
+    "virtual.transaction_fold._ROWS_AT_ONCE": 1,
+    "worker.refused_batches._MAX": 2,
+}
+
+FIXED: dict[str, str] = {
+    "No simulation runs this code: tests of its own package cross it.": """
+        admin_socket.server._CONNECTIONS_MAX cluster.node._OPENING_MAX
+        fetching.streamed_response._READS_MAX fetching.streamed_response._BATCHES_AT_ONCE
+        fetching.streamed_response.BATCHES_MAX fetching.streamed_response._BUFFERS_MAX
+        fetching.streamed_response._GAP_MAX groups.classic_rebalance._ANSWERS_AT_ONCE
+        groups.counters._REGEXES_MAX groups.group_deletion._OFFSETS_AT_ONCE
+        groups.offset_expiry._ROWS_AT_ONCE groups.offset_expiry._OFFSETS_MAX
+        groups.restoring._ROWS_AT_ONCE groups.restoring._QUEUES_AT_ONCE
+        groups.subscriptions._MATCHES_MAX groups.subscriptions._TEXTS groups.subscriptions._NAMES
+        handlers.acls._AT_ONCE handlers.describe_configs._PARTITIONS_MAX handlers.fetch._TEXTS_MAX
+        handlers.group_admin._DELETED_AT_ONCE handlers.inspection._BLAMED_MAX
+        handlers.list_offsets._ROWS_AT_ONCE handlers.metadata._QUEUES_AT_ONCE
+        handlers.metadata._CREATED_AT_ONCE handlers.operations._ROWS_AT_ONCE
+        handlers.produce_call._NAMED handlers.produce_guard._BATCHES_AT_ONCE
+        handlers.topic_partitions._SORTED_AT_ONCE handlers.topic_partitions._PAGE_MAX
+        handlers.topics._DELETED_AT_ONCE handlers.topics._PARTITIONS_AT_ONCE
+        handlers.transaction_admin._LISTED_MAX handlers.transaction_offsets._AT_ONCE
+        handlers.users._NAMES_AT_ONCE handlers.users._AT_ONCE loop.garbage._STEPS_MAX
+        observe.http_thread.CONNECTIONS_MAX observe.http_thread.PAGES_MAX
+        observe.http_thread._PARTS observe.selected._LOT observe.top_page._PARTITIONS_MAX
+        protocol.responses._CACHED_PARTITIONS_MAX security.cache.ROWS_MAX
+        security.hashing._ADDRESSES_MAX security.oauth._KEYS_MAX security.oauth._TRIED_MAX
+        security.permits._CACHED_MAX security.permits._PEERS_MAX security.quotas.METERS_MAX
+        security.quotas._FOUND_MAX security.quotas._SHARED_MAX server.attempts.AT_ONCE
+        server.attempts._ADDRESSES_MAX server.audit._NAMES_MAX server.audit._CODES_AT_ONCE
+        server.large_requests.ELEMENTS_AT_ONCE server.large_requests.PRODUCE_ELEMENTS
+        server.large_requests.ANSWER_WEIGHT server.login_connection._ELEMENTS_MAX
+        server.user_commands._AT_ONCE shard.producer_expiry._PARTITIONS_AT_ONCE
+        shares.sessions.PER_CONNECTION_MAX tools.client._PAGE worker.worker._SECURED_AT_ONCE
+    """,
+    "Bounds what a person is shown.": """
+        config._SHOWN_MAX errors._MESSAGE_MAX handlers.acls._TOLD_MAX handlers.inspection._TOLD_MAX
+        handlers.quotas._TOLD_MAX logs._TEXT_MAX logs._TOLD_CLIENTS_MAX
+        logs._ITEMS_MAX logs._TRACE_MAX logs._KEYS_MAX
+        metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX tools.check._SHOWN_MAX
+        tools.commands._LIMIT
+    """,
+    "What a request or a setting may ask for: what is more is refused, with a message.": """
+        config_of_listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
+        handlers.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
+        metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
+        metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
+        metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX
+        protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX
+        shares.window.WINDOW_MAX
+        virtual.route_rows.DEFINITIONS_MAX virtual.route_rows.EPOCHS_MAX
+    """,
+    "Not a bound: a share, a step of a counter, or a name for something else.": """
+        counters.TIMED_EVERY groups.consumer_group._ROWS groups.offset_expiry._PAUSE
+        groups.restoring._ROW_PARTS groups.share_group._ROWS routes.services._READERS
+        shard.retention._PAUSE shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
+        shares.share_partitions._READERS virtual.commands._ROWS
+    """,
+    "The protocol, a format on disk or an operating system says so.": """
+        fetching.sessions.EPOCH_MAX groups.share_heartbeat.MEMBER_ID_MAX
+        handlers.share_answers._MEMBER_ID_MAX
+        protocol.batch.RECORDS_PER_BYTE_MAX
+        protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX
+        routes.reading._LAST_DELTA_MAX security.permits._NAME_MAX security.quotas.CLIENT_ID_MAX
+        shares.sessions.EPOCH_MAX store.files._IOV_MAX store.tail._KEPT
+        upstream.producer._KBYTES_MAX virtual.partitioner.NAME_LENGTH_MAX
+        virtual.producer_rows.BATCHES_REMEMBERED virtual.producers._SEQUENCE_MAX
+        virtual.route_commands.TARGETS_MAX
+        virtual.rows._PRODUCERS virtual.rows._KEPT virtual.rows.GENERATION_MAX
+        virtual.share_rows.CHUNK virtual.share_rows.COUNT_MAX virtual.transaction_rows.EPOCH_MAX
+        worker.refused_batches._SEQUENCE_MAX
+    """,
+    "Bounds memory of a client library or of files, which simulations replace.": """
+        log.local._COMMIT_ENVELOPES protocol.record_runs.RUN_RECORDS shard.verification._OPEN_MAX
+        store.segments._OPEN_FILES_MAX
+        upstream.log_reader._MESSAGES_AT_ONCE upstream.log_reader._HOLE_MAX
+        upstream.native_producer._EVENTS_A_TURN upstream.producer._RECORDS_MAX
+        upstream.read_topic._MESSAGES_AT_ONCE upstream.topic_tailer._MESSAGES_AT_ONCE
+    """,
+    "Logs of earlier releases are folded by it.": """
+        virtual.group_rows._EVERY virtual.producers.PRODUCERS_REMEMBERED
+        virtual.producers._FORGOTTEN_AT_ONCE
+    """,
+}
+"""The reasons, each with the limits that it holds for."""
+
+REGISTERED = TINY.keys() | {name for names in FIXED.values() for name in names.split()}

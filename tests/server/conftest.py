@@ -1,0 +1,12 @@
+"""No test here may block the event loop."""
+
+import pytest
+
+from tests.blocking import unblocked
+
+__all__ = ["unblocked"]
+
+
+@pytest.fixture(autouse=True)
+def _unblocked(unblocked: None) -> None:
+    pass
