@@ -41,16 +41,20 @@ Address = tuple[str, int]
 def instructions(config: Config, index: int) -> bytes:
     """What worker `index` reads from its standard input: a line, as command lines are seen by all.
 
-    Its settings, and the addresses of all workers.
+    Its settings, and the addresses of all workers. A default stays unsaid: a setting may be refused
+    where somebody has given it.
     """
     host, port = config.listen_address
     name, advertised = config.advertised_address
     first = advertised or port
-    settings = config.model_dump(mode="json") | {
+    settings = config.model_dump(mode="json", exclude_unset=True) | {
         "workers": 1,
         "listen": f"{host}:{port + index}",
         "advertise": f"{name}:{first + index}",
-        "listeners": [one.beside(index).model_dump(mode="json") for one in config.listeners],
+        "listeners": [
+            one.beside(index).model_dump(mode="json", exclude_unset=True)
+            for one in config.listeners
+        ],
         "data_dir": str(config.data_dir / f"worker-{index}"),
         "http_listen": config.http_address_of(index),
     }

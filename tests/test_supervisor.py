@@ -81,6 +81,15 @@ def test_a_worker_finds_all_its_settings(tmp_path: Path) -> None:
     assert together == "[('127.0.0.1', 700), ('127.0.0.1', 701), ('127.0.0.1', 702)]"
 
 
+def test_a_worker_takes_the_listeners_that_its_supervisor_took() -> None:
+    """FAULT: it was told defaults as if somebody had set them, and refused some."""
+    listeners = [{"name": "INSIDE", "listen": "127.0.0.1:750"}]
+    given = Config(**config().model_dump(exclude_unset=True), listeners=listeners)
+    told = json.loads(supervisor.instructions(given, 1))["settings"]
+    (found,) = Config(**told).listeners
+    assert (found.name, found.listen) == ("INSIDE", "127.0.0.1:751")
+
+
 def test_a_worker_without_instructions_ends_with_a_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kproxy", "serve", "--supervised"],
