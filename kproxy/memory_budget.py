@@ -6,10 +6,12 @@ import anyio
 
 from kproxy.loop.pace import Pace
 from kproxy.protocol.varint import Malformed
-from kproxy.security.parts import Parts
+from kproxy.security.parts import TIMES_FREE, Parts
 
 _NOTED_BYTES = 256 << 10
 _FREED_AT_ONCE_BYTES = 8 << 20
+_LITTLE = 8
+"""One of so many parts of what is left."""
 
 
 class MemoryBudget:
@@ -117,12 +119,25 @@ class MemoryPart(MemoryBudget):
 
     @property
     def exhausted(self) -> bool:
-        return self._whole.exhausted
+        """Whether its holder has more than its part of twice the limit: others go on."""
+        return self._of_all > TIMES_FREE * self._left
 
     @property
     def has_room(self) -> bool:
+        """Who has little may begin something whatever others have begun and do not end."""
         whole = self._whole
-        return whole.has_room and whole.parts.may(self.holder, 0)
+        if whole.has_room and whole.parts.may(self.holder, 0):
+            return True
+        return self._of_all <= self._left // _LITTLE
+
+    @property
+    def _of_all(self) -> int:
+        return self._whole.parts.of(self.holder)
+
+    @property
+    def _left(self) -> int:
+        """Of twice the limit."""
+        return 2 * self.bytes_max - self._whole.used
 
     def give_back(self, count: int) -> None:
         if count:

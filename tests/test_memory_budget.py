@@ -70,6 +70,33 @@ def test_one_holder_cannot_have_all_request_memory() -> None:
     assert told == list(range(8, 20)), "those that wait are told once their holder has room"
 
 
+def test_unfinished_frames_of_one_holder_keep_nobody_else_out() -> None:
+    """FAULT: they grew to all there is, and nobody else's socket was read, or it was ended."""
+    memory = SharedBudget(1000)
+    hogs = [memory.part("User:mallory") for _ in range(7)]
+    for part in hogs:
+        part.take(1)
+    while not any(part.exhausted for part in hogs):
+        for part in hogs:
+            part.take(10)
+    assert memory.used > 1000, "what has begun may go on beyond the limit"
+    alice, waits = memory.part("User:alice"), memory.part("User:mallory")
+    assert not waits.has_room
+    assert alice.has_room
+    alice.take(50)
+    assert not alice.exhausted
+    assert memory.used < 2000
+
+
+def test_who_has_little_begins_nothing_where_all_is_taken() -> None:
+    memory = SharedBudget(1000)
+    for number in range(21):
+        memory.part(f"User:{number}").take(100)
+    alice = memory.part("User:alice")
+    assert alice.exhausted
+    assert not alice.has_room
+
+
 def test_a_part_that_leaves_is_told_nothing() -> None:
     memory, told = SharedBudget(100), []
     first, second = memory.part("a"), memory.part("a")

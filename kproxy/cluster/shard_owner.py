@@ -81,6 +81,12 @@ class _LastRecord(LogListenerBase):
         self.done.set()
 
 
+def _let_go(shard: Shard | None) -> None:
+    """Close a local copy that was opened for nobody any more."""
+    if shard is not None:
+        shard.close()
+
+
 class ShardOwner:
     """Holds one shard until cancelled."""
 
@@ -168,7 +174,7 @@ class ShardOwner:
 
     async def _open(self) -> Shard:
         """The shard with a local copy that is a prefix of its log."""
-        shard = await stoppable(self._open_local)
+        shard = await stoppable(self._open_local, _let_go)
         if shard is not None:
             try:
                 if await self._is_prefix(shard):

@@ -41,8 +41,11 @@ async def left_behind(call: Callable[[], T]) -> T:
     return await _begun(call)
 
 
-async def stoppable(call: Callable[[Stop], T]) -> T:
-    """Run a call on a thread of its own; if cancelled, tell it to stop and wait for its end."""
+async def stoppable(call: Callable[[Stop], T], unused: Callable[[T], None] | None = None) -> T:
+    """Run a call on a thread of its own; if cancelled, tell it to stop and wait for its end.
+
+    A call may end with a result all the same. `unused` lets go of that, on a thread.
+    """
     stop = Stop()
     future = _begun(partial(call, stop))
     try:
@@ -51,8 +54,9 @@ async def stoppable(call: Callable[[Stop], T]) -> T:
         stop.tell()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([future])
-        if not future.cancelled():
-            future.exception()  # is nobody's any more
+            ended_well = not future.cancelled() and future.exception() is None
+            if ended_well and unused is not None:
+                await _begun(partial(unused, future.result()))
         raise
 
 

@@ -159,7 +159,7 @@ class HttpThread:
 
     @contextmanager
     def _waits(self, network: str, *, idle: bool = False) -> Iterator[None]:
-        """For its client, which has had an answer where it is idle."""
+        """For its client, which is idle between an answer and its next request."""
         task = asyncio.current_task()
         assert task is not None
         if task not in self._places:
@@ -280,7 +280,7 @@ class HttpThread:
             writer.write(connection.send(h11.Data(data=answer.body)) or b"")
         with suppress(h11.LocalProtocolError):  # of an answer to HEAD the body is not sent
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-        with self._waits(network, idle=True):
+        with self._waits(network):  # who reads an answer is not idle
             await asyncio.wait_for(writer.drain(), _ANSWER_S)
 
 

@@ -4,7 +4,7 @@ A holder may have three times as much as is free. So one alone gets three quarte
 that want all get three sevenths each, and there is always some for who comes next.
 """
 
-_TIMES_FREE = 3
+TIMES_FREE = 3
 
 
 class Parts:
@@ -26,7 +26,7 @@ class Parts:
         if count > free:
             return False
         mine = self._of.get(holder, 0)
-        return mine + count <= _TIMES_FREE * (free - count) or (mine == 0 and count <= 1)
+        return mine + count <= TIMES_FREE * (free - count) or (mine == 0 and count <= 1)
 
     def take(self, holder: str, count: int = 1) -> None:
         if not count:

@@ -18,7 +18,8 @@ Order. Answers leave in the order of their requests. A request is of one of two 
 Bounds. A connection has at most `in_flight_max` requests accepted. Frames behind them wait, and the
 socket is not read meanwhile. The bytes of frames are counted in the memory that all connections
 share. Where that has no room, the socket is not read until there is some; a frame that has begun
-is read to its end, up to twice the limit. While the client does not read, no answer is made.
+is read to its end, up to twice the limit, of which nobody has all. While the client does not read,
+no answer is made.
 
 A client that is to wait (quotas) is *muted*: nothing more of it is accepted before that is over,
 and its socket is not read, but for a frame that has begun. A request that comes from one who is to

@@ -3,11 +3,15 @@
 No batch says when it came. At each look retention notes the time and the partition's end in a row
 of its own: what lies before the end of a mark was there by then. A partition has about ten marks.
 
+A clock may jump. Marks that it made while it was behind earlier ones are not believed once it is
+right; until then each counts by itself, as the earlier ones may be of a clock that was ahead.
+
 The rows are this worker's alone, and no log has them. A worker that takes a shard over begins anew,
 so records are kept longer there, and never shorter.
 """
 
 import struct
+from itertools import accumulate
 
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
@@ -39,7 +43,10 @@ class RetentionMarks:
         """
         key = _marks_key(partition)
         data = self._kv.get(key) or b""
-        marks: list[tuple[int, int]] = [(min(at, now), end) for at, end in _MARK.iter_unpack(data)]
+        marks: list[tuple[int, int]] = list(_MARK.iter_unpack(data))
+        latest = list(accumulate((at for at, _ in marks), max))
+        if latest and latest[-1] <= now:
+            marks = [(at, end) for at, (_, end) in zip(latest, marks, strict=True)]
         if not marks or marks[-1][1] < row.next_offset:
             marks.append((now, row.next_offset))
         start = row.log_start

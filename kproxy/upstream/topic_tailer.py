@@ -82,15 +82,6 @@ class TopicTailer:
         """Begin, for as long as it takes the cluster to answer."""
         self._thread.start()
 
-    def _assigned(self) -> bool:
-        try:
-            self._assign()
-        except KafkaException as error:
-            _log.warning("follow_failed", reason=reason_of(error))
-            time.sleep(_RETRY_S)
-            return False
-        return True
-
     def _assign(self) -> None:
         assigned = []
         for topic, start in self._starts.items():
@@ -135,15 +126,17 @@ class TopicTailer:
     # -- on the thread
 
     def _run(self) -> None:
-        while not self._closing and not self._assigned():
-            pass
         self._follow()
         with noted("closing a topic's reader"):
             self._consumer.close()
 
     def _follow(self) -> None:
+        assigned = False
         while not self._closing:
             try:
+                if not assigned:
+                    self._assign()
+                    assigned = True
                 if self._again:
                     self._begin(*self._again.popleft())
                 if messages := consumed(self._consumer, _MESSAGES_AT_ONCE, _WAIT_S):

@@ -17,7 +17,7 @@ from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.shard.retention import Retention
-from kproxy.shard.shard import open_local
+from kproxy.shard.shard import Shard, open_local
 from kproxy.shard.staging import Staging, sweep
 from kproxy.store.backups import refuse_unfinished
 from kproxy.store.rocks import RowsFailed
@@ -39,7 +39,9 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
         cluster_id, level = open_identity(config.data_dir)
         await to_thread.run_sync(sweep, config.data_dir)
         directory = config.data_dir / "shard-0"
-        shard = await stoppable(lambda stop: open_local(directory, config, level, stop.check))
+        shard = await stoppable(
+            lambda stop: open_local(directory, config, level, stop.check), Shard.close
+        )
     except (DamagedLog, RowsFailed, ValueError, OSError) as error:
         raise CannotStart(f"cannot open {config.data_dir}: {error}") from error
     try:

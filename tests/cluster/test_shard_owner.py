@@ -1,6 +1,7 @@
 """Shards taken away while everything that works on them is at it: nothing but that piece ends."""
 
 import random
+import threading
 import weakref
 from collections.abc import AsyncIterator
 from itertools import count
@@ -302,3 +303,33 @@ async def test_a_shard_that_failed_once_is_tried_again_at_once(
     (owner,) = life.shards.owners()
     assert later(owner) == 0.01
     assert [later(owner) for _ in range(20)][-1] <= shard_owner._FAILED_AGAIN_S
+
+
+async def test_a_copy_that_is_opened_for_nobody_any_more_is_closed(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: it stayed open, and its lock kept the shard from being opened again."""
+    life.shards.assigned(frozenset({0}))
+    await served(life)
+    take_away(life)
+    await until(lambda: not life.shards.owners(), 20)
+    recover, began, go_on = Shard.recover, threading.Event(), threading.Event()
+
+    def slow(self: Shard, check: Any) -> int:
+        found = recover(self, check)
+        began.set()
+        go_on.wait(20)  # nothing looks behind here whether it is still wanted
+        return found
+
+    with structlog.testing.capture_logs() as said, as_served():
+        with monkeypatch.context() as patched:
+            patched.setattr(Shard, "recover", slow)
+            life.shards.assigned(frozenset({0}))
+            await until(began.is_set, 20)
+            life.shards.assigned(frozenset())
+            await anyio.sleep(0.01)
+            go_on.set()
+            await until(lambda: not life.shards.owners(), 20)
+        life.shards.assigned(frozenset({0}))
+        await served(life)
+    assert not [line for line in said if line["log_level"] in ("warning", "error")]

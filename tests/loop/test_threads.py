@@ -5,7 +5,7 @@ import threading
 import anyio
 import pytest
 
-from kproxy.loop.threads import Stop, left_behind, stoppable
+from kproxy.loop.threads import Stop, Stopped, left_behind, stoppable
 
 
 async def test_a_cancelled_caller_leaves_a_silent_call_behind() -> None:
@@ -30,6 +30,21 @@ async def test_a_cancelled_call_is_stopped_before_its_caller_goes_on() -> None:
     with anyio.fail_after(5), anyio.move_on_after(0.01):
         await stoppable(call)
     assert ended
+
+
+async def test_what_a_stopped_call_has_made_all_the_same_is_let_go() -> None:
+    let_go: list[str] = []
+
+    def call(stop: Stop) -> str:
+        while True:
+            try:
+                stop.check()
+            except Stopped:
+                return "a file"
+
+    with anyio.fail_after(5), anyio.move_on_after(0.01):
+        await stoppable(call, let_go.append)
+    assert let_go == ["a file"]
 
 
 async def test_results_and_errors_come_back() -> None:

@@ -213,6 +213,29 @@ def test_silent_connections_do_not_keep_a_probe_out() -> None:
             connection.close()
 
 
+def test_connections_of_another_address_do_not_break_off_an_answer() -> None:
+    """FAULT: who read its answer lost its place before any of those that had asked nothing."""
+    size = 8 << 20
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = HttpThread(listening, {"/metrics": lambda: Answer(200, b"m" * size)})
+    thread.start()
+    try:
+        with ExitStack() as held:
+            scrape = held.enter_context(
+                socket.create_connection(("127.0.0.1", thread.port), 10, ("127.2.0.1", 0))
+            )
+            scrape.sendall(get("/metrics").encode())
+            found = len(scrape.recv(1000))
+            for _ in range(2 * CONNECTIONS_MAX):
+                held.enter_context(socket.create_connection(("127.0.0.1", thread.port)))
+            eventually(lambda: thread._fresh.count >= CONNECTIONS_MAX - 1, 10)
+            while part := scrape.recv(1 << 20):
+                found += len(part)
+            assert found > size
+    finally:
+        thread.stop()
+
+
 def test_what_nobody_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_thread, "_ANSWER_S", 1.0)
     own = psutil.Process()

@@ -62,6 +62,35 @@ async def test_by_arrival_it_stays_for_as_long_as_others() -> None:
     assert queue.marks() == 0
 
 
+async def test_a_clock_that_is_behind_for_a_while_ages_no_record() -> None:
+    """FAULT: marks were set back with the clock, and once it was right all they said was old."""
+    queue = Queue(kproxy_retention_from="arrival")
+    queue.come(0)
+    await queue.pass_(2 * MINUTE)
+    queue.now -= 1000 * HOUR
+    await queue.pass_(2 * MINUTE)
+    queue.come(0)
+    await queue.pass_(2 * MINUTE)
+    queue.now += 1000 * HOUR
+    await queue.pass_(10 * MINUTE)
+    assert start(queue, "old") == 0
+    await queue.pass_(HOUR)
+    assert start(queue, "old") == 2
+
+
+async def test_a_clock_that_was_ahead_keeps_records_no_longer_than_those_behind() -> None:
+    queue = Queue(kproxy_retention_from="arrival")
+    queue.now += 1000 * HOUR
+    queue.come(0)
+    await queue.pass_(2 * MINUTE)
+    queue.now -= 1000 * HOUR
+    queue.come(0)
+    await queue.pass_(HOUR)
+    assert start(queue, "old") == 0
+    await queue.pass_(10 * MINUTE)
+    assert start(queue, "old") == 2
+
+
 async def test_arrivals_leave_few_marks() -> None:
     queue = Queue(kproxy_retention_from="arrival")
     for _ in range(100):

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, TopicPartition
 
 from kproxy.errors import KafkaError
+from kproxy.store.rocks import RowsFailed
 from kproxy.upstream import topic_tailer
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
@@ -40,6 +41,27 @@ async def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.Monke
     await to_thread.run_sync(follower.close)
     assert "of a later kproxy" in reasons[0]
     assert taken == [0, 1]  # and no more
+
+
+async def test_a_catalogue_that_cannot_begin_again_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: the thread ended without a word, and the start waited for ever."""
+    monkeypatch.setattr(topic_tailer, "Consumer", FakeConsumer)
+    reasons: list[str] = []
+
+    async def deliver(records: list[Record]) -> None:
+        pytest.fail(str(records))
+
+    def began_again(topic: str) -> None:
+        raise RowsFailed("no space left")
+
+    beyond = FakeConsumer.records + 1
+    follower = TopicTailer(UPSTREAM, {"t": beyond}, deliver, began_again, reasons.append)
+    follower.start()
+    await until(lambda: reasons, 5)
+    await to_thread.run_sync(follower.close)
+    assert "no space left" in reasons[0]
 
 
 async def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
