@@ -6,7 +6,6 @@ epoch, and by `kproxy.commit.rewind` as its handler found it set.
 """
 
 from dataclasses import replace
-from itertools import islice
 
 from kproxy.errors import Code
 from kproxy.virtual import group_rows, rows, transaction_rows
@@ -245,10 +244,12 @@ class GroupFold:
     ) -> int:
         """Drop offsets that wait, with what is committed; return how many, up to `most`."""
         forgotten = 0
-        for producer_id in islice(waiting.producers(key), most):
+        for producer_id in waiting.producers(key):
             pending_key = transaction_rows.pending_key(group, producer_id, key)
             if self._state.get(pending_key) is None:
                 continue
+            if forgotten == most:
+                break
             forgotten += 1
             self._drop_pending(pending_key)
             self._state.count_pending(-1)

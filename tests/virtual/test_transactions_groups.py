@@ -228,6 +228,23 @@ def test_deleting_offsets_drops_those_that_wait_some_at_a_time(
     ]  # fmt: skip
 
 
+def test_deleting_offsets_says_so_where_others_wait_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: who has nothing waiting there took the place of who has, and all seemed done."""
+    monkeypatch.setattr(group_fold, "_FORGOTTEN_MAX", 2)
+    shards, key, *first = opened("a", partitions=3)
+    second = shards.open(groups=[GROUP], name="b")[:2]
+    keys = [(key[0], index) for index in range(3)]
+    assert first[0] < second[0], "the first is looked at first"
+    shards.commit_offsets(GROUP, *first, (keys[0], 1))
+    shards.commit_offsets(GROUP, *second, *[(one, 1) for one in keys[1:]])
+    deletion = DeleteOffsets(GROUP, keys).envelope(2)
+    assert [(shards.apply(0, deletion).number, shards.pending()) for _ in range(2)] == [
+        (1, 1), (0, 0),
+    ]  # fmt: skip
+
+
 def test_an_offset_keeps_its_log_offset_only_while_others_wait() -> None:
     shards, key, pid, epoch = opened()
     shards.commit_plainly(GROUP, (key, 1))
