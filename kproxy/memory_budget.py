@@ -83,7 +83,9 @@ class SharedBudget(MemoryBudget):
                 del self._short[part.holder]
 
     def give_back(self, count: int) -> None:
-        super().give_back(count)
+        self.used -= count
+        if self._waiting:
+            super().give_back(0)
         if self._short and not self._telling:
             self._tell()
 
@@ -112,7 +114,7 @@ class MemoryPart(MemoryBudget):
 
     def take(self, count: int) -> None:
         self.used += count
-        self._whole.take(count)
+        self._whole.used += count
         self._whole.parts.take(self.holder, count)
 
     @property
@@ -122,7 +124,7 @@ class MemoryPart(MemoryBudget):
     @property
     def has_room(self) -> bool:
         whole = self._whole
-        return whole.has_room and whole.parts.may(self.holder, 0)
+        return whole.used <= whole.bytes_max and whole.parts.may(self.holder, 0)
 
     def give_back(self, count: int) -> None:
         if count:
