@@ -85,7 +85,9 @@ class SharedBudget(MemoryBudget):
                 del self._short[part.holder]
 
     def give_back(self, count: int) -> None:
-        super().give_back(count)
+        self.used -= count
+        if self._waiting:
+            super().give_back(0)
         if self._short and not self._telling:
             self._tell()
 
@@ -114,7 +116,7 @@ class MemoryPart(MemoryBudget):
 
     def take(self, count: int) -> None:
         self.used += count
-        self._whole.take(count)
+        self._whole.used += count
         self._whole.parts.take(self.holder, count)
 
     @property
@@ -126,7 +128,7 @@ class MemoryPart(MemoryBudget):
     def has_room(self) -> bool:
         """Who has little may begin something whatever others have begun and do not end."""
         whole = self._whole
-        if whole.has_room and whole.parts.may(self.holder, 0):
+        if whole.used <= whole.bytes_max and whole.parts.may(self.holder, 0):
             return True
         return self._of_all <= self._left // _LITTLE
 

@@ -97,6 +97,7 @@ class Poll:
         self._limits = limits
         self._pace = pace
         self._pins = pins
+        self._as_of = 0  # how many changes of queues there were when this began or rested
         self._quiet: dict[FetchPartition, PartitionRead] = {}
         """What the answer says of partitions that have nothing to be read, but have news or must
         be answered. They are not looked at again before they change: behind open transactions they
@@ -144,6 +145,7 @@ class Poll:
         budget = Budget(self._limits.max_bytes, self._limits.read_committed)
         seen, quiet, pinned = _Round(), self._quiet, 0
         self._pins.release()
+        self._as_of = self._source.queue_changes
         pace.begin()
         for followed in list(dirty):
             if not (full or budget.first) and budget.bytes_left <= 0:
@@ -162,6 +164,7 @@ class Poll:
                 self._pins.hold(part.stored for part in seen.found[pinned:] if part.size)
                 pinned, seen.rested = len(seen.found), True
                 await pace.rest()
+                self._as_of = self._source.queue_changes
         seen.searching = budget.searching
         return seen
 
@@ -178,7 +181,7 @@ class Poll:
 
         Its queue may have other settings, too: where queues have changed it is found again.
         """
-        as_of = self._source.queue_changes
+        as_of = self._as_of
         if followed.key is not None and followed.shard is not None:
             there = followed.shard.state.partition(followed.key) is not None
             if not (there and followed.shard.serving):

@@ -16,7 +16,7 @@ from kproxy.fetching.streamed_response import (
     Stored,
     StreamedResponse,
 )
-from kproxy.handlers.permitted import Refuses, reader_of
+from kproxy.handlers.permitted import Refuses, fetcher_of
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.protocol import responses
 from kproxy.protocol.api_keys import ApiKey
@@ -32,7 +32,7 @@ _PART_BYTES = 600  # about what a part of an answer takes
 async def handle(worker: Worker, request: Request) -> StreamedResponse:
     """A whole response frame."""
     by_id = request.version >= FETCH_TOPIC_IDS
-    refuses = reader_of(worker, request)
+    refuses = fetcher_of(worker, request)
     keeps = refuses is None or await _reads_any(request, by_id, refuses)
     try:
         context, session, full = _context_of(worker, request, by_id, keeps)

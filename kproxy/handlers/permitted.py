@@ -132,13 +132,6 @@ Refuses = Callable[[str | bytes], Code]
 """Why a client may not read a topic, by its name or id; NONE where it may."""
 
 
-def _follows(request: Request) -> bool:
-    """Whether a Fetch comes as from another broker: none of those does from here."""
-    body = request.body
-    state = getattr(body, "replica_state", None)
-    return (getattr(body, "replica_id", -1) if state is None else state.replica_id) >= 0
-
-
 def _nothing(topic: str | bytes) -> Code:
     return Code.TOPIC_AUTHORIZATION_FAILED
 
@@ -149,6 +142,14 @@ def _not_replica(topic: str | bytes) -> Code:
 
 def reader_of(worker: Worker, request: Request) -> Refuses | None:
     """`unreadable` by the topic alone; None where the client may read all."""
-    if _follows(request):
-        return _not_replica if request.permits.cluster(Op.CLUSTER_ACTION) else _nothing
     return None if request.permits.all else partial(unreadable, worker, request.permits)
+
+
+def fetcher_of(worker: Worker, request: Request) -> Refuses | None:
+    """The same of a Fetch. What comes as from another broker gets nothing: there is none."""
+    body = request.body
+    state = getattr(body, "replica_state", None)
+    replica_id = getattr(body, "replica_id", -1) if state is None else state.replica_id
+    if replica_id >= 0:
+        return _not_replica if request.permits.cluster(Op.CLUSTER_ACTION) else _nothing
+    return reader_of(worker, request)

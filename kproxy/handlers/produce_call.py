@@ -96,7 +96,7 @@ class ProduceCall:
         self._version = version
         self._check_ms = worker.config.retention_check_ms
         self._now_ms = worker.now_ms()
-        self._came_ms = self._now_ms if worker.level.reaches(PRODUCERS_FROM) else 0
+        self._came_ms = self._now_ms if worker.level.value >= PRODUCERS_FROM else 0
         self._acks = request.acks
         self._by_id = version >= PRODUCE_TOPIC_IDS
         self._topics: list[tuple[str | bytes, list[Produced]]] = []
@@ -164,7 +164,7 @@ class ProduceCall:
         if isinstance(batch, memoryview) and 2 * len(batch) < len(cast(bytes, batch.obj)):
             batch = bytes(batch)  # it is not to hold all of the frame that it came in
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
-        if settings.expires_at_once(header.max_timestamp, self._now_ms) and not delayed:
+        if 0 <= header.max_timestamp < self._now_ms - settings.expires_after_ms and not delayed:
             note_expired(self._worker, shard, queue, key, header)
         if delayed:
             try:
@@ -198,7 +198,8 @@ class ProduceCall:
     ) -> _Checked:
         """A batch as its queue's settings have it. Raises BadBatch; NotReady."""
         split, delayed, version = None, False, self._version
-        if settings.inspects or may_not_be_routed(settings, records):
+        routed = settings.route_lag_max is not None
+        if settings.inspects or (routed and may_not_be_routed(settings, records)):
             if self._inspected is None and is_split_at_once(settings, records):
                 split = split_at_once(self._worker, settings, records, version)
             else:

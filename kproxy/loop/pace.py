@@ -34,6 +34,8 @@ _LEAVES = frozenset((int, str, bytes, bool, float, type(None)))
 _Line = OrderedDict[str, deque[asyncio.Future[None]]]
 """Who waits for a turn, by whose work it is."""
 _line: RunVar[_Line] = RunVar("kproxy_turns")
+_all_waiting: set[asyncio.Future[None]] = set()
+"""All that wait for a turn: mostly nobody, and that is seen at once, for each request asks."""
 
 
 class Pace:
@@ -109,6 +111,8 @@ def _parts(kind: type) -> tuple[str, ...]:
 
 def waits() -> bool:
     """Whether work of the same client waits for its turn: what begins now comes behind it."""
+    if not _all_waiting:
+        return False
     line = _line.get(None)
     return line is not None and ASKING.get().holder in line
 
@@ -124,6 +128,7 @@ async def turn() -> None:
     if not line:
         loop.call_soon(_give_turn, loop, line)
     line.setdefault(ASKING.get().holder, deque()).append(mine)
+    _all_waiting.add(mine)
     await mine
 
 
@@ -132,6 +137,7 @@ def _give_turn(loop: asyncio.AbstractEventLoop, line: _Line) -> None:
     while line and not given:
         holder, theirs = next(iter(line.items()))
         one = theirs.popleft()
+        _all_waiting.discard(one)
         if theirs:
             line.move_to_end(holder)
         else:

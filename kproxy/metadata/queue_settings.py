@@ -24,7 +24,7 @@ from kproxy.metadata.levels import (
 )
 from kproxy.metadata.route_settings import KEEP, LAG_MAX, PREFIX, QUEUES_MAX, routes_conflict
 from kproxy.metadata.routing import read_configs, read_template
-from kproxy.metadata.setting import parts, shown
+from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
 from kproxy.virtual.route_fold import CONFIGS, TO
@@ -141,6 +141,8 @@ class QueueSettings:
     """-1: records are kept for ever."""
     retained_from_arrival: bool
     """Whether that counts from the arrival of records, not from their own times."""
+    expires_after_ms: int
+    """Retention takes records at its next look whose times are older than this."""
     retention_bytes: int
     """-1: of any size."""
     demands: Demands
@@ -180,14 +182,6 @@ class QueueSettings:
                 again_ms = expired_ms
         return again_ms if again_ms > soonest_ms else soonest_ms
 
-    def expires_at_once(self, newest_ms: int, now_ms: int) -> bool:
-        """Whether retention takes records at its next look, of which the newest has this time."""
-        return (
-            0 <= newest_ms < now_ms - self.retention_ms
-            and self.retention_ms >= 0
-            and not self.retained_from_arrival
-        )
-
 
 @lru_cache(_PARSED_MAX)
 def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
@@ -208,9 +202,12 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         codec=codec,
         compression_level=None if level is None else int(effective(level.name, values)),
     )
+    retention_ms = int(effective("retention.ms", values)) if deleted else -1
+    from_arrival = effective(RETAINED_FROM, values) == "arrival"
     return QueueSettings(
-        retention_ms=int(effective("retention.ms", values)) if deleted else -1,
-        retained_from_arrival=effective(RETAINED_FROM, values) == "arrival",
+        retention_ms=retention_ms,
+        retained_from_arrival=from_arrival,
+        expires_after_ms=LONG_MAX if retention_ms < 0 or from_arrival else retention_ms,
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
         demands=demands,
         rewind_denied=effective("kproxy.commit.rewind", values) == "deny",

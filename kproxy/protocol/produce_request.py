@@ -76,7 +76,7 @@ def _decode(data: Frame, at: int, version: int, elements_max: int) -> ProduceReq
     elements_max = _counted(count, end - at, elements_max)
     for _ in range(count):
         length, at = (16, at) if by_id else short(data, at, end)
-        if not 0 <= length <= min(end - at, TEXT_BYTES_MAX):
+        if not 0 <= length <= end - at or length > TEXT_BYTES_MAX:
             raise Malformed(f"a topic's name of {length} bytes")
         topic = bytes(data[at : at + length])
         partitions: list[tuple[int, memoryview | None]] = []

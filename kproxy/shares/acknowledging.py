@@ -155,7 +155,8 @@ class Acknowledging:
                 if pace.due:
                     self._log()
                     await pace.rest()
-            self._renew(share.window, renewals)
+            if renewals:
+                self._renew(share.window, renewals)
         except BaseException as error:
             self._shares.take_back(share, pending)
             if isinstance(error, InvalidState):
