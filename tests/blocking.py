@@ -41,6 +41,7 @@ ALLOWED: dict[str, str] = {
     "admin_socket/server.py:admin_socket": "once, when no client is served any more",
     "metadata/cluster_view.py:_write_identity": "once, at the first start on a directory",
     "observe/series.py:__init__": "once, before clients are served",
+    "security/tls.py:_made": "small files: before clients are served, and where they have changed",
     "server/accepting.py:bound_sockets": "once, before clients are served",
     "store/directory_lock.py:locked": "once, before clients are served",
 }

@@ -201,6 +201,7 @@ FIXED: dict[str, str] = {
         shares.sessions.PER_CONNECTION_MAX tools.client._PAGE worker.worker._SECURED_AT_ONCE
     """,
     "Bounds what a person is shown.": """
+        metadata.group_settings._SHOWN_MAX
         config._SHOWN_MAX errors._MESSAGE_MAX handlers.acls._TOLD_MAX handlers.inspection._TOLD_MAX
         handlers.quotas._TOLD_MAX logs._TEXT_MAX logs._TOLD_CLIENTS_MAX
         logs._ITEMS_MAX logs._TRACE_MAX logs._KEYS_MAX

@@ -29,6 +29,7 @@ COPIES_RECORD = "errors.deadletterqueue.copy.record.enable"
 RETRY_BACKOFF = "kproxy.share.retry.backoff.ms"
 _PARSED_MAX = 10_000
 _VALUE_MAX = 10_000  # characters
+_SHOWN_MAX = 1000  # of them, in an error: it is cut off at 2,000
 
 _STREAMS: Mapping[str, int] = {
     "group.streams.session.timeout.ms": 45_000,
@@ -198,7 +199,7 @@ class GroupRules:
                 read[name] = SETTINGS[name].read(value)
                 self._check_least(name, read[name])
             except ValueError as fault:
-                text = f"Invalid value {value[:_VALUE_MAX]} for configuration {name}: {fault}"
+                text = f"Invalid value {value[:_SHOWN_MAX]} for configuration {name}: {fault}"
                 raise KafkaError(Code.INVALID_CONFIG, text) from None
         self._check_together({**kept, **read})
         return read

@@ -108,9 +108,9 @@ def test_read(name: str, given: str, read: str) -> None:
 )  # fmt: skip
 def test_refused(name: str, given: str, fault: str) -> None:
     text = refusal({name: given})
-    assert text.startswith(f"Invalid value {given[:10_000]} for configuration {name}: ")
+    assert text.startswith(f"Invalid value {given[:1000]} for configuration {name}: ")
     assert fault in text
-    assert len(text) < 11_000
+    assert len(text) < 2000  # an answer is cut off there
 
 
 def test_a_name_that_there_is_not() -> None:

@@ -88,6 +88,7 @@ LIMITS = {
     ],
     "route_commands._TARGET": [partitioner.NAME_LENGTH_MAX, 1 << 31 | WIRE32],
     "route_commands._LANDED": [INDEX],
+    "route_commands._KEY": [TEXT + 100],  # a group, and what its FORWARDED row has before it
     "route_rows._ROUTE": [FEW, route_rows.PARTS_MAX, route_rows.EPOCHS_MAX],
     "route_rows._EPOCH": [WIRE32],
     "route_rows._ROUTE_KEY": [INDEX],
