@@ -2,7 +2,8 @@
 
 Rows of what is owed are read in their order, each share partition's into a queue of its own. New
 ones come behind all that are there, so a row is read once; those of a group whose dead-letter queue
-takes nothing are passed over, and read again from there once it does.
+takes nothing are passed over, and read again from there once it does. So are those of a share
+partition that could not be sent, where as many rows are in memory as may be.
 """
 
 from collections import deque
@@ -65,6 +66,8 @@ class _Stream:
         self.wait_s = _AGAIN_S
         self.rests_until_s = 0.0
         """When it may be sent again, after it could not be: meanwhile it takes nobody's place."""
+        self.is_passed_over = False
+        """Whether its rows are read again then."""
 
 
 class Sender:
@@ -140,6 +143,9 @@ class Sender:
             return
         stream_key, place = (owed.key, owed.group), share_rows.place_of_owed(key)
         stream = self._streams.get(stream_key)
+        if stream is not None and stream.is_passed_over:
+            self._pass_over(key)
+            return
         if stream is None:
             stream = self._streams[stream_key] = _Stream(stream_key, self._doubt)
         if place > stream.read_to:  # else it was read before others were passed over
@@ -151,13 +157,18 @@ class Sender:
         if self._passed is None or key < self._passed:
             self._passed = key
 
+    def _put_back(self, stream: _Stream) -> None:
+        """Let go of the rows of a share partition: they are passed over."""
+        self._pass_over(share_rows.owed_key(*stream.runs[0].place))
+        self._held -= len(stream.runs)
+        stream.runs.clear()
+        stream.read_to = (-1, -1)
+
     # -- groups whose dead-letter queue takes nothing
 
     def _block(self, stream: _Stream, why: Obstacle) -> None:
         self._blocked[stream.group] = why
-        if stream.runs:
-            self._pass_over(share_rows.owed_key(*stream.runs[0].place))
-        self._held -= len(stream.runs)
+        self._put_back(stream)
         self._doubt = max(self._doubt, stream.in_doubt)
         del self._streams[stream.source, stream.group]
         self._shared.counters.dead_letters_blocked += 1
@@ -166,11 +177,17 @@ class Sender:
             queue=self._shared.targets.settings(stream.group).dead_letter_queue,
         )  # fmt: skip
 
-    def _look_at_blocked(self) -> None:
+    def _look_at_passed(self) -> None:
+        """Read again from the first row that was passed over, if any of them may be sent now."""
+        now_s = anyio.current_time()
         freed = [group for group in self._blocked if self._is_free(group)]
         for group in freed:
             del self._blocked[group]
-        if freed and self._passed is not None:
+        rested = [one for one in self._streams.values() if one.is_passed_over]
+        rested = [one for one in rested if one.rests_until_s <= now_s]
+        for stream in rested:
+            stream.is_passed_over = False
+        if (freed or rested) and self._passed is not None:
             self._read_from, self._passed = self._passed, None
 
     def _is_free(self, group: str) -> bool:
@@ -197,9 +214,9 @@ class Sender:
                     stream.busy = True
                     tasks.start_soon(self._send_all, stream)
                 await self._pause()
-                if self._blocked and anyio.current_time() - looked_s >= _BLOCKED_S:
+                if self._passed is not None and anyio.current_time() - looked_s >= _BLOCKED_S:
                     looked_s = anyio.current_time()
-                    self._look_at_blocked()
+                    self._look_at_passed()
             tasks.cancel_scope.cancel()
 
     async def _pause(self) -> None:
@@ -230,7 +247,7 @@ class Sender:
                 break
             stream.wait_s = _AGAIN_S
         stream.busy = False
-        if not stream.runs:
+        if not stream.runs and not stream.is_passed_over:
             self._streams.pop((stream.source, stream.group), None)
         self._sent.set()
 
@@ -238,6 +255,9 @@ class Sender:
         """Let others be sent before one that could not be."""
         stream.rests_until_s = anyio.current_time() + stream.wait_s
         stream.wait_s = min(2 * stream.wait_s, _AGAIN_MAX_S)
+        if self._held >= _HELD_MAX:
+            self._put_back(stream)
+            stream.is_passed_over = True
         self._streams[stream.source, stream.group] = self._streams.pop(
             (stream.source, stream.group)
         )

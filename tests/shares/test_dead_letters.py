@@ -727,3 +727,36 @@ def test_sources_that_cannot_be_read_hold_up_no_other(
     stage.play(mend, seconds=3)
     assert seen == [b"19"]
     assert sorted(int(one.value or b"") for one in stage.letters()) == list(range(20))
+
+
+def test_what_cannot_be_sent_leaves_room_in_memory_for_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: as many rows as are held, of sources that could not be read, held up all others."""
+    monkeypatch.setattr(dead_letter_sender, "_HELD_MAX", 4)
+    monkeypatch.setattr(dead_letter_sender, "_LOT", 2)
+    other = (SOURCE[0], 1)
+    stage.put(batch(*[b"stuck"] * 8))
+    for offset in range(8):
+        stage.lose((offset, 1))
+    readable_from = len(stage.shard.segments.data)
+    stage.put(batch(*[b"sent"] * 3), other)
+    for offset in range(3):
+        stage.lose((offset, 1), key=other)
+    read, broken = stage.shard.segments.read_into, [True]
+
+    def read_into(buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
+        if broken and position < readable_from:
+            raise OSError("the disk does not answer")
+        return bool(read(buffer, segment, position, wait))
+
+    monkeypatch.setattr(stage.shard.segments, "read_into", read_into)
+    seen: list[bytes | None] = []
+
+    def mend() -> None:
+        seen.extend(one.value for one in stage.letters())
+        broken.clear()
+
+    stage.play(mend, seconds=6)
+    assert seen == [b"sent"] * 3
+    assert [one.value for one in stage.letters()] == [b"sent"] * 3 + [b"stuck"] * 8
