@@ -124,6 +124,8 @@ class MemoryPart(MemoryBudget):
     @property
     def has_room(self) -> bool:
         whole = self._whole
+        if whole.used <= whole.parts.plenty:
+            return True
         return whole.used <= whole.bytes_max and whole.parts.may(self.holder, 0)
 
     def give_back(self, count: int) -> None:
