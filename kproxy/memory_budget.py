@@ -128,6 +128,8 @@ class MemoryPart(MemoryBudget):
     def has_room(self) -> bool:
         """Who has little may begin something whatever others have begun and do not end."""
         whole = self._whole
+        if whole.used <= whole.parts.plenty:
+            return True
         if whole.used <= whole.bytes_max and whole.parts.may(self.holder, 0):
             return True
         return self._of_all <= self._left // _LITTLE

@@ -8,12 +8,16 @@ TIMES_FREE = 3
 
 
 class Parts:
-    """Who has how much of a pool. `most`: all there is."""
+    """Who has how much of a pool. `most`: all there is.
 
-    __slots__ = ("_of", "most", "used")
+    `plenty`: while no more than this is used, nobody has more than a part.
+    """
+
+    __slots__ = ("_of", "most", "plenty", "used")
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.plenty = most * _TIMES_FREE // (_TIMES_FREE + 1)
         self.used = 0
         self._of: dict[str, int] = {}
 
