@@ -17,7 +17,7 @@ class Parts:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.plenty = most * _TIMES_FREE // (_TIMES_FREE + 1)
+        self.plenty = most * TIMES_FREE // (TIMES_FREE + 1)
         self.used = 0
         self._of: dict[str, int] = {}
 
