@@ -34,7 +34,8 @@ class Workers:
             "--bootstrap-servers", kafka.address, "--topic-prefix", self.prefix, "--shards",
             str(shards), "--allow-single-replica", *NOT_DRAINED, *flags,
         )  # fmt: skip
-        self.ports = [free_port() for _ in range(count)]
+        first = free_port(count)
+        self.ports = list(range(first, first + count))
         self.workers = [self.start(i) for i in range(count)]
 
     def start(self, index: int) -> Served:

@@ -11,6 +11,7 @@ from kproxy.errors import Code
 from kproxy.loop import pace
 from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch
+from kproxy.shares import share_partition
 from kproxy.shares.acknowledging import Acknowledging, Said
 from kproxy.shares.poll import ShareLimits, SharePoll
 from kproxy.shares.sessions import Ident, ShareSession
@@ -366,6 +367,7 @@ def simulated(seed: int, *, shuffled: bool = False) -> Truth:
     async def main() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
+            patch.setattr(share_partition, "to_thread", virtual_time.Inline)
             worlds.append(World(seed))
             await _simulate(worlds[0])
 

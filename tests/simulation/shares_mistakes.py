@@ -172,7 +172,7 @@ def an_acknowledgement_is_answered_before_it_is_durable(patch: Patch) -> None:
 
 
 def a_list_is_half_applied(patch: Patch) -> None:
-    def said(self: Acknowledging, share: Any, said: Any) -> Pending:
+    async def said(self: Acknowledging, share: Any, said: Any, pace: Any) -> Pending:
         pending = Pending([], [])
         for first, last, types in said:
             try:

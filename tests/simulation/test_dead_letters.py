@@ -27,19 +27,10 @@ from tests.simulation.twice import fold_twice
 pytestmark = pytest.mark.usefixtures("small_batches")
 
 
-class Inline:
-    """In the place of threads."""
-
-    @staticmethod
-    async def run_sync(work: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
-        await anyio.sleep(0.001)
-        return work(*args)
-
-
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a few records, so that most runs are cut."""
-    monkeypatch.setattr(dead_letter_sender, "to_thread", Inline)
+    monkeypatch.setattr(dead_letter_sender, "to_thread", virtual_time.Inline)
     monkeypatch.setattr(dead_letter_sender, "BATCH_BYTES", 900)
     monkeypatch.setattr(dead_letter_sender, "_LOT", 3)
     monkeypatch.setattr(dead_letter_sender, "_HELD_MAX", 10)

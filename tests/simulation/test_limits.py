@@ -20,6 +20,7 @@ from tests.simulation import (
     test_rebuild_transactions,
     test_routes,
     transactions_clients,
+    virtual_time,
 )  # fmt: skip
 from tests.simulation.seeds import named, seeds
 
@@ -35,14 +36,14 @@ def test_each_limit_is_registered() -> None:
 
 
 def _routes(patch: pytest.MonkeyPatch) -> Run:
-    patch.setattr(passage, "to_thread", test_routes.Inline)
+    patch.setattr(passage, "to_thread", virtual_time.Inline)
     patch.setattr(cutting, "CUT_BYTES", 600)
     patch.setattr(reading, "READ_BYTES", 500)
     return lambda seed: test_routes.run(seed, shuffled=True)
 
 
 def _dead_letters(patch: pytest.MonkeyPatch) -> Run:
-    patch.setattr(dead_letter_sender, "to_thread", test_dead_letters.Inline)
+    patch.setattr(dead_letter_sender, "to_thread", virtual_time.Inline)
     patch.setattr(dead_letter_sender, "BATCH_BYTES", 900)
     patch.setattr(dead_letter_batches, "_READ_BYTES", 400)
     return lambda seed: test_dead_letters.run(seed, shuffled=True)

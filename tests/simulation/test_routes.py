@@ -2,10 +2,7 @@
 settings and queues."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
-import anyio
 import pytest
 
 from kproxy.routes import cutting, passage, reading
@@ -19,19 +16,10 @@ from tests.simulation.twice import fold_twice
 pytestmark = pytest.mark.usefixtures("small_cuts")
 
 
-class Inline:
-    """In the place of threads."""
-
-    @staticmethod
-    async def run_sync(work: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
-        await anyio.sleep(0.001)
-        return work(*args)
-
-
 @pytest.fixture
 def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a few records, in several parts."""
-    monkeypatch.setattr(passage, "to_thread", Inline)
+    monkeypatch.setattr(passage, "to_thread", virtual_time.Inline)
     monkeypatch.setattr(cutting, "CUT_BYTES", 600)
     monkeypatch.setattr(cutting, "PART_TARGETS", 2)
     monkeypatch.setattr(reading, "READ_BYTES", 500)
