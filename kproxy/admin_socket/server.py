@@ -45,12 +45,21 @@ class Asked:
 
     async def gone(self) -> None:
         """Wait until who asked sends a line, has ended or has gone away."""
-        with suppress(OSError, ValueError):  # a line that is too long
+        try:
             await self._reader.readline()
+        except OSError as error:
+            _let_frames_go(error)
+        except ValueError:
+            pass  # a line that is too long
 
     def send(self, kind: str, values: Any) -> None:
         if not self._writer.is_closing():
             self._writer.write(json.dumps({kind: values}).encode() + b"\n")
+
+
+def _let_frames_go(error: OSError) -> None:
+    """Drop the traceback of an error that its reader keeps: its frames would keep the reader."""
+    error.__traceback__ = None
 
 
 Command = Callable[[Asked], Awaitable[dict[str, Any]]]
@@ -124,8 +133,10 @@ class _Serving:
         try:
             if len(self._tasks) <= _CONNECTIONS_MAX and _is_operator(writer):
                 await self._answer(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass  # who asked is gone, or this server ends
+        except OSError as error:  # who asked is gone
+            _let_frames_go(error)
+        except asyncio.CancelledError:
+            pass  # this server ends
         finally:
             self._tasks.discard(task)
             writer.close()
@@ -146,6 +157,7 @@ class _Serving:
             asked.send("error", "no command came")
         except OSError as error:
             asked.send("error", str(error))
+            _let_frames_go(error)
         except Exception as error:
             _log.exception("admin_command_failed")
             asked.send("error", f"it failed: {error}")
