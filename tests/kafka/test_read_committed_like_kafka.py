@@ -138,7 +138,7 @@ def test_offsets_in_every_version(cluster: Cluster, queue: str) -> None:
     one.write(queue, b"a", b"b").commit()
     other.write(queue, b"c")
     one.write(queue, b"d").abort()
-    cluster.offsets(queue, -1, -2, 2_000_000, versions=tuple(range(2, 11)))
+    cluster.offsets(queue, -1, -2, 200_000_000, versions=tuple(range(2, 11)))
     cluster.offsets(queue, -3, versions=(7, 10))
     cluster.offsets(queue + "-absent", -1)
 
