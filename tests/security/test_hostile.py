@@ -234,16 +234,22 @@ def test_half_of_a_handshake_is_waited_for_as_long_as_it_may_take(site: Site) ->
     assert time.monotonic() - began < LOGIN_MS / 1000 + 7
 
 
-@pytest.mark.parametrize("name", ["TLS", "OUTSIDE", "SASL"])
-def test_who_says_nothing_keeps_nobody_out(site: Site, name: str) -> None:
-    """More than there may be connections: they push each other out, and nobody else."""
+@pytest.mark.parametrize(
+    ("name", "address"), [("TLS", "127.0.0.11"), ("OUTSIDE", "127.0.0.12"), ("SASL", "127.0.0.13")]
+)
+def test_who_says_nothing_keeps_nobody_out(site: Site, name: str, address: str) -> None:
+    """More than there may be connections: they push each other out, and nobody else.
+
+    Each listener is silent to an address of its own, whose first line of a minute is logged.
+    """
+    at, source = ("127.0.0.1", site.port[name]), (address, 0)
     pushed_out = len(told(site, "login_pushed_out"))
     with site.wire("OUTSIDE") as friend:
         assert log_in(friend).error_code == 0
         held = []
         try:
             for _ in range(520):
-                held.append(socket.create_connection(("127.0.0.1", site.port[name]), timeout=10))
+                held.append(socket.create_connection(at, timeout=10, source_address=source))
             assert friend.produce("q", batch(b"v")).error_code == 0
             assert _logs_in(site)
             eventually(lambda: len(told(site, "login_pushed_out")) > pushed_out)
