@@ -183,8 +183,8 @@ class Poll:
         """
         as_of = self._as_of
         if followed.key is not None and followed.shard is not None:
-            there = followed.shard.state.partition(followed.key) is not None
-            if not (there and followed.shard.serving):
+            shard = followed.shard  # rows of one that is not served any more may be closed
+            if not shard.serving or shard.state.partition(followed.key) is None:
                 self._context.locate(followed, None, None)
             elif followed.as_of == as_of:
                 return Code.NONE

@@ -99,6 +99,6 @@ class Threads:
             await anyio.sleep(self._rng.choice(DELAYS) / 5)
         return function(*args)
 
-    async def stoppable(self, call: Any) -> Any:
+    async def stoppable(self, call: Any, unused: Any = None) -> Any:
         """In the place of `loop.threads.stoppable`."""
         return await self.run_sync(call, Stop())
