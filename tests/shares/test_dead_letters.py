@@ -54,7 +54,7 @@ from tests.held import HELD_S, held_by, slowness
 from tests.simulation import dead_letters as simulated
 from tests.simulation import virtual_time
 from tests.simulation.dead_letters import Letter, Queues, id_of, letters_in
-from tests.simulation.test_dead_letters import Inline
+from tests.simulation.virtual_time import Inline
 from tests.wire import batch, keyed
 
 NOW_MS = 1_700_000_000_000
