@@ -697,19 +697,13 @@ def test_a_compacted_queue_is_compacted_once_dead_letters_came(stage: Stage) -> 
 # -- what cannot be sent
 
 
-def test_sources_that_cannot_be_read_hold_up_no_other(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FAULT: each took one of 16 places for as long as it could not be read, for ever perhaps."""
-    keys = [(SOURCE[0], index) for index in range(20)]
-    stage.shard.apply(GrowQueue(SOURCE[0], len(keys)).envelope())
-    stage.queues.put("source", SOURCE[0], len(keys))
-    changes = [ShareChange(key, ShareAction.INITIALISE, 1, EARLIEST) for key in keys[2:]]
-    stage.shard.apply(SetShares("g", changes, 1).envelope())
-    for number, key in enumerate(keys):
-        readable_from = len(stage.shard.segments.data)
-        stage.put(batch(b"%d" % number), key)
-        stage.lose((0, 1), key=key)
+def sent_until_mended(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, readable_from: int, seconds: float
+) -> list[bytes | None]:
+    """Play while nothing before a place in the segments can be read; what was sent until then.
+
+    The disk is mended after `seconds`, and the play goes on.
+    """
     read, broken = stage.shard.segments.read_into, [True]
 
     def read_into(buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
@@ -724,7 +718,24 @@ def test_sources_that_cannot_be_read_hold_up_no_other(
         seen.extend(one.value for one in stage.letters())
         broken.clear()
 
-    stage.play(mend, seconds=3)
+    stage.play(mend, seconds=seconds)
+    return seen
+
+
+def test_sources_that_cannot_be_read_hold_up_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: each took one of 16 places for as long as it could not be read, for ever perhaps."""
+    keys = [(SOURCE[0], index) for index in range(20)]
+    stage.shard.apply(GrowQueue(SOURCE[0], len(keys)).envelope())
+    stage.queues.put("source", SOURCE[0], len(keys))
+    changes = [ShareChange(key, ShareAction.INITIALISE, 1, EARLIEST) for key in keys[2:]]
+    stage.shard.apply(SetShares("g", changes, 1).envelope())
+    for number, key in enumerate(keys):
+        readable_from = len(stage.shard.segments.data)
+        stage.put(batch(b"%d" % number), key)
+        stage.lose((0, 1), key=key)
+    seen = sent_until_mended(stage, monkeypatch, readable_from, seconds=3)
     assert seen == [b"19"]
     assert sorted(int(one.value or b"") for one in stage.letters()) == list(range(20))
 
@@ -743,20 +754,6 @@ def test_what_cannot_be_sent_leaves_room_in_memory_for_others(
     stage.put(batch(*[b"sent"] * 3), other)
     for offset in range(3):
         stage.lose((offset, 1), key=other)
-    read, broken = stage.shard.segments.read_into, [True]
-
-    def read_into(buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
-        if broken and position < readable_from:
-            raise OSError("the disk does not answer")
-        return bool(read(buffer, segment, position, wait))
-
-    monkeypatch.setattr(stage.shard.segments, "read_into", read_into)
-    seen: list[bytes | None] = []
-
-    def mend() -> None:
-        seen.extend(one.value for one in stage.letters())
-        broken.clear()
-
-    stage.play(mend, seconds=6)
+    seen = sent_until_mended(stage, monkeypatch, readable_from, seconds=6)
     assert seen == [b"sent"] * 3
     assert [one.value for one in stage.letters()] == [b"sent"] * 3 + [b"stuck"] * 8
