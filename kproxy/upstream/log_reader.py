@@ -214,7 +214,7 @@ class LogReader:
             self._active[partition] = (position, end)
             if position >= end:
                 self._stop(partition)
-        if records:
+        if records and not self._closing:  # whoever closes may end the event loop next
             delivery = self._deliver(partition, self._readers[partition], records)
             self._wait_for(partition, asyncio.run_coroutine_threadsafe(delivery, self._loop))
 

@@ -137,9 +137,10 @@ class TopicTailer:
                 if not assigned:
                     self._assign()
                     assigned = True
-                if self._again:
+                if self._again and not self._closing:
                     self._begin(*self._again.popleft())
-                if messages := consumed(self._consumer, _MESSAGES_AT_ONCE, _WAIT_S):
+                messages = consumed(self._consumer, _MESSAGES_AT_ONCE, _WAIT_S)
+                if messages and not self._closing:  # whoever closes may end the event loop next
                     self._hand_over(messages)
             except (CancelledError, RuntimeError):  # the event loop has ended
                 return

@@ -123,10 +123,12 @@ async def test_a_tailer_closes_while_the_cluster_does_not_say_where_a_topic_ends
     monkeypatch.setattr(topic_tailer, "CLOSE_S", 0.01)
 
     async def deliver(records: list[Record]) -> None:
-        pass
+        pytest.fail("a closed tailer delivers nothing")
 
     tailer = TopicTailer(UPSTREAM, {"t": 0}, deliver, pytest.fail, pytest.fail)
     tailer.start()
     with anyio.fail_after(5):
         await to_thread.run_sync(tailer.close)
     answer.set()
+    with anyio.fail_after(5):
+        await to_thread.run_sync(tailer._thread.join)
