@@ -120,7 +120,7 @@ def test_a_process_that_stands_still_is_seen(tmp_path: Path) -> None:
         eventually(stuck, 30)
         began = time.monotonic()
         assert "kproxy_loop_lag_seconds_count" in fetched(f"{url}/metrics")
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
         asking.communicate(timeout=60)
     finally:
         process.send_signal(signal.SIGKILL)

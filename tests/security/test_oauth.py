@@ -295,13 +295,13 @@ def test_an_answer_that_drips_is_waited_for_so_long(
 ) -> None:
     monkeypatch.setattr(jwks, "_DEADLINE_S", 0.5)
     head = [b"HTTP/1.1 200 OK\r\n"]
-    address.pause_s = 0.1
+    address.pause_s = 0.2
     for drops in (head + [b"X: y\r\n"] * 50, head + [b"Content-Length: 99\r\n\r\n"] + [b"{"] * 50):
         address.parts = drops
         began = time.monotonic()
         with capture_logs() as told:
             KeySet(address.url)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8, "all of it takes ten"
         assert told[0]["reason"] == "it took longer than 0.5 s"
 
 
