@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
-from kproxy.groups.assignors import PartitionSet
-from kproxy.groups.consumer_group import DEFAULT_ASSIGNOR, ConsumerGroup, steps_by_queue
+from kproxy.groups.consumer_group import DEFAULT_ASSIGNOR, ConsumerGroup
 from kproxy.groups.consumer_member import ConsumerMember
 from kproxy.groups.regex import pattern_of
+from kproxy.handlers.assignments import named
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.permitted import HIDDEN, group_operations, hides_any, need_group
 from kproxy.handlers.refusals import said
-from kproxy.loop.steps import EVERY, Steps, done
+from kproxy.loop.steps import Steps, done
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import Op
 from kproxy.worker.worker import Request, Worker
@@ -96,16 +95,3 @@ def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str,
         "target_assignment": {"topic_partitions": (yield from named(worker, target))},
         "member_type": 0 if member.classic else 1,
     }
-
-
-def named(worker: Worker, parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
-    in_queues = yield from steps_by_queue(parts)
-    for number, (queue_id, indices) in enumerate(in_queues.items(), 1):
-        queue = worker.catalogue.find_id(queue_id)
-        if queue is not None:
-            label = {"topic_id": UUID(bytes=bytes(queue_id)), "topic_name": queue.name}
-            found.append(label | {"partitions": indices})
-        if number % EVERY == 0:
-            yield
-    return found

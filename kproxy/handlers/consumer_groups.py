@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.assignors import PartitionSet
-from kproxy.groups.consumer_group import steps_by_queue
 from kproxy.groups.heartbeat import HeartbeatRequest, check
 from kproxy.groups.heartbeat import heartbeat as beat
 from kproxy.groups.regex import Pattern, compiled
+from kproxy.handlers.assignments import topic_partitions
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.permitted import need_group, need_topics
 from kproxy.loop.steps import EVERY, Steps, done, spent
@@ -91,12 +90,3 @@ def _owned(given: Any) -> Steps[PartitionSet]:
         if number % EVERY == 0:
             yield
     return frozenset(found)
-
-
-def topic_partitions(parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
-    for queue_id, indices in (yield from steps_by_queue(parts)).items():
-        found.append({"topic_id": UUID(bytes=bytes(queue_id)), "partitions": indices})
-        if len(found) % EVERY == 0:
-            yield
-    return found

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import anyio
 
 from kproxy.errors import Code
-from kproxy.handlers.transactions import begun, by_shard
 from kproxy.loop.pace import slices
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
+from kproxy.transactions.beginnings import begun, by_shard
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.transaction_commands import ASKS_ONLY, NAMED_MAX, Enlist

@@ -9,7 +9,7 @@ import anyio
 
 from kproxy.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import Pins, Stored, StreamedResponse
-from kproxy.handlers.list_offsets import offset_by_time
+from kproxy.handlers.by_time import offset_by_time
 from kproxy.handlers.permitted import need_group, reader_of
 from kproxy.handlers.share_answers import Leaders, check_member, said_of, topic_id_of
 from kproxy.metadata.group_settings import GroupSettings

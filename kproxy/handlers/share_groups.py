@@ -10,8 +10,7 @@ from kproxy.groups.share_heartbeat import LEAVE_EPOCH, ShareHeartbeatRequest, ch
 from kproxy.groups.share_heartbeat import heartbeat as beat
 from kproxy.groups.share_member import ShareMember
 from kproxy.groups.simple_assignor import SIMPLE
-from kproxy.handlers.consumer_group_describe import named
-from kproxy.handlers.consumer_groups import topic_partitions
+from kproxy.handlers.assignments import named, topic_partitions
 from kproxy.handlers.group_coordinators import coordinator_of
 from kproxy.handlers.permitted import HIDDEN, group_operations, hides_any, need_group, need_topics
 from kproxy.handlers.refusals import said

@@ -6,7 +6,7 @@ Kafka's `TransactionCoordinator`. The fold decides; a handler checks what needs 
 command and waits for what the client may rely on.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -22,11 +22,12 @@ from kproxy.protocol.varint import Malformed
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append, outcomes_of
 from kproxy.shard.shard import Shard
+from kproxy.transactions.beginnings import begun, by_shard
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import INTERNAL_TOPICS, shard_of
-from kproxy.virtual.transaction_commands import NAMED_MAX, Begin, End, Enlist, InitProducer
+from kproxy.virtual.transaction_commands import NAMED_MAX, End, Enlist, InitProducer
 from kproxy.virtual.transaction_rows import (
     NO_NUMBER,
     Participant,
@@ -233,31 +234,6 @@ def _begin_elsewhere(
         if index != coordinator.shard:
             tickets.append(worker.routes.land(index, [begin(some)]))
     return tickets
-
-
-def by_shard(participants: Sequence[Participant]) -> Iterator[tuple[int, list[Participant]]]:
-    """(shard, some of those who take part there), as many as one command names."""
-    found: dict[int, list[Participant]] = {}
-    for one in participants:
-        found.setdefault(one.shard, []).append(one)
-    for index, mine in found.items():
-        for some in slices(mine, NAMED_MAX):
-            yield index, some
-
-
-def begun(
-    producer_id: int,
-    epoch: int,
-    version: int,
-    number: int,
-    tag: bytes,
-    time_ms: int,
-    participants: Sequence[Participant],
-) -> Envelope:
-    """The BEGIN for those of one shard."""
-    keys = [one.key for one in participants if one.key is not None]
-    groups = [one.group for one in participants if one.key is None]
-    return Begin(producer_id, epoch, version, number, tag, keys, groups, time_ms).envelope()
 
 
 def _late(transactional_id: str) -> Malformed:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 import zstandard
 
-from kproxy.handlers import list_offsets
+from kproxy.handlers import by_time
 from kproxy.loop.pace import Pace
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
@@ -81,7 +81,7 @@ async def test_a_record_is_found_in_a_packed_batch() -> None:
 async def test_of_too_many_records_the_first_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = memory_worker()
     produce(worker, of_records(3000))
-    monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1000)
+    monkeypatch.setattr(by_time, "_RECORDS_MAX", 1000)
     assert await offset_at(worker, 1500) == (500, 1500)
     assert await offset_at(worker, 3900) == (0, 3999)
 
@@ -111,7 +111,7 @@ async def test_few_look_at_a_time_and_are_counted(monkeypatch: pytest.MonkeyPatc
     def counted(data: bytes) -> Iterator[tuple[int, int]]:
         yield from list(slow(data))
 
-    monkeypatch.setattr(list_offsets, "record_times", counted)
+    monkeypatch.setattr(by_time, "record_times", counted)
     async with anyio.create_task_group() as tasks:
         for _ in range(8):
             tasks.start_soon(offset_at, worker, 1005)
@@ -124,9 +124,9 @@ async def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
 ) -> None:
     worker = memory_worker()
     produce(worker, of_records(10))
-    monkeypatch.setattr(list_offsets, "record_times", endless)
-    monkeypatch.setattr(list_offsets, "_RECORDS_S", 30.0)
-    monkeypatch.setattr(list_offsets, "_RECORDS_MAX", 1 << 60)
+    monkeypatch.setattr(by_time, "record_times", endless)
+    monkeypatch.setattr(by_time, "_RECORDS_S", 30.0)
+    monkeypatch.setattr(by_time, "_RECORDS_MAX", 1 << 60)
     with anyio.fail_after(10):
         with anyio.move_on_after(0.05):
             await offset_at(worker, 1005)
@@ -141,7 +141,7 @@ async def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.Mon
     """Of the batches looked at first none is late enough; the others go while it rests."""
 
     worker = memory_worker()
-    monkeypatch.setattr(list_offsets, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(by_time, "_ROWS_AT_ONCE", 1)
     for time_ms in (5000, *[1000] * 10):
         assert produce(worker, batch(b"v", times=(time_ms,))) == 0
     shard: Any = worker.any_shard()
@@ -192,4 +192,4 @@ async def test_a_record_that_comes_during_the_search_lies_behind_its_end(
 
     monkeypatch.setattr(Pace, "rest", rest)
     key = queue.queue_id, 0
-    assert await list_offsets.offset_by_time(worker, Pace(), shard, key, 3000) == 2
+    assert await by_time.offset_by_time(worker, Pace(), shard, key, 3000) == 2
