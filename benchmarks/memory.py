@@ -12,6 +12,7 @@ back. `logins` logs in by SCRAM on one connection after another. Each prints a l
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -54,6 +56,23 @@ def _rss(site: Site) -> list[int]:
     return [round(psutil.Process(one.process.pid).memory_info().rss / 1e6) for one in alive]
 
 
+def _routed(site: Site) -> int:
+    """Return how many records the living workers have passed on."""
+    return sum(_counted(one)["routed"] for one in _workers(site) if one.process.poll() is None)
+
+
+def _counted(worker: Served) -> dict[str, int]:
+    """Return a worker's counters."""
+
+    def told() -> list[dict[str, Any]]:
+        return [event for event in list(worker.events) if event["event"] == "counters"]
+
+    seen = len(told())
+    worker.process.send_signal(signal.SIGUSR1)
+    eventually(lambda: len(told()) > seen, 60)
+    return told()[-1]
+
+
 def _write(address: str, name: str, first: int, end: int, queues: int) -> None:
     """Write a record for each number, to the queue that is its remainder. Raises RuntimeError."""
     failed: list[object] = []
@@ -86,6 +105,7 @@ def _through(site: Site, name: str, records: int, queues: int) -> Iterator[tuple
         asked = [sys.executable, "-m", "benchmarks.memory", "--write", site.address, name]
         numbers = (str(number) for number in (first, end, queues))
         subprocess.run([*asked, *numbers], check=True, timeout=_PATIENCE_S)
+        eventually(lambda end=end: _routed(site) >= end, _PATIENCE_S, 1)
         taken = (end - first) / (time.monotonic() - began)
         memory = _rss(site)
         _say(f"{name}: {end:,} records, RSS {memory} MB, {taken:,.0f} records/s")
