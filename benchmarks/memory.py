@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ def _rss(site: Site) -> list[int]:
     """Return each worker's resident memory in MB (10**6 bytes)."""
     alive = [one for one in _workers(site) if one.process.poll() is None]
     return [round(psutil.Process(one.process.pid).memory_info().rss / 1e6) for one in alive]
+
+
+def _passed(site: Site, records: int) -> bool:
+    return _routed(site) >= records
 
 
 def _routed(site: Site) -> int:
@@ -105,7 +110,7 @@ def _through(site: Site, name: str, records: int, queues: int) -> Iterator[tuple
         asked = [sys.executable, "-m", "benchmarks.memory", "--write", site.address, name]
         numbers = (str(number) for number in (first, end, queues))
         subprocess.run([*asked, *numbers], check=True, timeout=_PATIENCE_S)
-        eventually(lambda end=end: _routed(site) >= end, _PATIENCE_S, 1)
+        eventually(partial(_passed, site, end), _PATIENCE_S, 1)
         taken = (end - first) / (time.monotonic() - began)
         memory = _rss(site)
         _say(f"{name}: {end:,} records, RSS {memory} MB, {taken:,.0f} records/s")
