@@ -91,7 +91,9 @@ async def _reader_fault(worker: Worker, asked: Any) -> Code:
         return Code.NONE
     group = await coordinator.load(asked.group_id)
     if not isinstance(group, ConsumerGroup):
-        return Code.UNKNOWN_MEMBER_ID if group is None and epoch >= 0 else Code.NONE
+        head = coordinator.head(asked.group_id)
+        emptied = group is None and head is not None and head.kind == "consumer"
+        return Code.UNKNOWN_MEMBER_ID if emptied else Code.NONE
     member = group.members.get(member_id or "")
     if member is None:
         return Code.UNKNOWN_MEMBER_ID
