@@ -9,6 +9,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import group_configs
+from kproxy.handlers.hearing import hear_of
 from kproxy.handlers.permitted import denied, need_settings
 from kproxy.handlers.route_checks import check_routes, signed
 from kproxy.loop.pace import Pace
@@ -61,6 +62,8 @@ async def _altered(
     body = request.body
     times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
     answers, tickets, slots = [], [], []
+    topics = (r.resource_name for r in body.resources if r.resource_type == TOPIC)
+    await hear_of(worker, topics, request.budget)
     for resource in body.resources:
         answer = {
             "error_code": Code.NONE,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.hearing import hear_of
 from kproxy.handlers.operations import directory_name
 from kproxy.worker.worker import Request, Worker
 
@@ -19,7 +20,9 @@ _ELECTIONS = (0, 1)  # preferred, unclean
 async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An ElectLeadersResponse: who leads is always who is preferred."""
     results, is_kind = [], getattr(request.body, "election_type", 0) in _ELECTIONS
-    for topic in request.body.topic_partitions or ():
+    asked = request.body.topic_partitions or ()
+    await hear_of(worker, (topic.topic for topic in asked), request.budget)
+    for topic in asked:
         await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.topic)
         parts = []
@@ -38,6 +41,7 @@ async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AlterPartitionReassignmentsResponse."""
     nodes = {broker.node_id for broker in worker.cluster.brokers}
     responses = []
+    await hear_of(worker, (topic.name for topic in request.body.topics), request.budget)
     for topic in request.body.topics:
         await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.name)
