@@ -180,7 +180,8 @@ FIXED: dict[str, str] = {
         groups.restoring._ROWS_AT_ONCE groups.restoring._QUEUES_AT_ONCE
         groups.subscriptions._MATCHES_MAX groups.subscriptions._TEXTS groups.subscriptions._NAMES
         handlers.acls._AT_ONCE handlers.describe_configs._PARTITIONS_MAX handlers.fetch._TEXTS_MAX
-        handlers.group_admin._DELETED_AT_ONCE handlers.inspection._BLAMED_MAX
+        handlers.group_admin._DELETED_AT_ONCE handlers.hearing._AT_ONCE
+        handlers.inspection._BLAMED_MAX
         handlers.by_time._ROWS_AT_ONCE handlers.metadata._QUEUES_AT_ONCE
         handlers.metadata._CREATED_AT_ONCE handlers.operations._ROWS_AT_ONCE
         handlers.produce_call._NAMED handlers.produce_guard._BATCHES_AT_ONCE

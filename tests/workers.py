@@ -112,3 +112,14 @@ class Workers:
 
 Site = Served | Workers
 """What client tests run against: an embedded kproxy, or workers on a real Kafka."""
+
+
+def known_everywhere(site: Site, *names: str) -> None:
+    """Wait until each worker has heard of these queues: a client may ask any of them about one."""
+    for worker in site.workers if isinstance(site, Workers) else [site]:
+        with Wire(worker.host, worker.port) as wire:
+
+            def heard(wire: Wire = wire) -> bool:
+                return not any(t.error_code for t in wire.metadata(*names, create=False).topics)
+
+            eventually(heard)

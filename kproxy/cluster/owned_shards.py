@@ -58,8 +58,8 @@ class OwnedShards:
         shard = self.serving(index)
         return self.land_elsewhere(index, envelopes) if shard is None else shard.append(envelopes)
 
-    async def wait_for_catalogue(self, names: Iterable[str]) -> None:
-        if any(self.serving_name(name) is None for name in names):
+    async def wait_for_catalogue(self, names: Iterable[str | None]) -> None:
+        if any(name is None or self.serving_name(name) is None for name in names):
             await self.settle()
 
     def assigned(self, wanted: frozenset[int]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kproxy.errors import Code, KafkaError
 from kproxy.handlers import group_configs
+from kproxy.handlers.hearing import hear_of
 from kproxy.handlers.permitted import denied, need_settings
 from kproxy.handlers.route_checks import check_routes, signed
 from kproxy.loop.pace import Pace
@@ -61,6 +62,8 @@ async def _altered(
     body = request.body
     times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
     answers, tickets, slots = [], [], []
+    topics = (r.resource_name for r in body.resources if r.resource_type == TOPIC)
+    await hear_of(worker, topics, request.budget)
     for resource in body.resources:
         answer = {
             "error_code": Code.NONE,
@@ -75,13 +78,15 @@ async def _altered(
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
             if of_queue is not _whole or resource.resource_type != BROKER_LOGGER:
                 need_settings(request, Op.ALTER_CONFIGS, resource)
-            if _only_deletes(resource):
+            if _only_deletes(worker, resource):
                 continue
             if resource.resource_type == GROUP:
                 configured = await of_group(worker, resource, request.budget)
                 configured = _check_dead_letters(worker, request, configured)
                 change = configured.envelope()
             else:
+                if of_queue is _incremental:
+                    await _need_lists(resource, request.budget)
                 queue = _queue(worker, resource)
                 values, after = await of_queue(
                     queue, resource.configs, request.budget, worker.level
@@ -126,14 +131,27 @@ def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup
     return change._replace(given=given | worker.signatures.sign(request.peer))
 
 
-def _only_deletes(resource: Any) -> bool:
-    """Whether a broker is to forget settings: it has none that were given while it ran.
+def _only_deletes(worker: Worker, resource: Any) -> bool:
+    """Tell whether a broker is to forget settings: it has none that were given while it ran.
 
     `kafka-reassign-partitions` does so with its throttles.
     """
-    return resource.resource_type == BROKER and all(
+    brokers = {"", *(str(broker.node_id) for broker in worker.cluster.brokers)}
+    is_here = resource.resource_type == BROKER and resource.resource_name in brokers
+    return is_here and all(
         getattr(change, "config_operation", _SET) == _DELETE for change in resource.configs
     )
+
+
+async def _need_lists(resource: Any, pace: Pace) -> None:
+    """Raises KafkaError where parts of what is no list are to come or go, whatever topic it is."""
+    for change in resource.configs if resource.resource_type == TOPIC else ():
+        if pace.due:
+            await pace.rest()
+        setting = SETTINGS.get(change.name)
+        changes_parts = change.config_operation in (_APPEND, _SUBTRACT)
+        if changes_parts and change.value is not None and setting and setting.kind != LIST:
+            raise KafkaError(Code.INVALID_CONFIG, f"{change.name} is not a list: set it as a whole")
 
 
 def _queue(worker: Worker, resource: Any) -> Queue:
@@ -188,8 +206,6 @@ async def _incremental(
 def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
     """A list setting with a part added or taken away. Raises KafkaError."""
     setting = SETTINGS.get(name)
-    if setting is not None and setting.kind != LIST:
-        raise KafkaError(Code.INVALID_CONFIG, f"{name} is not a list: set it as a whole")
     if len(value) > queue_settings.VALUE_MAX:
         raise KafkaError(Code.INVALID_CONFIG, f"{shown(name)}: this is too much at once")
     now = [] if setting is None else parts(queue_settings.effective(name, queue.configs))

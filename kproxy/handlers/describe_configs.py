@@ -106,6 +106,8 @@ def _entries(
         raise KafkaError(Code.INVALID_REQUEST, "topics, groups and brokers have settings here")
     if name not in ("", str(me)):
         raise KafkaError(Code.INVALID_REQUEST, f"this is broker {me}")
+    if not name:
+        return iter(())  # what was set for all brokers while they ran
     if kind == BROKER_LOGGER:
         return (_of_server(body, told) for told in server_settings.of_loggers(worker.config))
     return (_of_server(body, told) for told in server_settings.of_broker(worker.config, me))

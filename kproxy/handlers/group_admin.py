@@ -51,16 +51,16 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
     }
     try:
         need_group(request, Op.DESCRIBE, group_id)
-        coordinator = coordinator_of(worker, group_id)
+        coordinator = coordinator_of(worker, group_id, named=False)
     except KafkaError as error:
         return answer | {"error_code": error.code}
     group, head = await coordinator.load(group_id), coordinator.head(group_id)
-    allowed = {"authorized_operations": group_operations(request, group_id)}
-    if request.version < _NOT_FOUND_SAID or head is not None or group is not None:
-        answer |= allowed
+    is_empty = head is not None and _TYPES[head.kind] == "classic"
+    if request.version < _NOT_FOUND_SAID or is_empty or isinstance(group, ClassicGroup):
+        answer |= {"authorized_operations": group_operations(request, group_id)}
     if isinstance(group, ClassicGroup):
         return answer | _members(group)
-    if head is not None and _TYPES[head.kind] == "classic":
+    if head is not None and is_empty:
         return answer | {
             "group_state": State.EMPTY,
             "protocol_type": head.values.get("protocol_type") or "",

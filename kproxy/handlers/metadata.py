@@ -160,7 +160,7 @@ async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any
             if endpoint_type not in (1, 2)
             else Code.MISMATCHED_ENDPOINT_TYPE,
             "error_message": "this listener serves brokers",
-            "endpoint_type": endpoint_type,
+            "endpoint_type": _BROKERS,
             "cluster_id": "",
             "controller_id": -1,
             "brokers": (),

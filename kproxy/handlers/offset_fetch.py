@@ -1,14 +1,12 @@
 """OffsetFetch (9), versions 1 to 10."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
-
-from anyio import move_on_after
 
 from kproxy.errors import Code, KafkaError
 from kproxy.groups.consumer_group import ConsumerGroup
 from kproxy.handlers.group_coordinators import coordinator_of
+from kproxy.handlers.hearing import hear_of
 from kproxy.handlers.offsets import queue_of
 from kproxy.handlers.permitted import need_group
 from kproxy.loop.pace import Row, scanned
@@ -27,7 +25,6 @@ from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
 
 _GROUPS_SINCE, _GROUP_FAULT_SINCE = 8, 2
-_KNOWN_S = 5.0
 _PART_BYTES = 300  # about what a partition takes until it is encoded
 
 
@@ -54,15 +51,6 @@ def _faulty(body: Any, code: Code) -> list[TopicOffsets]:
     ]
 
 
-async def _known(worker: Worker, group: Any) -> None:
-    """Hear of queues that were deleted and made again: they have nothing of the old ones.
-
-    Where the cluster does not answer, what is known serves: nobody is told of another queue then.
-    """
-    with suppress(KafkaError), move_on_after(_KNOWN_S):
-        await worker.routes.wait_for_catalogue(topic.name for topic in group.topics)
-
-
 async def _fetched(
     worker: Worker, request: Request, group: Any, by_id: bool, stable: bool
 ) -> GroupOffsets:
@@ -76,7 +64,8 @@ async def _fetched(
             topics = await _all_committed(worker, budget, group_id, by_id, stable, permits)
         elif not fault:
             if not by_id:
-                await _known(worker, group)
+                # One that was deleted and made again has nothing of the old one.
+                await hear_of(worker, (topic.name for topic in group.topics), budget)
             topics = await _committed(worker, budget, group, by_id, stable, permits)
     except KafkaError as error:  # another worker has it, now perhaps
         return GroupOffsets(group_id, error.code, [])
@@ -91,7 +80,9 @@ async def _reader_fault(worker: Worker, asked: Any) -> Code:
         return Code.NONE
     group = await coordinator.load(asked.group_id)
     if not isinstance(group, ConsumerGroup):
-        return Code.UNKNOWN_MEMBER_ID if group is None and epoch >= 0 else Code.NONE
+        head = coordinator.head(asked.group_id)
+        emptied = group is None and head is not None and head.kind == "consumer"
+        return Code.UNKNOWN_MEMBER_ID if emptied else Code.NONE
     member = group.members.get(member_id or "")
     if member is None:
         return Code.UNKNOWN_MEMBER_ID

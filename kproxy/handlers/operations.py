@@ -172,12 +172,13 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
         "last_fetch_timestamp": -1,
         "last_caught_up_timestamp": -1,
     }
-    topics = []
+    topics, any_known = [], False
     for topic in request.body.topics:
         await request.budget.step(_PART_BYTES)
         parts = []
         for part in topic.partitions:
             known = topic.topic_name == _QUORUM_TOPIC and part.partition_index == 0
+            any_known = any_known or known
             parts.append(
                 {
                     "partition_index": part.partition_index,
@@ -198,7 +199,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
             "listeners": [{"name": "CONTROLLER", "host": b.host, "port": b.port}],
         }
         for b in cluster.brokers
-        if b.node_id == leader
+        if any_known and b.node_id == leader
     ]
     return {"error_code": Code.NONE, "error_message": None, "topics": topics, "nodes": nodes}
 

@@ -9,32 +9,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.hearing import hear_of
 from kproxy.handlers.operations import directory_name
 from kproxy.worker.worker import Request, Worker
 
 _PART_BYTES = 600  # about what one takes until it is encoded
+_ELECTIONS = (0, 1)  # preferred, unclean
 
 
 async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An ElectLeadersResponse: who leads is always who is preferred."""
-    results = []
-    for topic in request.body.topic_partitions or ():
+    results, is_kind = [], getattr(request.body, "election_type", 0) in _ELECTIONS
+    asked = request.body.topic_partitions or ()
+    await hear_of(worker, (topic.topic for topic in asked), request.budget)
+    for topic in asked:
         await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.topic)
         parts = []
         for index in topic.partitions:
             there = queue is not None and 0 <= index < queue.partitions
             code = Code.ELECTION_NOT_NEEDED if there else Code.UNKNOWN_TOPIC_OR_PARTITION
+            code = code if is_kind else Code.INVALID_REQUEST
             parts.append({"partition_id": index, "error_code": code, "error_message": None})
             await request.budget.step(_PART_BYTES)
         results.append({"topic": topic.topic, "partition_result": parts})
-    return {"error_code": Code.NONE, "replica_election_results": results}
+    code = Code.NONE if is_kind else Code.INVALID_REQUEST
+    return {"error_code": code, "replica_election_results": results}
 
 
 async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An AlterPartitionReassignmentsResponse."""
     nodes = {broker.node_id for broker in worker.cluster.brokers}
     responses = []
+    await hear_of(worker, (topic.name for topic in request.body.topics), request.budget)
     for topic in request.body.topics:
         await request.budget.step(_PART_BYTES)
         queue = worker.catalogue.find(topic.name)
@@ -53,7 +60,11 @@ async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
             parts.append(answer)
             await request.budget.step(_PART_BYTES)
         responses.append({"name": topic.name, "partitions": parts})
-    return {"error_code": Code.NONE, "error_message": None, "responses": responses}
+    return {
+        "error_code": Code.NONE, "error_message": None, "responses": responses,
+        "allow_replication_factor_change":
+            getattr(request.body, "allow_replication_factor_change", True),
+    }  # fmt: skip
 
 
 def _reassign(

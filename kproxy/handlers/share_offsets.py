@@ -49,10 +49,11 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
         try:
             check_level(worker)
             need_group(request, Op.DESCRIBE, asked.group_id)
-            if not asked.group_id:
+            if not asked.group_id and asked.topics is not None:
                 raise KafkaError(Code.UNKNOWN_SERVER_ERROR, _UNKNOWN_ERROR)
-            coordinator_of(worker, asked.group_id)
-            answer["topics"] = await _stands(worker, request, asked)
+            if asked.group_id:
+                coordinator_of(worker, asked.group_id)
+                answer["topics"] = await _stands(worker, request, asked)
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
         groups.append(answer)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.errors import Code, KafkaError
+from kproxy.handlers.hearing import hear_of
 from kproxy.handlers.permitted import denied, forbidden
 from kproxy.handlers.refusals import TEXTS
 from kproxy.handlers.route_checks import check_routes, signed
@@ -41,6 +42,8 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
     barred = await _uncreatable(request, named)
+    here = (name for name in named if worker.catalogue.find(name) is not None)
+    await hear_of(worker, here, request.budget)  # they may be gone elsewhere
     too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
@@ -224,7 +227,9 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         names = ((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
     else:
         names = ((name, ZERO_UUID) for name in body.topic_names)
-    for (name, topic_id), times in (await request.budget.count(names)).items():
+    named = await request.budget.count(names)
+    await hear_of(worker, _named(worker, named), request.budget)
+    for (name, topic_id), times in named.items():
         await step(_TOPIC_BYTES)
         queue, code = _wanted(worker, name, topic_id)
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id}
@@ -260,6 +265,13 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             answer["error_code"] = _moved(outcome.code_by_name)
             answer["error_message"] = outcome.message
     return {"responses": answers}
+
+
+def _named(worker: Worker, named: Iterable[tuple[str | None, UUID]]) -> Iterator[str | None]:
+    """Give the names of queues; None of one that is not known by its id."""
+    for name, topic_id in named:
+        queue = None if name else worker.catalogue.find_id(QueueId(topic_id.bytes))
+        yield queue.name if queue is not None else name
 
 
 def _moved(code: Code) -> Code:
@@ -303,6 +315,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
     tickets = []
     growing = []
     added = 0
+    await hear_of(worker, last, request.budget)
     mutations = worker.mutations(request, strict_from=3)
     for topic in last.values():
         await step(_TOPIC_BYTES)

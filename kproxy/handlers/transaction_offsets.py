@@ -102,8 +102,9 @@ async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | 
     if generation < 0 and not member and instance is None:
         return Code.NONE, shard  # anybody may
     if group is None:
-        known = coordinator.head(body.group_id) is not None or generation < 0
-        return Code.UNKNOWN_MEMBER_ID if known else Code.ILLEGAL_GENERATION, None
+        if generation < 0:
+            return Code.NONE, shard  # of a group without members anybody may
+        return Code.UNKNOWN_MEMBER_ID if head is not None else Code.ILLEGAL_GENERATION, None
     if isinstance(group, ClassicGroup):
         fault = group.member_fault(member, instance, generation)
         if not fault and generation < 0:

@@ -157,8 +157,11 @@ class ShardRouter(Protocol):
         """Append a command to a shard's log: settled with what its owner's fold decides."""
         ...
 
-    async def wait_for_catalogue(self, names: Iterable[str]) -> None:
-        """Wait until what was decided about these queues by now is known. Raises KafkaError."""
+    async def wait_for_catalogue(self, names: Iterable[str | None]) -> None:
+        """Wait until what was decided about these queues by now is known. Raises KafkaError.
+
+        None stands for one whose name is not known here.
+        """
         ...
 
 
@@ -185,7 +188,7 @@ class OneShard:
     def ask(self, index: int, envelope: Envelope) -> Ticket:
         return self._shard.append([envelope])
 
-    async def wait_for_catalogue(self, names: Iterable[str]) -> None:
+    async def wait_for_catalogue(self, names: Iterable[str | None]) -> None:
         pass
 
 

@@ -17,6 +17,7 @@ from tests.workers import Site
 
 JAVA = ("2.8.1", "3.4.1", "3.7.1", "3.9.0", "4.4.0")
 PROGRAM = Path(__file__).with_name("Basics.java")
+SPARK_CALLS = Path(__file__).with_name("SparkCalls.java")
 PYTHON_PROGRAM = Path(__file__).with_name("basics.py")
 LIBRDKAFKA = Path(__file__).with_name("librdkafka")
 BESIDE = ("jackson", "lz4", "slf4j", "snappy", "zstd")
@@ -55,6 +56,22 @@ def test_java_client_of_this_version_works(site: Site, queue: str, version: str)
         "committed": "9",
         "features": "true",
         "still listed": "false",
+    }
+
+
+def test_what_spark_3_5_asks_of_its_client_works(site: Site, queue: str) -> None:
+    """Its connector for Kafka is not to be had everywhere; its client, kafka-clients 3.4.1, is."""
+    printed = java(str(SPARK_CALLS), site.address, queue, libs=class_path("3.4.1"))
+    assert steps(printed) == {
+        "partitions": f"[{queue}-0]",
+        "earliest": "0",
+        "latest": "5",
+        "by time": "2",
+        "by a time to come": "-1",
+        "batch": "v1/1,v2/2,v3/3,v4/4 of 0-5",
+        "micro batch": "v5/5,v6/6,v7/7 of 0-8",
+        "beyond the end": "out of range",
+        "by a group": "[8]",
     }
 
 

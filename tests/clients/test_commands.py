@@ -10,7 +10,7 @@ from tests.clients.test_group_tools import commit
 from tests.clients.test_groups import create
 from tests.forked import run_kproxy
 from tests.harness import eventually
-from tests.workers import Site
+from tests.workers import Site, known_everywhere
 
 
 def run(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -29,6 +29,7 @@ def write(site: Site, *counts: tuple[str, int]) -> None:
         for _ in range(count):
             producer.produce(name, b"x" * 100)
     assert producer.flush(30) == 0
+    known_everywhere(site, *(name for name, _ in counts))
 
 
 def test_queues_are_listed_a_page_at_a_time(site: Site) -> None:

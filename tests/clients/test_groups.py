@@ -1,7 +1,6 @@
 """Groups of stock consumers, on both kinds of storage."""
 
 import threading
-import time
 
 import pytest
 from confluent_kafka import Producer
@@ -15,7 +14,7 @@ from tests.clients.members import (
     Seen,
 )
 from tests.harness import eventually, java
-from tests.workers import Site
+from tests.workers import Site, known_everywhere
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
@@ -28,6 +27,7 @@ def create(site: Site, *names: str, partitions: int = 1, **settings: str) -> Non
     topics = [NewTopic(name, partitions, 1, config=config) for name in names]
     for future in admin.create_topics(topics, request_timeout=30).values():
         future.result()
+    known_everywhere(site, *names)
 
 
 class Load(threading.Thread):
@@ -155,8 +155,7 @@ def test_lag_is_what_was_left_unread(site: Site, queue: str) -> None:
     member.stop()
     for _ in range(7):
         producer.produce(queue, b"x", partition=1)
-    producer.flush(20)
-    time.sleep(0.1)
+    assert producer.flush(20) == 0
     at = ("--bootstrap-server", site.address)
     described = java(GROUPS, *at, "--describe", "--group", queue)
     rows = {line.split()[2]: line.split()[3:6] for line in described.splitlines() if queue in line}

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from kproxy.errors import Code, KafkaError
-from kproxy.handlers import offset_fetch
+from kproxy.handlers import hearing
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.envelope import Kind
@@ -76,7 +76,7 @@ async def test_where_the_cluster_does_not_answer_what_is_known_serves(
     async def slow(names: Iterable[str]) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(offset_fetch, "_KNOWN_S", 0.01)
+    monkeypatch.setattr(hearing, "_KNOWN_S", 0.01)
     for settled in (away, slow):
         monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", settled)
         group = await committed(client)

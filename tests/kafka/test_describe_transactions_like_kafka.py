@@ -141,7 +141,7 @@ def test_timeouts(cluster: Cluster, queue: str, tv: int) -> None:
     late = [Producer(cluster, f"{queue}-{n}", tv) for n in range(5)]
     for one in late:
         cluster.make(one.id)
-        one.init(timeout_ms=300)
+        one.init(timeout_ms=2000)  # all of it is asked for before
         one.add((one.id, 0)).write(one.id)
         one.add_offsets(queue).commit_offset(queue, one.id, 5)
     for one in late:
@@ -169,11 +169,11 @@ def test_timeouts(cluster: Cluster, queue: str, tv: int) -> None:
 def test_nothing_times_out_between_transactions(cluster: Cluster, queue: str) -> None:
     cluster.make(queue)
     one = Producer(cluster, queue).init(timeout_ms=1)
-    two = Producer(cluster, queue + "-2").init(timeout_ms=1500)
-    time.sleep(1)
+    two = Producer(cluster, queue + "-2").init(timeout_ms=2500)
+    time.sleep(1.3)
     cluster.describe(queue)
     two.write(queue).commit()
-    time.sleep(1)
+    time.sleep(1.3)
     two.write(queue).commit()
     one.init(timeout_ms=60_000)
     one.write(queue).commit()
