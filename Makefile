@@ -1,17 +1,18 @@
-# make run · make test · make check · make test-long · make test-shuffled · make record · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make test-shuffled · make coverage · make record · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
-JOBS ?= 2
+# Tests wait about as long as they compute: three processes keep two cores busy.
+JOBS ?= 3
 SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # The order of sets follows from the hash seed: a seed of a simulation is the same history each time.
 STEADY := PYTHONHASHSEED=0
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-shuffled test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run test test-shuffled coverage test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -26,6 +27,16 @@ test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 test-shuffled: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m compileall -q kproxy
 	$(BIN)/python -m tests.shuffled -m "not long" $(SIDE_BY_SIDE)
+
+# Branch coverage of kproxy by `make test`, with the processes that tests serve: build/coverage.txt.
+# It takes twice the CPU, therefore a test of times may fail: the report is of what ran.
+coverage: export COVERAGE_FILE = $(CURDIR)/build/coverage/data
+coverage: $(VENV)/.dev kafka-libs spark-jars old-clients
+	rm -rf build/coverage && mkdir -p build/coverage
+	-COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(STEADY) $(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report >build/coverage.txt
+	grep TOTAL build/coverage.txt
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
 prove: $(VENV)/.dev kafka-libs spark-jars old-clients

@@ -14,6 +14,7 @@ from kproxy.virtual import producers
 from tests import cpu, marks
 from tests.cpu import pytest_configure
 from tests.harness import Served, served
+from tests.order import scope_of, sort_longest_first
 from tests.real_kafka import RunningKafka
 from tests.run import Sites, kafka_of_run, pytest_sessionfinish
 from tests.timeouts import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
@@ -25,11 +26,11 @@ __all__ = [
     "pytest_runtest_teardown", "pytest_sessionfinish",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
-_LONGEST_FIRST = (
-    "spark", "test_readme.py", "on_kafka", "clients", "faults", "kafka", "examples", "scale",
-    "releases",
+_QUICK = (
+    "--group-initial-rebalance-delay-ms", "200",
+    "--transaction-abort-timed-out-transaction-cleanup-interval-ms", "500",
 )  # fmt: skip
-"""Folders and files whose tests take longest; the quick ones fill up the end of a run."""
+"""So that no test waits three seconds for more members, or ten for a look at transactions."""
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -66,21 +67,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         place = {path: number for number, path in enumerate(files)}
         items.sort(key=lambda item: place[item.path])
     elif SIDE_BY_SIDE:
-        order = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
-        last = len(order)
-
-        def rank(item: pytest.Item) -> int:
-            return order.get(item.path.name, order.get(item.path.parent.name, last))
-
-        items.sort(key=rank)
+        sort_longest_first(items)
 
 
 class ByFile(LoadScopeScheduling):
     """Side by side a file stays on one process, and so do all files that need Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return "spark" if path.startswith("tests/spark/") else path
+        return scope_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -111,7 +105,7 @@ def server(
     """
 
     def start() -> AbstractContextManager[Served]:
-        return served(tmp_path_factory.mktemp("data"))
+        return served(tmp_path_factory.mktemp("data"), *_QUICK)
 
     with start() if _own(request) else sites.lent("embedded", start) as running:
         yield running
@@ -143,7 +137,7 @@ def site(
 
     Modules share them, but those with FLAGS of their own or OWN_SERVER = True.
     """
-    flags = getattr(request.module, "FLAGS", ())
+    flags = (*_QUICK, *getattr(request.module, "FLAGS", ()))
 
     def start() -> AbstractContextManager[Served | Workers]:
         directory = tmp_path_factory.mktemp("data")
@@ -151,7 +145,8 @@ def site(
             return served(directory, *flags)
         return Workers(request.getfixturevalue("kafka"), directory, *flags, count=2).running()
 
-    with start() if flags or _own(request) else sites.lent(request.param, start) as running:
+    own = flags != _QUICK or _own(request)
+    with start() if own else sites.lent(request.param, start) as running:
         yield running
 
 

@@ -2,6 +2,7 @@
 
 Counted are pytest itself, its living descendants and those that were waited for, at each change of
 the file under test. A process that has left the tree (a daemon) is counted up to then.
+`--note-order` writes how long each file took to `tests/longest.txt`.
 """
 
 import os
@@ -13,11 +14,14 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
+from tests.order import LONGEST, folder_of, scope_of, write
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OUTPUT = "kproxy_cpu"
 COLLECTION = "(collection)"
 _COLUMNS = ("tests", "wall", "cpu", "own")
+_MOST = 40
+"""Files that are shown, those that take longest and those that cost most."""
 
 Costs = dict[str, dict[str, float]]
 
@@ -64,12 +68,12 @@ def tree_cpu() -> float:
 
 
 class CpuTable:
-    """Adds up costs by folder in each process of pytest; the first process prints them."""
+    """Adds up costs by file in each process of pytest; the first process prints them by folder."""
 
     def __init__(self) -> None:
         self._costs: Costs = defaultdict(lambda: dict.fromkeys(_COLUMNS, 0.0))
         self._starts: Costs = defaultdict(lambda: {"count": 0, "cpu": 0.0})
-        self._file: Path | None = None
+        self._scope = ""
         self._tests = 0
         self._mark()
         self._tree = self._own = 0.0  # imports of pytest and of conftest belong to the collection
@@ -95,13 +99,13 @@ class CpuTable:
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, Any, Any]:
-        if self._file != item.path:
-            self._file, self._wall = item.path, time.monotonic()  # it may have waited for work
+        scope = scope_of(item.nodeid)
+        if self._scope != scope:
+            self._scope, self._wall = scope, time.monotonic()  # it may have waited for work
         result = yield
         self._tests += 1
-        if nextitem is None or nextitem.path != item.path:
-            first, *rest = item.path.relative_to(HERE).parts
-            self._add(first if rest else "(top)")
+        if nextitem is None or scope_of(nextitem.nodeid) != scope:
+            self._add(scope)
         return result
 
     @pytest.hookimpl(trylast=True)
@@ -124,10 +128,20 @@ class CpuTable:
             _merge(self._costs, output["costs"])
             _merge(self._starts, output["starts"])
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        folders: Costs = defaultdict(lambda: dict.fromkeys(_COLUMNS, 0.0))
+        for scope, cost in self._costs.items():
+            _merge(folders, {folder_of(scope): cost})
         terminalreporter.section("CPU seconds")
-        for line in table(self._costs, self._starts):
+        for line in table(folders, self._starts):
             terminalreporter.write_line(line)
+        files = {scope: cost for scope, cost in self._costs.items() if scope.startswith("tests/")}
+        for name in ("wall", "cpu"):
+            most = sorted(files, key=lambda scope: -files[scope][name])[:_MOST]
+            for scope in most:
+                terminalreporter.write_line(f"{name} {files[scope][name]:.0f} s {scope}")
+        if config.getoption("--note-order"):
+            write(LONGEST, {scope: cost["wall"] for scope, cost in files.items()})
 
 
 def _merge(into: Costs, more: Costs) -> None:
@@ -165,8 +179,9 @@ def _line(where: str, row: dict[str, float]) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-table", action="store_true", help="show what each folder costs")
+    parser.addoption("--note-order", action="store_true", help="note how long each file took")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--cpu-table"):
+    if config.getoption("--cpu-table") or config.getoption("--note-order"):
         config.pluginmanager.register(CpuTable())

@@ -1,7 +1,8 @@
 """Processes of kproxy, forked from one that has imported it: an import takes most of a start.
 
 Only a real start will do where the interpreter itself is to be another one: with a library
-preloaded, with other paths. Those are started as ever.
+preloaded, with other paths. Those are started as ever, unless `fork_in` was told of their
+environment: for those that are started often.
 """
 
 import array
@@ -26,27 +27,23 @@ _SET_CHILD_SUBREAPER = 36
 _PARAMETERS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 
 
-def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(_OF_INTERPRETERS)}
+def _of_interpreter(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return that of an environment by which one interpreter differs from another."""
+    return frozenset(one for one in environment.items() if one[0].startswith(_OF_INTERPRETERS))
 
 
 class _Zygote:
     """The process that forks, and the connection to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
-        self._environment = os.environ | AS_INSTALLED
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.zygote", str(theirs.fileno())], cwd=ROOT,
-                env=self._environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )  # fmt: skip
-
-    def suits(self, environment: Mapping[str, str]) -> bool:
-        """Whether an interpreter that begins in this environment is like the zygote."""
-        return _of_interpreter(environment) == _of_interpreter(self._environment)
 
     def fork(self, request: dict[str, Any], files: tuple[int, int, int]) -> int:
         """Return the id of a process that is a child of this one."""
@@ -69,16 +66,22 @@ def _adopt(on: bool) -> None:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
-_zygotes: list[_Zygote] = []
+_zygotes: dict[frozenset[tuple[str, str]], _Zygote] = {}
 _starting = threading.Lock()
 
 
-def _zygote() -> _Zygote:
+def fork_in(environment: Mapping[str, str]) -> _Zygote:
+    """Have processes that begin in this environment forked from now on."""
     with _starting:
-        if not _zygotes:
-            _zygotes.append(_Zygote())
-            atexit.register(_zygotes[0].end)
-        return _zygotes[0]
+        key = _of_interpreter(environment)
+        if key not in _zygotes:
+            _zygotes[key] = _Zygote(environment)
+            atexit.register(_zygotes[key].end)
+        return _zygotes[key]
+
+
+def _zygote() -> _Zygote:
+    return fork_in(os.environ | AS_INSTALLED)
 
 
 class Forked(subprocess.Popen[str]):
@@ -89,10 +92,11 @@ class Forked(subprocess.Popen[str]):
         command = tuple(map(str, given["args"]))
         environment = os.environ if given["env"] is None else given["env"]
         plain = not any(given[name] for name in ("pass_fds", "preexec_fn", "start_new_session"))
-        if (
-            sys.platform != "linux" or command[:3] != KPROXY or not plain
-            or not _zygote().suits(environment)
-        ):  # fmt: skip
+        zygote = None
+        if sys.platform == "linux" and command[:3] == KPROXY and plain:
+            _zygote()
+            zygote = _zygotes.get(_of_interpreter(environment))
+        if zygote is None:
             super()._execute_child(*values)  # type: ignore[misc]
             return
         files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
@@ -101,7 +105,7 @@ class Forked(subprocess.Popen[str]):
             "directory": str(given["cwd"] or Path.cwd()),
         }  # fmt: skip
         try:
-            self.pid = _zygote().fork(
+            self.pid = zygote.fork(
                 request, tuple(number if fd == -1 else fd for number, fd in enumerate(files))
             )  # type: ignore[arg-type]
             self._child_created = True

@@ -152,12 +152,19 @@ class Served:
                 total += path.stat().st_blocks * 512 if path.is_file() else 0
         return total
 
-    def stop(self, seconds: float = 30) -> int:
+    def terminate(self) -> None:
+        """Ask it to stop: `ended` waits for it."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+
+    def ended(self, seconds: float = 30) -> int:
         code = self.process.wait(seconds)
         self._close()
         return code
+
+    def stop(self, seconds: float = 30) -> int:
+        self.terminate()
+        return self.ended(seconds)
 
     def kill(self) -> None:
         if self.process.poll() is None:

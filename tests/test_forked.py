@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.forked import AS_INSTALLED, KPROXY, Forked, _zygote, run_kproxy
+from tests.forked import AS_INSTALLED, KPROXY, Forked, _zygote, fork_in, run_kproxy
 from tests.harness import Served, stand_still
 from tests.wire import Wire
 
@@ -79,3 +79,11 @@ def test_another_interpreter_is_started_by_exec(changed: str) -> None:
     with Forked([*KPROXY, "--version"], env=env, text=True, stdout=subprocess.PIPE) as process:
         assert not is_forked(process)
         assert process.communicate(timeout=60)[0].startswith("kproxy, version")
+
+
+def test_another_interpreter_is_forked_where_that_is_asked_for() -> None:
+    env = os.environ | AS_INSTALLED | {"MALLOC_ARENA_MAX": "2"}
+    zygote = fork_in(env)
+    with Forked([*KPROXY, "--version"], env=env, text=True, stdout=subprocess.PIPE) as process:
+        assert is_forked(process)
+    assert zygote is fork_in(env) is not _zygote()

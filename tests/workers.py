@@ -58,9 +58,12 @@ class Workers:
                 worker.kill()
                 print(f"--- worker on {worker.process.args}", "".join(worker.raw[-60:]))  # noqa: T201
             raise
+        living = [worker for worker in self.workers if worker.process.poll() is None]
+        for worker in living:  # all at once
+            worker.terminate()
+        for worker in living:
+            assert worker.ended() == 0, "".join(worker.raw[-50:])
         for worker in self.workers:
-            if worker.process.poll() is None:
-                assert worker.stop() == 0, "".join(worker.raw[-50:])
             assert not worker.faults(), worker.faults()
 
     def wait_ready(self, seconds: float = 60) -> "Workers":

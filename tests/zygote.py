@@ -14,8 +14,12 @@ import socket
 import sys
 from typing import Any
 
+import anyio._backends._asyncio  # noqa: F401  # anyio imports it when a loop begins
+
 import kproxy.serving  # noqa: F401
 from kproxy.cli import cli, main
+from kproxy.server.api_table import RANGES
+from kproxy.server.schemas import load_common
 
 _REQUEST_BYTES_MAX = 1 << 20
 
@@ -67,6 +71,7 @@ def become(request: dict[str, Any], files: "array.array[int]", unwanted: tuple[i
 if __name__ == "__main__":
     for name in cli.list_commands(None):  # type: ignore[arg-type]
         cli.get_command(None, name)  # type: ignore[arg-type]
+    load_common(RANGES)  # what each server's start does
     gc.collect()
     gc.freeze()
     answering(socket.socket(fileno=int(sys.argv[1])))

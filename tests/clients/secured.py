@@ -16,7 +16,9 @@ KINDS = "embedded", "on Kafka"
 @contextmanager
 def running(kind: str, directory: Path, login_ms: int = 4000) -> Iterator[Site]:
     """A site where alice may log in, for so long at a time."""
-    lasts = ("--connections-max-reauth-ms", str(login_ms))
+    lasts = (
+        "--connections-max-reauth-ms", str(login_ms), "--group-initial-rebalance-delay-ms", "200",
+    )  # fmt: skip
     if kind == "embedded":
         site = Site(directory)
         with site.running(*lasts):

@@ -130,14 +130,16 @@ def test_a_thousand_queues_in_one_subscription(site: Site, make: type[Member]) -
     topics = [f"{group}-.*"] if make is JavaByRegex else names
     members = [make(site.address, group, topics).start() for _ in range(2)]
     try:
-        eventually(lambda: held(site, group) == [500, 500], 90)
+        first = {(name, 0, 0) for name in names}
+        eventually(lambda: first <= everything(members), 90)  # before a tool is asked
+        eventually(lambda: held(site, group) == [500, 500], 90, 1)
         write(1)
         wanted = {(name, 0, offset) for name in names for offset in (0, 1)}
         eventually(lambda: wanted <= everything(members), 60)
         members[0].stop()
-        eventually(lambda: held(site, group) == [1000], 60)
         write(2)
         eventually(lambda: {(name, 0, 2) for name in names} <= set(members[1].seen), 60)
+        eventually(lambda: held(site, group) == [1000], 60, 1)
         members[1].stop()
     finally:
         for member in members:

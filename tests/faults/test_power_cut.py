@@ -3,10 +3,12 @@
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.forked import AS_INSTALLED, fork_in
 from tests.harness import Served, eventually, need_program
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch, batches
@@ -21,6 +23,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [need_program("gcc"), "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM), "-ldl"],
         check=True,
     )
+    fork_in(os.environ | AS_INSTALLED | {"LD_PRELOAD": str(library)})
     return library
 
 
@@ -108,19 +111,31 @@ def run_and_cut(shim: Path, data_dir: Path, *flags: str) -> list[Writer]:
     return writers
 
 
-def survivors(shim: Path, data_dir: Path, queue: str) -> dict[int, bytes]:
+def survivors(shim: Path, data_dir: Path, *queues: str) -> list[dict[int, bytes]]:
+    """Return the batches of each queue by their offsets, as a new start finds them."""
     server = serve(shim, data_dir)
     try:
         with Wire(server.host, server.port) as wire:
-            found: dict[int, bytes] = {}
-            while True:
-                part = wire.fetch(queue, len(found))
-                if part.error_code or not part.records:
-                    return found
-                for base, data in batches(part.records):
-                    found[base] = data
+            return [_batches_of(wire, queue) for queue in queues]
     finally:
         server.stop()
+
+
+def _batches_of(wire: Wire, queue: str) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    while True:
+        part = wire.fetch(queue, len(found))
+        if part.error_code or not part.records:
+            return found
+        found.update(batches(part.records))
+
+
+def with_survivors(
+    shim: Path, data_dir: Path, writers: list[Writer]
+) -> Iterator[tuple[Writer, dict[int, bytes]]]:
+    """Each writer with what is left of its queue."""
+    found = survivors(shim, data_dir, *(writer.queue for writer in writers))
+    return zip(writers, found, strict=True)
 
 
 @pytest.mark.parametrize("flush", ["60000", "50"])
@@ -130,8 +145,7 @@ def test_sync_always_loses_nothing_acknowledged_or_read(
     flags = ("--rows-flush-ms-max", flush, "--keeper-period-ms", "20")
     for _ in range(3):
         writers = run_and_cut(shim, data_dir, "--sync", "always", *flags)
-        for writer in writers:
-            found = survivors(shim, data_dir, writer.queue)
+        for writer, found in with_survivors(shim, data_dir, writers):
             assert len(found) >= writer.read
             for offset, value in writer.acknowledged:
                 assert value in found[offset]
@@ -140,8 +154,7 @@ def test_sync_always_loses_nothing_acknowledged_or_read(
 def test_sync_never_does_lose_so_this_test_can_fail(shim: Path, data_dir: Path) -> None:
     writers = run_and_cut(shim, data_dir, "--sync", "never", "--rows-flush-ms-max", "60000")
     lost = 0
-    for writer in writers:
-        found = survivors(shim, data_dir, writer.queue)
+    for writer, found in with_survivors(shim, data_dir, writers):
         lost += sum(value not in found.get(offset, b"") for offset, value in writer.acknowledged)
     assert lost > 0
 
@@ -151,8 +164,8 @@ def test_what_is_lost_is_a_tail(shim: Path, data_dir: Path, sync: str) -> None:
     """Rows that are flushed never speak of what the log has lost: it starts, with all before."""
     flags = ("--sync", sync, "--rows-flush-ms-max", "10", "--keeper-period-ms", "10")
     for _ in range(4):
-        for writer in run_and_cut(shim, data_dir, *flags):
-            found = survivors(shim, data_dir, writer.queue)
+        writers = run_and_cut(shim, data_dir, *flags)
+        for writer, found in with_survivors(shim, data_dir, writers):
             assert sorted(found) == list(range(len(found)))
             kept = [value in found[o] for o, value in writer.acknowledged if o in found]
             assert all(kept)
@@ -167,5 +180,5 @@ def test_sync_interval_loses_no_more_than_its_interval(shim: Path, data_dir: Pat
     side = segment.with_name(segment.name + ".synced")
     eventually(lambda: side.exists() and int(side.read_text()) == segment.stat().st_size)
     cut_power(server)
-    found = survivors(shim, data_dir, "q")
+    (found,) = survivors(shim, data_dir, "q")
     assert len(found) == 20

@@ -4,12 +4,14 @@ Kafka's answers are those recorded. Only what runs on a Kafka, or runs Java, nee
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
 from tests.harness import Served, served
 from tests.kafka.recorded import GOLDEN, Mode, Recorded, book, mode_of
+from tests.run import Sites
 from tests.workers import Workers
 
 FLAGS = (
@@ -35,16 +37,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", params=SITES)
 def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, sites: Sites, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    directory = tmp_path_factory.mktemp("data")
-    if request.param == "embedded":
-        with served(directory, *FLAGS) as running:
+    """One of each kind, which modules share but those that say OWN_SERVER = True."""
+
+    @contextmanager
+    def start() -> Iterator[Served]:
+        directory = tmp_path_factory.mktemp("data")
+        if request.param == "embedded":
+            with served(directory, *FLAGS) as running:
+                yield running
+        else:
+            kafka = request.getfixturevalue("kafka")
+            with Workers(kafka, directory, *FLAGS, count=1, shards=4).running() as workers:
+                yield workers.workers[0]
+
+    if getattr(request.module, "OWN_SERVER", False):
+        with start() as running:
             yield running
     else:
-        kafka = request.getfixturevalue("kafka")
-        with Workers(kafka, directory, *FLAGS, count=1, shards=4).running() as workers:
-            yield workers.workers[0]
+        with sites.lent(("like Kafka", request.param), start) as running:
+            yield running
 
 
 @pytest.fixture

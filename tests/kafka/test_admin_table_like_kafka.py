@@ -8,6 +8,8 @@ from tests.harness import Served, run_java
 from tests.kafka.canonical import digest
 from tests.kafka.recorded import Recorded
 
+OWN_SERVER = True  # it lists all there is
+
 pytestmark = pytest.mark.outside
 _PROGRAM = Path(__file__).with_name("AdminTable.java")
 

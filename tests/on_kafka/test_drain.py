@@ -148,7 +148,7 @@ def test_workers_are_rolled_for_minutes(kafka: Kafka, tmp_path: Path, how: objec
 
 def test_sigint_and_a_second_sigterm_hand_nothing_over(kafka: Kafka, tmp_path: Path) -> None:
     """A restart within the session moves nothing: the shards wait for their worker."""
-    flags = (*DRAINED, "--session-ms", "30000")
+    flags = (*DRAINED, "--session-ms", "12000")
     with Workers(kafka, tmp_path, *flags, count=2, shards=4).running() as workers:
         before = workers.owners()
         refused = run_kproxy(
