@@ -694,6 +694,15 @@ def test_a_compacted_queue_is_compacted_once_dead_letters_came(stage: Stage) -> 
     assert stage.shard.state.shipped_to == {(id_of("dlq.b"), 0)}
 
 
+def test_one_whose_row_is_in_another_shard_is_looked_at_too(stage: Stage) -> None:
+    """FAULT: of a partition beside its queue's home nobody said so."""
+    stage.put(keyed((b"k", b"1")))
+    stage.lose((0, 1))
+    stage.shard.state.queue_by_id = lambda queue_id: None
+    stage.play()
+    assert stage.shard.state.shipped_to == {(id_of(DLQ), 0)}
+
+
 # -- what cannot be sent
 
 
