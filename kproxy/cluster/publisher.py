@@ -26,6 +26,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.errors import KafkaError
+from kproxy.log.disk_space import ALL, ALWAYS, MODEST
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
@@ -36,14 +37,36 @@ from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Upstream
 from kproxy.upstream.topics import row_bytes_max
 from kproxy.virtual import rows
+from kproxy.virtual.envelope import Kind
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.snapshot import Anchors, RowCapture
+from kproxy.virtual.state import State
 
 _log = structlog.get_logger()
 
 _ROWS_AT_ONCE = 300
 _PERIOD_S = 1.0
 _IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
+
+
+_WAITING_FACTOR = 20  # so many publications' rows may wait
+
+
+def admitted(state: State, config: Config) -> frozenset[Kind]:
+    """Return the kinds of envelopes that a shard's log takes, by how many rows are unpublished.
+
+    Their keys are in memory, and their values while they are published. Without publication the
+    log is not trimmed either. What frees something is always taken, small things up to twice that.
+    """
+    waiting, most = len(state.unpublished or ()), waiting_max(config)
+    if waiting < most:
+        return ALL
+    return MODEST if waiting < 2 * most else ALWAYS
+
+
+def waiting_max(config: Config) -> int:
+    """Return how many rows of a shard may be unpublished before produces are refused."""
+    return max(1, _WAITING_FACTOR * config.publish_rows_max // config.shards)
 
 
 def _handed_over(rows_: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
