@@ -7,6 +7,7 @@ alone decides the shard and the part that its batch is in.
 Runs on a thread, in time that grows with the records that are read.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import orjson
@@ -43,6 +44,7 @@ _PIECE_BYTES = 150  # what a record takes in memory beside its bytes
 HELD_BYTES_MAX = 16 << 20
 """Of one cut, over all shards."""
 _INTERNAL = "__"
+_NO_KEY = "no key, and its queue is compacted: there it would be dropped"
 _EMPTY = body_of(Content(), ())
 
 
@@ -170,6 +172,7 @@ class Cutter:
     def __init__(
         self, epoch: Epoch, shards: int, start: int, end: int, index: int, *,
         limited: bool, log_bytes_max: int, held_max: int = HELD_BYTES_MAX,
+        is_compacted: Callable[[str], bool] = lambda name: False,
     ) -> None:  # fmt: skip
         """Of offsets from `start` to before `end`. `index`: of the source partition.
 
@@ -177,6 +180,9 @@ class Cutter:
         memory.
 
         `limited`: it ends where a cut is large enough; else what is cut already is made again.
+
+        `is_compacted`: whether the queue of this name drops records without a key. It is asked of a
+        queue to which all goes in one part: of any other it would decide in which part a record is.
         """
         self.start, self._end, self._index = start, end, index
         self.epoch = epoch
@@ -184,6 +190,8 @@ class Cutter:
         self.gathered = Gathered(shards, start, log_bytes_max, held_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
+        self._drops_keyless = is_compacted(spec.unroutable if spec.template else spec.name)
+        """Of the filter's queue, or of the unroutable one."""
         self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
         """A shorter record fits into the log, however it is packed."""
 
@@ -230,6 +238,9 @@ class Cutter:
             return True
         if spec.filter is None or not spec.filter.matches(key, headers):
             return True
+        if key is None and self._drops_keyless:
+            self.gathered.pass_over(1, f"record {offset} has {_NO_KEY}")
+            return True
         return self._add(spec.name, (body, time_ms, codec), offset)
 
     def _add(self, name: str, piece: Piece, offset: int) -> bool:
@@ -255,7 +266,7 @@ class Cutter:
         if why is None and (name == spec.name or name.startswith(_INTERNAL)):
             why = f"{name} is not a queue that a route may go to"
         if why is None and key is None and self._keyed:
-            why = "no key, and its queue is compacted: there it would be dropped"
+            why = _NO_KEY
         if not body:
             why, body = f"the record has more than {RECORD_BYTES_MAX} bytes", _EMPTY
         elif why is None and len(body) > RECORD_MAX:
@@ -273,6 +284,9 @@ class Cutter:
         content = content_of_body(body)
         if bare:
             content = Content(content.key, None, content.headers, content.header_bytes)
+        if key is None and self._drops_keyless:
+            content = content._replace(key=f"{spec.name}/{self._index}/{offset}".encode())
+            said.append(header("kproxy.route.key", "made"))
         gathered.unroutable += 1
         return self._add(spec.unroutable, (body_of(content, said), time_ms, codec), offset)
 
