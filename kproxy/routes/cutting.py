@@ -276,25 +276,43 @@ class Cutter:
             why, bare = why or unfit, True
         if why is None:
             return gathered.add(name, (body, time_ms, codec), limited=self._limited)
+        content = content_of_body(body)
+        if bare:
+            content = Content(content.key, None, content.headers, content.header_bytes)
+        gathered.unroutable += 1
+        return self._add(
+            spec.unroutable, (self._said(content, why, offset), time_ms, codec), offset
+        )
+
+    def _said(self, content: Content, why: str, offset: int) -> bytes:
+        """A record of the unroutable queue: it says why it is there, and where it is from."""
         said = [
             header("kproxy.route.error", why),
             header("kproxy.route.partition", str(self._index)),
             header("kproxy.route.offset", str(offset)),
         ]
-        content = content_of_body(body)
-        if bare:
-            content = Content(content.key, None, content.headers, content.header_bytes)
-        if key is None and self._drops_keyless:
-            content = content._replace(key=f"{spec.name}/{self._index}/{offset}".encode())
+        if content.key is None and self._drops_keyless:
+            made = f"{self._spec.name}/{self._index}/{offset}"
+            content = content._replace(key=made.encode())
             said.append(header("kproxy.route.key", "made"))
-        gathered.unroutable += 1
-        return self._add(spec.unroutable, (body_of(content, said), time_ms, codec), offset)
+        return body_of(content, said)
 
     def _take_whole(self, batch: "Reading") -> bool:
-        """Take a batch of which no more records can be told; a filter passes over what is left."""
+        """Take a batch of which no more records can be told; a filter passes over what is left.
+
+        Where some were told the batch is the value of one unroutable record: as a batch it would
+        bring those once more.
+        """
         gathered, left = self.gathered, batch.head.record_count - batch.told
+        unroutable = self._spec.unroutable
         if self._spec.template is not None:
-            if not gathered.add_whole(self._spec.unroutable, batch.whole, limited=self._limited):
+            if batch.told:
+                why = f"{left} records from here on cannot be told: {batch.fault}"
+                piece = self._said(Content(None, batch.stored), why, batch.behind)
+                taken = self._add(unroutable, (piece, batch.head.max_timestamp, 0), batch.behind)
+            else:
+                taken = gathered.add_whole(unroutable, batch.whole, limited=self._limited)
+            if not taken:
                 gathered.through, gathered.full = max(self.start, batch.behind), True
                 return False
             gathered.unroutable += left
@@ -321,7 +339,7 @@ class Reading:
         self.told = 0
         self.fault = ""
         """Why no more records can be told."""
-        self._data = data
+        self.stored = data
         self._runs = body_runs(head, data, headers=headers)
 
     def read_on(self) -> bool:
@@ -341,12 +359,12 @@ class Reading:
     @property
     def whole(self) -> bytes:
         """The batch as it is, of no producer."""
-        return without_producer(self.head, self._data)
+        return without_producer(self.head, self.stored)
 
     @property
     def size(self) -> int:
         """What it holds in memory, in records."""
-        return len(self.run) + (len(self._data) >> 8)
+        return len(self.run) + (len(self.stored) >> 8)
 
 
 Parts = list[tuple[int, int, list[tuple[str, bytes]]]]
