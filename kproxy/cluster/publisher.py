@@ -28,7 +28,7 @@ from kproxy.config import Config
 from kproxy.errors import KafkaError
 from kproxy.log.disk_space import ALL, ALWAYS, MODEST
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
-from kproxy.loop.pace import Pace
+from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
 from kproxy.loop.threads import stoppable
 from kproxy.shard.shard import Shard
@@ -45,6 +45,7 @@ from kproxy.virtual.state import State
 _log = structlog.get_logger()
 
 _ROWS_AT_ONCE = 300
+_UNMARKED_AT_ONCE = 1000
 _PERIOD_S = 1.0
 _IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
 
@@ -156,10 +157,17 @@ class Publisher:
             await self._refused(error)
             return
         self._published_at = self._fresh_at = self._monotonic()
-        again = state.unpublished
-        self._shard.commit({rows.unpublished_key(k): None for k in keys if k not in again})
+        await self._unmark(keys)
         _log.debug("rows_published", shard=self._shard.shard, rows=len(keys), as_of=as_of)
         await self._trim(trim_to)
+
+    async def _unmark(self, keys: set[bytes]) -> None:
+        """Forget that these are to be published, but those that have changed again by now."""
+        pace, again = Pace(), self._shard.state.unpublished
+        assert again is not None
+        for some in slices(keys, _UNMARKED_AT_ONCE):
+            self._shard.commit({rows.unpublished_key(k): None for k in some if k not in again})
+            await pace.step()
 
     async def _look_ahead(self, keys: list[bytes]) -> None:
         """Leave little to look for while the rows are taken: in one go where they change."""
