@@ -76,6 +76,7 @@ TINY: dict[str, int] = {
     "cluster.command_router._UNANSWERED_MAX": 3,
     "cluster.node._RECORDS": 2,
     "cluster.publisher._ROWS_AT_ONCE": 2,
+    "cluster.publisher._UNMARKED_AT_ONCE": 1,
     "cluster.rebuild._NAMES": 2,
     "cluster.rebuild._RECORDS": 3,
     "delays.delays._REMEMBERED_MAX": 2,

@@ -75,6 +75,12 @@ def _is_answered(envelope: Envelope) -> bool:
     return TRAITS[Kind(envelope.kind)].answered_across_workers
 
 
+def _left(ticket: Ticket) -> bool:
+    """Return whether the shard left before the one envelope of a ticket was applied."""
+    code = ticket.outcomes()[0].code if ticket.error is None else ticket.error.code
+    return code == Code.NOT_LEADER_OR_FOLLOWER
+
+
 class CommandRouter:
     """What this worker asked of other shards, and what it decides for others."""
 
@@ -105,15 +111,24 @@ class CommandRouter:
 
         Of SECURE: and once every worker can know it.
         """
-        return self._ask(index, envelope, landed=envelope.kind == Kind.SECURE)
+        asked_by_client = envelope.kind in (Kind.SECURE, Kind.CONFIGURE_GROUP)
+        return self._ask(index, envelope, landed=asked_by_client)
 
     def _ask(self, index: int, envelope: Envelope, *, landed: bool = False) -> Ticket:
+        """`landed`: whoever serves the shard in the end decides, as a real broker asks the
+        controller again: a shard that leaves meanwhile is no answer.
+        """
         shard = self._serving(index)
+        if landed:
+            envelope.time_ms = self._now_ms()  # whether anybody waits still
         if shard is not None:
             ticket = shard.append([envelope])
-            if not landed or ticket.done or not self._answered_later(envelope):
+            if not landed or (ticket.done and not _left(ticket)):
                 return ticket
-            return self._wait_for(Ticket([envelope]))
+            if not ticket.done:
+                if not self._answered_later(envelope):
+                    ticket.add_done_callback(partial(self._decided_here, ticket))
+                return self._wait_for(Ticket([envelope]))
         envelope.time_ms = self._now_ms()
         envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
         ticket = self._wait_for(Ticket([envelope]))
@@ -122,6 +137,13 @@ class CommandRouter:
         except KafkaError as error:
             self._resolve(envelope.counter, Outcome(error.code, message=error.message))
         return ticket
+
+    def _decided_here(self, ticket: Ticket) -> None:
+        """Answer with what the fold has decided; where the shard left first its next owner does."""
+        if not _left(ticket):
+            error = ticket.error
+            told = Outcome(error.code, message=error.message) if error else ticket.outcomes()[0]
+            self._resolve(ticket.envelopes[0].counter, told)
 
     def _answered_later(self, envelope: Envelope) -> bool:
         """Whether more than the fold is waited for.

@@ -26,8 +26,9 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config import Config
 from kproxy.errors import KafkaError
+from kproxy.log.disk_space import ALL, ALWAYS, MODEST
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
-from kproxy.loop.pace import Pace
+from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
 from kproxy.loop.threads import stoppable
 from kproxy.shard.shard import Shard
@@ -36,14 +37,37 @@ from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Upstream
 from kproxy.upstream.topics import row_bytes_max
 from kproxy.virtual import rows
+from kproxy.virtual.envelope import Kind
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.snapshot import Anchors, RowCapture
+from kproxy.virtual.state import State
 
 _log = structlog.get_logger()
 
 _ROWS_AT_ONCE = 300
+_UNMARKED_AT_ONCE = 1000
 _PERIOD_S = 1.0
 _IDLE_S = 30.0  # a producer has threads of its own that wake up all the time
+
+
+_WAITING_FACTOR = 20  # so many publications' rows may wait
+
+
+def admitted(state: State, config: Config) -> frozenset[Kind]:
+    """Return the kinds of envelopes that a shard's log takes, by how many rows are unpublished.
+
+    Their keys are in memory, and their values while they are published. Without publication the
+    log is not trimmed either. What frees something is always taken, small things up to twice that.
+    """
+    waiting, most = len(state.unpublished or ()), waiting_max(config)
+    if waiting < most:
+        return ALL
+    return MODEST if waiting < 2 * most else ALWAYS
+
+
+def waiting_max(config: Config) -> int:
+    """Return how many rows of a shard may be unpublished before produces are refused."""
+    return max(1, _WAITING_FACTOR * config.publish_rows_max // config.shards)
 
 
 def _handed_over(rows_: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
@@ -133,10 +157,17 @@ class Publisher:
             await self._refused(error)
             return
         self._published_at = self._fresh_at = self._monotonic()
-        again = state.unpublished
-        self._shard.commit({rows.unpublished_key(k): None for k in keys if k not in again})
+        await self._unmark(keys)
         _log.debug("rows_published", shard=self._shard.shard, rows=len(keys), as_of=as_of)
         await self._trim(trim_to)
+
+    async def _unmark(self, keys: set[bytes]) -> None:
+        """Forget that these are to be published, but those that have changed again by now."""
+        pace, again = Pace(), self._shard.state.unpublished
+        assert again is not None
+        for some in slices(keys, _UNMARKED_AT_ONCE):
+            self._shard.commit({rows.unpublished_key(k): None for k in some if k not in again})
+            await pace.step()
 
     async def _look_ahead(self, keys: list[bytes]) -> None:
         """Leave little to look for while the rows are taken: in one go where they change."""

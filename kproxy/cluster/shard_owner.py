@@ -31,7 +31,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from kproxy.cluster.publisher import Publisher
+from kproxy.cluster.publisher import Publisher, admitted
 from kproxy.cluster.rebuild import NotRebuilt, rebuild, wipe
 from kproxy.cluster.services import ShardServices
 from kproxy.errors import KafkaError, first_of
@@ -248,6 +248,8 @@ class ShardOwner:
         shard.serving = False
         unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
         shard.state.unpublished = {published_key(key) for key, _ in unpublished}
+        assert isinstance(shard.log, SharedLog)
+        shard.log.admitted = partial(admitted, shard.state, config)
         return shard
 
     async def _is_prefix(self, shard: Shard) -> bool:

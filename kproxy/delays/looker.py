@@ -234,6 +234,9 @@ class Looker(DueIndexScanner):
         if not sent or not self._serves:
             return failed
         outcomes = await self._shard.append([one for _, one in sent]).wait()
+        for planned, _ in sent:  # some may be there though the last was not taken
+            if self._means.settings(planned.key[0]).compacted:
+                self._shard.note_uncompacted(planned.key)
         for (planned, envelope), outcome in zip(sent, outcomes, strict=True):
             if outcome.code == Code.MESSAGE_TOO_LARGE:  # what the log takes was made less
                 failed.add(planned.key)
@@ -244,8 +247,6 @@ class Looker(DueIndexScanner):
                 raise KafkaError(outcome.code)
             if outcome.code == Code.NONE and outcome.number >= 0:
                 self._note_passed(planned, len(Due.decode(envelope).removed))
-            if self._means.settings(planned.key[0]).compacted:
-                self._shard.note_uncompacted(planned.key)
         return failed
 
     async def _made(self, plans: list[Plan]) -> list[Envelope | str]:

@@ -106,10 +106,19 @@ class ProduceCall:
         self._transactional_id = request.transactional_id
         self._transactional: set[int] = set()  # which of those that wait are transactional
         self._guard = guard
+        self._compacted: list[tuple[Shard, PartitionKey]] = []  # partitions that get something
 
     def send(self) -> None:
         """Put what was taken in line."""
         self._appends.send()
+        if self._compacted:
+            self._appends.add_done_callback(self._note_compacted)
+
+    def _note_compacted(self) -> None:
+        """Tell the compactors, now that it is there: a look before that would find nothing."""
+        for shard, key in self._compacted:
+            shard.note_uncompacted(key)
+        self._compacted.clear()
 
     def take(self, topic: Topic, start: int = 0) -> None:
         """Take a topic's partitions from `start` on, as many as are taken in one turn."""
@@ -191,7 +200,7 @@ class ProduceCall:
         counters.produced_bytes += len(batch)
         counters.produced_records += header.last_offset_delta + 1
         if settings.compacted:
-            shard.note_uncompacted(key)
+            self._compacted.append((shard, key))
 
     def _checked(
         self, queue: Queue, index: int, settings: QueueSettings, records: Records | None

@@ -1,6 +1,7 @@
 """What a queue's settings of routes say about other queues, asked of the catalogue."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 from kproxy.errors import Code, KafkaError
 from kproxy.metadata.route_settings import QUEUES_MAX, names_conflict, partitions_conflict
@@ -8,7 +9,16 @@ from kproxy.metadata.setting import SET_BY
 from kproxy.routes.rights import may_read, may_write
 from kproxy.security.acls import Op, Resource
 from kproxy.security.permits import Permits
-from kproxy.virtual.route_fold import CONFIGS, FROM, FROM_SETTINGS, TO, UNROUTABLE
+from kproxy.virtual.route_fold import (
+    CONFIGS,
+    FROM,
+    FROM_SETTINGS,
+    ROUTE_SPEC,
+    TO,
+    UNROUTABLE,
+    source_of,
+)
+from kproxy.virtual.route_rows import EPOCHS_MAX, route_in
 from kproxy.worker.worker import Request, Worker
 
 _TO_SETTINGS = (TO, UNROUTABLE, CONFIGS, QUEUES_MAX)
@@ -35,6 +45,8 @@ def check_routes(
     was = before or {}
     if not permits.all:
         _check_permits(permits, values, lambda key: key in named or values.get(key) != was.get(key))
+    if before is not None and (fault := _too_many_epochs(worker, name, before, values)):
+        raise KafkaError(Code.INVALID_CONFIG, fault)
     source = values.get(FROM)
     if not source and not values.get(TO):
         return
@@ -43,6 +55,33 @@ def check_routes(
         fault = _source_fault(worker, permits, source)
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
+
+
+def _too_many_epochs(
+    worker: Worker, name: str, before: Mapping[str, str], values: Mapping[str, str]
+) -> str | None:
+    """Return why a route is not changed once more while so many changes wait for their records.
+
+    The fold keeps so many epochs of a partition; the one that is too many would take the last
+    one's records along. Asked of the partitions that this worker serves.
+    """
+    if all(before.get(setting) == values.get(setting) for setting in (FROM, *ROUTE_SPEC)):
+        return None
+    definer = worker.catalogue.find(name)
+    source = worker.catalogue.find(source_of(before, name) or "")
+    if definer is None or source is None:
+        return None
+    for index in range(source.partitions):
+        with suppress(KafkaError):  # another worker serves it
+            state, key = worker.shard(source.name, index).state, (source.queue_id, index)
+            route, row = route_in(state.get, key, definer.queue_id), state.partition(key)
+            if route is not None and row is not None and len(route.epochs) >= EPOCHS_MAX:
+                if route.epochs[-1].start < row.next_offset:
+                    return (
+                        f"{EPOCHS_MAX} changes of this route wait for records of {source.name},"
+                        f" partition {index}, to be passed on: try again once its LAG is less"
+                    )
+    return None
 
 
 def signed(

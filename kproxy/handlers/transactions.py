@@ -18,7 +18,7 @@ from kproxy.handlers.permitted import need_transaction
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import slices
 from kproxy.metadata.levels import TRANSACTIONS_FROM
-from kproxy.protocol.varint import Malformed
+from kproxy.protocol.varint import Superseded
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append, outcomes_of
 from kproxy.shard.shard import Shard
@@ -236,8 +236,8 @@ def _begin_elsewhere(
     return tickets
 
 
-def _late(transactional_id: str) -> Malformed:
-    return Malformed(
+def _late(transactional_id: str) -> Superseded:
+    return Superseded(
         "a request for a transaction came on a connection older than the one that began it"
         f" (transactional id {transactional_id!r:.100})"
     )
@@ -249,7 +249,7 @@ def _late(transactional_id: str) -> Malformed:
 async def end(worker: Worker, request: Request) -> Mapping[str, Any]:
     """An EndTxnResponse: answered once all who take part can be told of it no more than once.
 
-    Raises Malformed where it came on a connection that its client has given up.
+    Raises Superseded where it came on a connection that its client has given up.
     """
     body = request.body
     refused = {"producer_id": -1, "producer_epoch": -1}

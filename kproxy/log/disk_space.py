@@ -26,7 +26,7 @@ _LOOK_S = 0.01  # how old an answer about free disk may be for an embedded log
 _MAINTAIN_S = 0.5
 FULL = "the disk is nearly full: delete queues or add space"
 _RESERVE_BYTES_MAX = 64 << 20
-_ALWAYS, _MODEST, ALL = (
+ALWAYS, MODEST, ALL = (
     frozenset(kind for kind, traits in TRAITS.items() if traits.disk <= use) for use in DiskUse
 )
 
@@ -59,7 +59,7 @@ class DiskSpace:
             _log.warning("disk_full" if refusing else "disk_has_room", free_bytes=free)
         if not refusing:
             return ALL
-        return _MODEST if free > self._free_bytes_min // 2 else _ALWAYS
+        return MODEST if free > self._free_bytes_min // 2 else ALWAYS
 
     def is_stale(self, now: float) -> bool:
         """Whether an embedded log asks again: the last answer is old, or said that there is none.

@@ -21,7 +21,7 @@ from kproxy.log.weight import weight
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.store.segments import Segments
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 
 _log = structlog.get_logger()
@@ -56,6 +56,13 @@ class Link(Protocol):
     async def end(self, partition: int) -> int:
         """The offset behind the last record there is now. Raises KafkaError."""
         ...
+
+
+UNPUBLISHED = "too many changed rows wait for the cluster to take them: try again"
+
+
+def _everything() -> frozenset[Kind]:
+    return ALL
 
 
 class PartialTicket(Ticket):
@@ -110,6 +117,8 @@ class SharedLog(Log):
         self._failed: Exception | None = None
         self._closing = False
         self.on_refusal: Callable[[], None] = nobody_told
+        self.admitted: Callable[[], frozenset[Kind]] = _everything
+        """The kinds that are taken now: fewer where rows wait for their publication."""
 
     @property
     def next_offset(self) -> int:
@@ -164,6 +173,9 @@ class SharedLog(Log):
     def _refusal(self, ticket: Ticket) -> KafkaError | None:
         if self._closing or self._broken is not None:
             return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "another worker serves this shard")
+        admitted = self.admitted()
+        if admitted is not ALL and any(one.kind not in admitted for one in ticket.envelopes):
+            return KafkaError(Code.KAFKA_STORAGE_ERROR, UNPUBLISHED)
         wanted = ticket.size + FRAME_BYTES * len(ticket.envelopes)
         allowed = self._disk_space.allowed_kinds(wanted)
         if allowed is not ALL and any(one.kind not in allowed for one in ticket.envelopes):

@@ -14,8 +14,6 @@ from itertools import islice
 from time import monotonic
 from typing import Any, TypeVar
 
-from anyio.lowlevel import RunVar
-
 from kproxy.loop.asking import ASKING
 
 SLICE_S = 0.005
@@ -33,9 +31,8 @@ _LET_GO_AT_ONCE = 200
 _LEAVES = frozenset((int, str, bytes, bool, float, type(None)))
 _Line = OrderedDict[str, deque[asyncio.Future[None]]]
 """Who waits for a turn, by whose work it is."""
-_line: RunVar[_Line] = RunVar("kproxy_turns")
-_all_waiting: set[asyncio.Future[None]] = set()
-"""All that wait for a turn: mostly nobody, and that is seen at once, for each request asks."""
+_lines: dict[asyncio.AbstractEventLoop, _Line] = {}
+"""By loop, only while somebody waits: mostly it is empty, and each request asks."""
 
 
 class Pace:
@@ -111,24 +108,20 @@ def _parts(kind: type) -> tuple[str, ...]:
 
 def waits() -> bool:
     """Whether work of the same client waits for its turn: what begins now comes behind it."""
-    if not _all_waiting:
+    if not _lines:
         return False
-    line = _line.get(None)
-    return line is not None and ASKING.get().holder in line
+    return ASKING.get().holder in _lines.get(asyncio.get_running_loop(), ())
 
 
 async def turn() -> None:
     """Wait for a turn of the loop in which nothing else long is done."""
-    line = _line.get(None)
-    if line is None:
-        line = OrderedDict()
-        _line.set(line)
     loop = asyncio.get_running_loop()
     mine: asyncio.Future[None] = loop.create_future()
-    if not line:
+    line = _lines.get(loop)
+    if line is None:
+        line = _lines[loop] = OrderedDict()
         loop.call_soon(_give_turn, loop, line)
     line.setdefault(ASKING.get().holder, deque()).append(mine)
-    _all_waiting.add(mine)
     await mine
 
 
@@ -137,7 +130,6 @@ def _give_turn(loop: asyncio.AbstractEventLoop, line: _Line) -> None:
     while line and not given:
         holder, theirs = next(iter(line.items()))
         one = theirs.popleft()
-        _all_waiting.discard(one)
         if theirs:
             line.move_to_end(holder)
         else:
@@ -147,6 +139,8 @@ def _give_turn(loop: asyncio.AbstractEventLoop, line: _Line) -> None:
             given = True
     if line:
         loop.call_soon(_give_turn, loop, line)
+    else:
+        del _lines[loop]
 
 
 def slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -8,7 +8,10 @@ A batch of each way in meets them, or is not appended:
 - DUE, delays: Produce has asked when the records came. As in Kafka a setting that is changed is for
   what comes from then on.
 - SHIP, routes (`routes.cutting`): an entrance asks for keys where the queues that it makes are
-  compacted, and passes on what has none to its unroutable queue.
+  compacted, and passes on what has none to its unroutable queue; where that one is compacted it
+  gets a key. A filter passes over what has none where its queue is compacted, and says so. By a
+  template to a compacted queue that was there before it goes: where a record goes must not depend
+  on another queue's settings, which another owner that ships the cut again may see changed.
 - MARKER: a control batch has no record of a client. Compaction knows it by its attributes.
 """
 

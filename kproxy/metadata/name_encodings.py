@@ -17,7 +17,6 @@ from typing import NamedTuple
 import mmh3
 
 PERCENT, HEX, HASH = "%", "hex", "hash"
-_MARK = b"_"
 _LEGAL = frozenset(f"{ascii_letters}{digits}.-".encode())
 _HASH_DIGITS = 32
 _ENDS = frozenset(".-" + ascii_letters[6:26] + ascii_uppercase[6:])
@@ -38,14 +37,6 @@ class Encoding(NamedTuple):
             return value.hex().encode()
         return b"%032x" % mmh3.hash128(value, 0, True, signed=False)
 
-    def decode(self, text: str) -> bytes | None:
-        """Return what was encoded; None: it cannot be told, or nothing is encoded so."""
-        try:
-            value = bytes.fromhex(text) if self.kind == HEX else _unquoted(text)
-        except ValueError:
-            return None
-        return value if self.kind != HASH and self.encode(value).decode() == text else None
-
 
 def read_encoding(kind: str, behind: str, *, last: bool) -> Encoding:
     """Return an encoding of a field with this text behind it. Raises ValueError.
@@ -64,8 +55,3 @@ def read_encoding(kind: str, behind: str, *, last: bool) -> Encoding:
 def _table(end: str) -> tuple[bytes, ...]:
     legal = _LEGAL - frozenset(end.encode())
     return tuple(bytes([one]) if one in legal else b"_%02X" % one for one in range(256))
-
-
-def _unquoted(text: str) -> bytes:
-    first, *rest = text.encode().split(_MARK)
-    return first + b"".join(bytes.fromhex(one[:2].decode()) + one[2:] for one in rest)

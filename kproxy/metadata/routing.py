@@ -101,29 +101,6 @@ class Template(NamedTuple):
             name += value + behind
         return self._judged(name, None, {})
 
-    def decode(self, name: str) -> list[bytes | None] | None:
-        """Return the values of the fields of a name; None of those that cannot be told.
-
-        None: the template makes no such name.
-        """
-        if not name.startswith(self.prefix):
-            return None
-        rest, found = name[len(self.prefix) :], list[bytes | None]()
-        encodings = self.encodings or (None,) * len(self.fields)
-        last = len(self.fields) - 1
-        for number, ((_, behind), encoding) in enumerate(zip(self.fields, encodings, strict=True)):
-            end = behind.decode()
-            if number == last:
-                if not rest.endswith(end):
-                    return None
-                value, rest = rest[: len(rest) - len(end)], ""
-            else:
-                value, mark, rest = rest.partition(end)
-                if not mark and end:
-                    return None
-            found.append(value.encode() if encoding is None else encoding.decode(value))
-        return found
-
     def _judged(self, name: bytes, key: bytes | None, headers: Headers) -> tuple[str, str | None]:
         for header, _ in self.fields:
             value = (key if header is None else headers.get(header)) or b""

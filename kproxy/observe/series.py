@@ -34,7 +34,7 @@ _ENDED = {
     "client_stopped_inside_a_request": "stalled", "request_refused": "malformed",
     "request_failed": "failed", "certificate_refused": "login", "login_timed_out": "login",
     "login_pushed_out": "login", "connection_pushed_out": "limit",
-    "client_left": "stalled",
+    "client_left": "stalled", "request_superseded": "superseded",
 }  # fmt: skip
 """Outcomes of connections by the event that is logged."""
 _PLAIN = {

@@ -5,6 +5,10 @@ class Malformed(ValueError):
     """A peer's bytes do not follow the protocol; the connection cannot go on."""
 
 
+class Superseded(Malformed):
+    """A sound request of a connection that a later one of its client has made void."""
+
+
 def _read_base_128(
     data: bytes | bytearray | memoryview, position: int, end: int, bytes_max: int
 ) -> tuple[int, int]:

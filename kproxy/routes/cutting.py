@@ -7,6 +7,7 @@ alone decides the shard and the part that its batch is in.
 Runs on a thread, in time that grows with the records that are read.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import orjson
@@ -43,6 +44,7 @@ _PIECE_BYTES = 150  # what a record takes in memory beside its bytes
 HELD_BYTES_MAX = 16 << 20
 """Of one cut, over all shards."""
 _INTERNAL = "__"
+_NO_KEY = "no key, and its queue is compacted: there it would be dropped"
 _EMPTY = body_of(Content(), ())
 
 
@@ -170,6 +172,7 @@ class Cutter:
     def __init__(
         self, epoch: Epoch, shards: int, start: int, end: int, index: int, *,
         limited: bool, log_bytes_max: int, held_max: int = HELD_BYTES_MAX,
+        is_compacted: Callable[[str], bool] = lambda name: False,
     ) -> None:  # fmt: skip
         """Of offsets from `start` to before `end`. `index`: of the source partition.
 
@@ -177,6 +180,9 @@ class Cutter:
         memory.
 
         `limited`: it ends where a cut is large enough; else what is cut already is made again.
+
+        `is_compacted`: whether the queue of this name drops records without a key. It is asked of a
+        queue to which all goes in one part: of any other it would decide in which part a record is.
         """
         self.start, self._end, self._index = start, end, index
         self.epoch = epoch
@@ -184,6 +190,8 @@ class Cutter:
         self.gathered = Gathered(shards, start, log_bytes_max, held_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
+        self._drops_keyless = is_compacted(spec.unroutable if spec.template else spec.name)
+        """Of the filter's queue, or of the unroutable one."""
         self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
         """A shorter record fits into the log, however it is packed."""
 
@@ -230,6 +238,9 @@ class Cutter:
             return True
         if spec.filter is None or not spec.filter.matches(key, headers):
             return True
+        if key is None and self._drops_keyless:
+            self.gathered.pass_over(1, f"record {offset} has {_NO_KEY}")
+            return True
         return self._add(spec.name, (body, time_ms, codec), offset)
 
     def _add(self, name: str, piece: Piece, offset: int) -> bool:
@@ -255,7 +266,7 @@ class Cutter:
         if why is None and (name == spec.name or name.startswith(_INTERNAL)):
             why = f"{name} is not a queue that a route may go to"
         if why is None and key is None and self._keyed:
-            why = "no key, and its queue is compacted: there it would be dropped"
+            why = _NO_KEY
         if not body:
             why, body = f"the record has more than {RECORD_BYTES_MAX} bytes", _EMPTY
         elif why is None and len(body) > RECORD_MAX:
@@ -265,22 +276,43 @@ class Cutter:
             why, bare = why or unfit, True
         if why is None:
             return gathered.add(name, (body, time_ms, codec), limited=self._limited)
+        content = content_of_body(body)
+        if bare:
+            content = Content(content.key, None, content.headers, content.header_bytes)
+        gathered.unroutable += 1
+        return self._add(
+            spec.unroutable, (self._said(content, why, offset), time_ms, codec), offset
+        )
+
+    def _said(self, content: Content, why: str, offset: int) -> bytes:
+        """A record of the unroutable queue: it says why it is there, and where it is from."""
         said = [
             header("kproxy.route.error", why),
             header("kproxy.route.partition", str(self._index)),
             header("kproxy.route.offset", str(offset)),
         ]
-        content = content_of_body(body)
-        if bare:
-            content = Content(content.key, None, content.headers, content.header_bytes)
-        gathered.unroutable += 1
-        return self._add(spec.unroutable, (body_of(content, said), time_ms, codec), offset)
+        if content.key is None and self._drops_keyless:
+            made = f"{self._spec.name}/{self._index}/{offset}"
+            content = content._replace(key=made.encode())
+            said.append(header("kproxy.route.key", "made"))
+        return body_of(content, said)
 
     def _take_whole(self, batch: "Reading") -> bool:
-        """Take a batch of which no more records can be told; a filter passes over what is left."""
+        """Take a batch of which no more records can be told; a filter passes over what is left.
+
+        Where some were told the batch is the value of one unroutable record: as a batch it would
+        bring those once more.
+        """
         gathered, left = self.gathered, batch.head.record_count - batch.told
+        unroutable = self._spec.unroutable
         if self._spec.template is not None:
-            if not gathered.add_whole(self._spec.unroutable, batch.whole, limited=self._limited):
+            if batch.told:
+                why = f"{left} records from here on cannot be told: {batch.fault}"
+                piece = self._said(Content(None, batch.stored), why, batch.behind)
+                taken = self._add(unroutable, (piece, batch.head.max_timestamp, 0), batch.behind)
+            else:
+                taken = gathered.add_whole(unroutable, batch.whole, limited=self._limited)
+            if not taken:
                 gathered.through, gathered.full = max(self.start, batch.behind), True
                 return False
             gathered.unroutable += left
@@ -307,7 +339,7 @@ class Reading:
         self.told = 0
         self.fault = ""
         """Why no more records can be told."""
-        self._data = data
+        self.stored = data
         self._runs = body_runs(head, data, headers=headers)
 
     def read_on(self) -> bool:
@@ -327,12 +359,12 @@ class Reading:
     @property
     def whole(self) -> bytes:
         """The batch as it is, of no producer."""
-        return without_producer(self.head, self._data)
+        return without_producer(self.head, self.stored)
 
     @property
     def size(self) -> int:
         """What it holds in memory, in records."""
-        return len(self.run) + (len(self._data) >> 8)
+        return len(self.run) + (len(self.stored) >> 8)
 
 
 Parts = list[tuple[int, int, list[tuple[str, bytes]]]]

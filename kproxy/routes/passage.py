@@ -206,9 +206,14 @@ class Passage:
         cutter = Cutter(
             epoch, shared.asks.shards, start, end, self.source[1],
             limited=limited, log_bytes_max=shared.log_bytes_max, held_max=shared.held_max,
+            is_compacted=self._is_compacted,
         )  # fmt: skip
         shared.gathers(cutter.gathered)
         return cutter
+
+    def _is_compacted(self, name: str) -> bool:
+        queue = self._shared.catalogue.find(name)
+        return queue is not None and settings_of(queue.configs).demands.keyed
 
     async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch

@@ -16,7 +16,7 @@ from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.loop.asking import ASKING, Asking
 from kproxy.protocol.codec import decode_header
 from kproxy.protocol.frames import Frame
-from kproxy.protocol.varint import Malformed
+from kproxy.protocol.varint import Malformed, Superseded
 from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.peer import Peer, holder
 from kproxy.server import metering
@@ -332,7 +332,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def report(self, error: Exception) -> None:
         """A peer's fault is one line in the log, one of ours a trace."""
-        if isinstance(error, Malformed):
+        if isinstance(error, Superseded):  # a client that recovers has one connection too many
+            self._counters.connections_ended["request_superseded"] += 1
+            _log.info("request_superseded", peer=self._peer, reason=str(error))
+        elif isinstance(error, Malformed):
             self._counters.connections_ended["request_refused"] += 1
             _log.warning("request_refused", peer=self._peer, reason=str(error))
         else:

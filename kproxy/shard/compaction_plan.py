@@ -31,10 +31,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDue:
-    """Nothing is to be done before `again_ms`, if nothing new comes, and no transaction ends."""
+    """Nothing is to be done before `again_ms`, if nothing new comes, and nothing is decided."""
 
     again_ms: int = _NEVER
-    undecided: bool = False  # a transaction is open
+    undecided: bool = False  # a transaction is open, or a route has to pass records on
 
     @property
     def never(self) -> bool:
@@ -48,7 +48,9 @@ def plan(state: State, key: PartitionKey, settings: QueueSettings, now_ms: int) 
         return NotDue(undecided=row is not None and row.first_open >= 0)
     done = state.compaction(key)
     end, size_through, old_ms = _old_enough(state, key, row, settings, now_ms)
-    end, size_through = min((end, size_through), _decided(state, key, row))
+    decided = _decided(state, key, row)
+    undecided = decided[0] < row.next_offset or row.first_open >= 0
+    end, size_through = min((end, size_through), decided)
     end = max(end, done.clean_end)
     settles_ms = _NEVER if done.pending_ms < 0 else done.pending_ms + settings.delete_retention_ms
     settled = settles_ms <= now_ms
@@ -56,7 +58,7 @@ def plan(state: State, key: PartitionKey, settings: QueueSettings, now_ms: int) 
     if end > done.clean_end:
         due_ms = _new_due_ms(state, key, done, settings, end, size_through)
     if not settled and due_ms > now_ms:
-        return NotDue(again_ms=min(due_ms, settles_ms), undecided=row.first_open >= 0)
+        return NotDue(again_ms=min(due_ms, settles_ms), undecided=undecided)
     pending = (
         (end, now_ms) if settled or done.pending_ms < 0 else (done.pending_end, done.pending_ms)
     )

@@ -167,6 +167,8 @@ class Compactor:
     def _look(self, key: PartitionKey) -> Plan | None:
         """What is due, if anything is; what will be is filed."""
         queue = self._lookup.find_id(key[0])
+        if queue is None and self._shard.state.partition(key) is not None:
+            self._shard.note_uncompacted(key)  # it is not announced here yet, or going
         settings = None if queue is None else settings_of(queue.configs)
         if settings is None or not settings.compacted or key in self._unreadable:
             return None

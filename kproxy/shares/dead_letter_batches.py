@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from kproxy.metadata.demands import Demands, Fault
 from kproxy.protocol.batch import HEADER_BYTES, read_header
-from kproxy.protocol.made_batches import Content, batch, content_of, header, record
-from kproxy.protocol.records import keyed_records, repacked, unpacked
+from kproxy.protocol.made_batches import Content, batch, body_of, content_of_body, header, record
+from kproxy.protocol.record_runs import body_runs
+from kproxy.protocol.records import repacked
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
@@ -28,7 +29,7 @@ OFFSETS_MAX = 5000
 """Offsets in one batch."""
 BATCH_BYTES = 1 << 20
 _READ_BYTES = 1 << 20  # of stored batches, for one of dead letters
-_KEPT_BYTES = 8 << 20  # of records that are read ahead
+_KEPT_BYTES = 8 << 20  # of records that are read ahead, of one batch and of all
 _ROWS_MAX = 500  # of owed records, and of stored batches
 
 CAUSES = {Cause.REJECTED: "rejected", Cause.DELIVERY_LIMIT: "delivery limit"}
@@ -135,20 +136,29 @@ class _Reading:
         return until
 
 
-UNREADABLE: dict[int, bytes] = {}
-"""Stands for the records of a batch that cannot be read: they are sent without what they hold."""
+class _Loaded(NamedTuple):
+    """Records of a stored batch, from their keys on, by offset.
+
+    Before `through` those are all that were wanted. One without bytes cannot be read: it is sent
+    without what it holds.
+    """
+
+    bodies: dict[int, bytes]
+    through: int
 
 
 class _Records:
     """Records of a plan, read as they are asked for. On a thread."""
 
-    def __init__(self, segments: Segments, planned: Plan) -> None:
+    def __init__(self, segments: Segments, planned: Plan, words: Words) -> None:
         self._segments = segments
         self._stored = planned.stored
+        self._bytes_max = words.record_bytes_max if words.copies else 0
+        self._keyed = words.demands.keyed
         self._wanted = {
             offset for run, until in planned.runs for offset in range(run.first, until + 1)
         }
-        self._loaded: dict[int, dict[int, bytes] | None] = {}  # by last offset; None: none to send
+        self._loaded: dict[int, _Loaded | None] = {}  # by last offset; None: none to send
         self._kept = 0
 
     def stored_at(self, offset: int) -> tuple[int, Batch] | None:
@@ -164,36 +174,60 @@ class _Records:
         last_offset, found = self._stored[low]
         return self._stored[low] if last_offset - found.last_delta <= offset else None
 
-    def of(self, last_offset: int, stored: Batch) -> dict[int, bytes] | None:
-        """Records of a stored batch, by offset, or UNREADABLE; None: it is a control batch."""
-        if last_offset not in self._loaded:
+    def of(self, last_offset: int, stored: Batch, offset: int) -> tuple[bool, bytes | None]:
+        """Return whether a batch is one of records, and the record at an offset; None: a gap."""
+        known = self._loaded.get(last_offset, _NOT_LOADED)
+        if known is not None and offset not in known.bodies and offset >= known.through:
             if self._kept > _KEPT_BYTES:
                 self._loaded.clear()
                 self._kept = 0
-            try:
-                found = self._load(last_offset - stored.last_delta, stored)
-            except Malformed:
-                found = UNREADABLE
-            self._loaded[last_offset] = found
-        return self._loaded[last_offset]
+            known = self._loaded[last_offset] = self._load(last_offset, stored, offset)
+        self._wanted.discard(offset)
+        return known is not None, None if known is None else known.bodies.get(offset)
 
-    def _load(self, base_offset: int, stored: Batch) -> dict[int, bytes] | None:
+    def _load(self, last_offset: int, stored: Batch, asked: int) -> _Loaded | None:
+        """Read what is wanted of a batch, as much as is kept at a time, and what is asked for."""
         data = memoryview(bytearray(stored.length))
         self._segments.read_into(data, stored.segment, stored.position, True)
         head = read_header(data)
         if head.is_control:
             return None
+        base_offset, through, room = last_offset - stored.last_delta, last_offset + 1, _KEPT_BYTES
         found: dict[int, bytes] = {}
-        for one in keyed_records(head, unpacked(data)):
-            if base_offset + one.offset_delta in self._wanted:
-                found[base_offset + one.offset_delta] = one.data
-                self._kept += len(one.data)
-        return found
+        told = base_offset
+        try:
+            for run in body_runs(head, data, headers=False):
+                for delta, _, key, body, _ in run:
+                    offset = base_offset + delta
+                    if offset != asked and offset not in self._wanted:
+                        continue
+                    if room < 0 and offset != asked:
+                        through = min(through, offset)
+                        continue
+                    found[offset] = body if len(body) <= self._bytes_max else self._bare(key)
+                    room -= len(found[offset])
+                told = base_offset + run[-1][0] + 1
+                if through <= told and asked < told:
+                    break
+        except Malformed:
+            unread = range(told, min(through, last_offset + 1))
+            found |= dict.fromkeys(self._wanted.intersection(unread), b"")
+        self._kept += _KEPT_BYTES - room
+        return _Loaded(found, through)
+
+    def _bare(self, key: bytes | None) -> bytes:
+        """Return what is left of a record that is larger than its queue takes."""
+        if key is None or not self._keyed or len(key) > self._bytes_max:
+            return b""
+        return body_of(Content(key), ())
+
+
+_NOT_LOADED = _Loaded({}, -1)
 
 
 def make(segments: Segments, planned: Plan, words: Words) -> Made:
     """The batch of a plan, or of its beginning. On a thread. Raises OSError, EOFError."""
-    source = _Records(segments, planned)
+    source = _Records(segments, planned, words)
     first_run = planned.runs[0][0]
     first = last = Position(*first_run.place, first_run.first)
     made: list[bytes] = []
@@ -256,16 +290,13 @@ def _content(
     stored = source.stored_at(offset)
     if stored is None:
         return Content() if seen else None
-    records = source.of(*stored)
-    if records is None:
+    of_records, body = source.of(*stored, offset)
+    if not of_records:
         return None
-    if records is UNREADABLE:
-        return Content()
-    data = records.get(offset)
-    if data is None:
+    if body is None:
         return Content() if seen else None
     try:
-        return content_of(data) if copies else Content()
+        return content_of_body(body) if copies else Content()
     except Malformed:
         return Content()
 

@@ -37,7 +37,7 @@ UNROUTABLE = "kproxy.route.unroutable"
 FROM_SETTINGS = frozenset((FROM, FROM_START, FILTER))
 ROUTE_SETTINGS = b'"kproxy.route.'
 """In the body of a CREATE of a queue that defines a route."""
-_SPEC = (TO, CONFIGS, UNROUTABLE, FILTER)
+ROUTE_SPEC = (TO, CONFIGS, UNROUTABLE, FILTER)
 _ID = struct.Struct(">QQ")
 _TIME_MASK = (1 << 47) - 1
 
@@ -69,7 +69,7 @@ def source_of(configs: Mapping[str, str], name: str) -> str | None:
 
 def spec_of(queue: Queue) -> bytes:
     """What says where records go, by the settings of the queue that defines it."""
-    spec = {name: queue.configs[name] for name in _SPEC if name in queue.configs}
+    spec = {name: queue.configs[name] for name in ROUTE_SPEC if name in queue.configs}
     return json.dumps({"name": queue.name, **spec}, sort_keys=True).encode()
 
 

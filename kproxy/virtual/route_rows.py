@@ -24,7 +24,8 @@ _LANDED_KEY = struct.Struct(">16s16sI")
 _LANDED = struct.Struct(">BQQq")
 _DEFINITION = struct.Struct(">16sQBI")
 EPOCHS_MAX = 64
-"""Of one route; where there are as many, the last one takes the next one's place."""
+"""Of one route; where there are as many, the last one takes the next one's place. AlterConfigs
+refuses such a change where it sees the partition (`handlers.route_checks`).""" ""
 DEFINITIONS_MAX = 100
 """Of routes from one queue; of those that are gone the oldest are forgotten."""
 SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000

@@ -173,8 +173,7 @@ class ShareFold:
         base_offset = row.next_offset
         routed = not asked.passed_on
         state.add_batch(key, row, header, place, log_offset, asked.look_ms, routed=routed)
-        if (queue := state.queue_by_id(key[0])) is not None:
-            state.note_shipped(key, queue)
+        state.note_shipped(key, state.queue_by_id(key[0]))
         return Outcome(Code.NONE, base_offset)
 
     def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

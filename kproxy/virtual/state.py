@@ -213,9 +213,12 @@ class State:
         self.put_partition(key, row)
         self.count_live(place)
 
-    def note_shipped(self, key: PartitionKey, queue: Queue) -> None:
-        """Note that a queue has got something that no producer has sent to it."""
-        if rows.compacts(queue.configs):
+    def note_shipped(self, key: PartitionKey, queue: Queue | None) -> None:
+        """Note that a queue has got something that no producer has sent to it.
+
+        `queue`: None where another shard has its row, and whether it is compacted is not known.
+        """
+        if queue is None or rows.compacts(queue.configs):
             if len(self.shipped_to) < _SHIPPED_TO_MAX:
                 self.shipped_to.add(key)
 

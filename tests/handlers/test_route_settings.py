@@ -9,6 +9,7 @@ from kproxy.errors import Code
 from kproxy.metadata.levels import ROUTES_FROM
 from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.virtual.route_rows import EPOCHS_MAX
 from tests.handlers.test_handlers import Client
 
 TOPIC = 2
@@ -246,3 +247,20 @@ async def test_of_queues_without_routes_and_none_there_is_nothing_to_tell() -> N
     assert await client.create("plain", partitions=3) == OK
     assert await told(client, "plain") == []
     assert await standing(client, "absent", ROUTES) == {}
+
+
+async def test_a_route_is_not_changed_while_very_many_changes_wait_for_their_records() -> None:
+    """FAULT: the change took the place of the last one: older records went where it said."""
+    client = Queues()
+    assert await client.create("in", ENTRANCE) == OK
+
+    async def change(number: int) -> Answer:
+        await client.produce("in", b"v")
+        return await client.change("in", (TO, SET, f"e{number}-{{key}}"))
+
+    for number in range(1, EPOCHS_MAX):
+        assert await change(number) == OK
+    assert await client.change("in", ("retention.ms", SET, "9")) == OK
+    refused(await change(EPOCHS_MAX), INVALID, str(EPOCHS_MAX), "in, partition 0", "LAG")
+    ended = ((TO, DELETE, None), (UNROUTABLE, DELETE, None))
+    refused(await client.change("in", *ended), INVALID, "LAG")

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,19 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from kproxy.cluster.publisher import admitted
+from kproxy.config import Config
 from kproxy.errors import Code, KafkaError
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.loop import pace
 from kproxy.store.segments import Segments
+from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.state import State
+from tests.fakes import DictKv
 
 
 class Link:
@@ -258,3 +264,26 @@ async def test_one_that_is_too_large_holds_up_nobody(tmp_path: Path) -> None:
         log.reported([(2, 0)])
         found = [outcome.code for outcome in await ticket.wait()]
         assert found == [Code.MESSAGE_TOO_LARGE, Code.NONE]
+
+
+async def test_produces_wait_where_rows_wait_for_their_publication(tmp_path: Path) -> None:
+    """FAULT: their keys grew in memory for as long as the cluster did not take the rows."""
+    state = State(DictKv(), 8)
+    state.unpublished = set()
+    settings = Config(bootstrap_servers="host:1", shards=2, publish_rows_max=2)
+    async with running(tmp_path) as (log, _):
+        log.admitted = partial(admitted, state, settings)
+
+        def refused(kind: Kind) -> Code | None:
+            error = log.append([Envelope(kind, body=b"x")]).error
+            return None if error is None else error.code
+
+        for waiting, kinds in ((19, {}), (20, {Kind.APPEND}), (40, {Kind.APPEND, Kind.COMMIT})):
+            while len(state.unpublished) < waiting:
+                key = b"%d" % len(state.unpublished)
+                state.put(rows.queue_key(key.decode()), b"row")
+                state.drain()
+            for kind in (Kind.APPEND, Kind.COMMIT, Kind.DELETE, Kind.CLAIM):
+                assert refused(kind) == (Code.KAFKA_STORAGE_ERROR if kind in kinds else None)
+        state.unpublished = set()  # the cluster has taken them
+        assert refused(Kind.APPEND) is None

@@ -84,11 +84,19 @@ async def put(worker: Worker, queue: Queue, *records: tuple[bytes | None, bytes]
 
 
 def read(worker: Worker, name: str) -> list[bytes | None]:
-    """The values of a queue's records, the keys as a check that it is theirs."""
+    """The values of a queue's records."""
+    return [content.value for content in contents(worker, name)]
+
+
+def keys(worker: Worker, name: str) -> list[bytes | None]:
+    return [content.key for content in contents(worker, name)]
+
+
+def contents(worker: Worker, name: str) -> list[Content]:
     queue, shard = worker.catalogue.find(name), worker.any_shard()
     if queue is None:
         return []
-    found: list[bytes | None] = []
+    found: list[Content] = []
     row = shard.state.partition((queue.queue_id, 0))
     assert row is not None
     for _, stored in shard.state.batches((queue.queue_id, 0), row.log_start, row.next_offset):
@@ -96,7 +104,7 @@ def read(worker: Worker, name: str) -> list[bytes | None]:
         shard.segments.read_into(memoryview(data), stored.segment, stored.position, True)
         head = read_header(bytes(data))
         for _, _, _, body, _ in bodies(head, unpacked(bytes(data)), headers=False):
-            found.append(content_of_body(body).value)
+            found.append(content_of_body(body))
     return found
 
 
@@ -554,6 +562,20 @@ async def test_filter_counts_what_it_cannot_look_at(tmp_path: Path) -> None:
         await put(worker, source, (b"a", b"1"))
         await until(lambda: read(worker, "a") == [b"1"])
         assert worker.counters.route_passed_over == 2
+
+
+async def test_a_compacted_queue_takes_nothing_without_a_key_from_a_route(tmp_path: Path) -> None:
+    """FAULT: it came, and vanished with the next compaction; the unroutable ones did, too."""
+    compacted = {"cleanup.policy": "compact"}
+    async with serving(tmp_path) as worker:
+        entrance = await create(worker, "in", TO)
+        await create(worker, "lost", compacted)
+        await create(worker, "all", compacted | {"kproxy.route.from": "in"})
+        await put(worker, entrance, (None, b"1"), (b"a", b"2"), (None, b"3"))
+        await until(lambda: read(worker, "all") == [b"2"])
+        await until(lambda: read(worker, "lost") == [b"1", b"3"])
+        assert worker.counters.route_passed_over == 2
+        assert keys(worker, "lost") == [b"in/0/0", b"in/0/2"]
 
 
 async def test_record_that_no_log_takes_does_not_stop_its_route(

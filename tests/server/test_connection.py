@@ -11,6 +11,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from kproxy.protocol.frames import FrameAssembler
 from kproxy.server import connection
+from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values
@@ -164,3 +165,22 @@ async def test_a_client_that_does_not_read_its_last_answers_is_disconnected() ->
         writer.close()
         server.close()
     assert [line["event"] for line in lines] == ["request_refused", "client_does_not_read"]
+
+
+async def test_a_client_that_recovers_is_no_news_to_be_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: each recovery of Flink was a warning, as a request that is malformed."""
+    monkeypatch.setattr(TransactionCoordinator, "is_late", lambda *of: True)
+    worker = memory_worker()
+    asked = {
+        "v3_and_below_transactional_id": "t", "v3_and_below_producer_id": 1,
+        "v3_and_below_producer_epoch": 0,
+        "v3_and_below_topics": [{"name": "q", "partitions": [0]}],
+    }  # fmt: skip
+    made = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(b"v")))
+    with capture_logs() as lines:
+        await said(made + encode_request(ApiKey.ADD_PARTITIONS_TO_TXN, 3, 2, asked), worker)
+    (line,) = [line for line in lines if "request" in line["event"]]
+    assert (line["event"], line["log_level"]) == ("request_superseded", "info")
+    assert worker.counters.connections_ended == {"request_superseded": 1}

@@ -11,15 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 
 from kproxy.counters import Counters
 from kproxy.errors import Code
+from kproxy.handlers.produce_call import ProduceCall
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
+from kproxy.metadata.cluster_view import SingleNode
 from kproxy.protocol import records
 from kproxy.protocol.batch import HEADER_BYTES, check, read_header
+from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import keyed_records, repacked, unpacked
+from kproxy.protocol.responses import Broker
 from kproxy.shard import compaction_keys, compaction_plan, compactor
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
@@ -31,6 +36,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.types import PartitionKey
+from kproxy.worker.worker import OneShard, Worker
 from tests.shard.test_shard import QUEUES, config, read, running
 from tests.wire import keyed
 
@@ -128,6 +134,64 @@ async def test_a_shard_that_comes_back_has_not_forgotten_what_to_compact(tmp_pat
         shard.serving = False
         await stage.compact()
         shard.serving = True
+        await stage.compactor.round()
+        assert len(stage.there()) == 1
+
+
+async def test_a_round_before_a_record_has_landed_does_not_lose_it(tmp_path: Path) -> None:
+    """FAULT: a Produce told the compactor before the log had the record; a round in between
+    found nothing, and the partition was looked at a day later."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        await stage.put((b"k", b"=1"))
+        cluster = SingleNode(cluster_id="c", me=Broker(1, "host", 1))
+        worker = Worker(
+            config=config(), cluster=cluster, routes=OneShard(shard),
+            lookup=StateLookup(shard.state),
+        )  # fmt: skip
+        sent = memoryview(keyed((b"k", b"=2"), time_ms=START_MS))
+        call = ProduceCall(worker, 9, ProduceRequest(None, -1, []), inspected={KEY: sent})
+        call.take(Topic("q", [(0, sent)]))
+        call.send()
+        await stage.compactor.round()
+        landed = anyio.Event()
+        call.add_done_callback(landed.set)
+        await landed.wait()
+        await stage.compactor.round()
+        assert [record.value for record in stage.there()] == [b"=2"]
+
+
+async def test_what_a_route_held_back_is_compacted_once_it_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: a round that came before the route dropped it until the next day."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        for value in (b"=1", b"=2"):
+            await stage.put((b"k", value))
+        passed_on = 0
+        monkeypatch.setattr(shard.state, "passed_on", lambda key: passed_on)
+        await stage.compact()
+        assert len(stage.there()) == 2
+        passed_on = 2
+        await stage.compactor.round()
+        assert len(stage.there()) == 1
+
+
+async def test_a_partition_waits_for_the_word_of_its_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: one whose queue was not announced here yet was dropped until the next day."""
+    async with running(tmp_path) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create()
+        for value in (b"=1", b"=2"):
+            await stage.put((b"k", value))
+        with monkeypatch.context() as unknown:
+            unknown.setattr(StateLookup, "find_id", lambda self, queue_id: None)
+            await stage.compact()
         await stage.compactor.round()
         assert len(stage.there()) == 1
 

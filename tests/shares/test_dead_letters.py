@@ -13,6 +13,7 @@ from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.queue_settings import settings_of
+from kproxy.protocol import record_runs, records
 from kproxy.protocol.batch import check, read_header
 from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.records import keyed_records, unpacked, with_records
@@ -21,7 +22,7 @@ from kproxy.security.peer import NOBODY
 from kproxy.security.permits import Permits
 from kproxy.security.quotas import NO_LIMIT
 from kproxy.shard.copier import copy_of
-from kproxy.shares import dead_letter_sender, dead_letters
+from kproxy.shares import dead_letter_batches, dead_letter_sender, dead_letters
 from kproxy.shares.dead_letter_targets import ENABLE
 from kproxy.virtual import share_rows
 from kproxy.virtual.commands import (
@@ -232,6 +233,37 @@ def test_what_who_has_set_it_may_not_read_is_not_copied(stage: Stage) -> None:
     assert "trace" not in secret.headers
     assert (copied.key, copied.value) == (b"key", b"value"), "asked at each use"
     assert rights.asked == "10.0.0.9 User:mallory"
+
+
+@pytest.mark.parametrize("kept", [1, 20, 1 << 20])
+def test_a_batch_of_any_size_is_read_in_pieces(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """FAULT: of a batch of over 200,000 records, or 32 MiB unpacked, only the places were told."""
+    stage.put(keyed(*[(b"k%d" % n, b"v%d" % n) for n in range(20)], codec=1))
+    for run in ((17, 3), (3, 4), (0, 1)):  # not in the order of their offsets
+        stage.lose(run)
+    with monkeypatch.context() as small:
+        for limit in ("INSPECTED_BYTES_MAX", "INSPECTED_RECORDS_MAX"):
+            small.setattr(records, limit, 3)
+        small.setattr(dead_letter_batches, "_KEPT_BYTES", kept)
+        small.setattr(record_runs, "RUN_RECORDS", 4)
+        small.setattr(record_runs, "PIECE_BYTES", 16)
+        stage.play()
+    found = [(one.key, one.value) for one in stage.letters()]
+    assert found == [(b"k%d" % n, b"v%d" % n) for n in (17, 18, 19, 3, 4, 5, 6, 0)]
+
+
+def test_records_before_what_cannot_be_read_keep_what_they_hold(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_runs, "RUN_RECORDS", 2)
+    data = bytearray(keyed(*[(b"k%d" % n, b"v%d" % n) for n in range(5)]))
+    data[data.index(b"k3") - 5] = 0x7F  # its length
+    stage.put(bytes(data))
+    stage.lose((0, 5))
+    stage.play()
+    assert [one.value for one in stage.letters()] == [b"v0", b"v1", None, None, None]
 
 
 @pytest.mark.parametrize("stamped", [False, True])
@@ -692,6 +724,15 @@ def test_a_compacted_queue_is_compacted_once_dead_letters_came(stage: Stage) -> 
     stage.lose((0, 1), group="h")
     stage.play()
     assert stage.shard.state.shipped_to == {(id_of("dlq.b"), 0)}
+
+
+def test_one_whose_row_is_in_another_shard_is_looked_at_too(stage: Stage) -> None:
+    """FAULT: of a partition beside its queue's home nobody said so."""
+    stage.put(keyed((b"k", b"1")))
+    stage.lose((0, 1))
+    stage.shard.state.queue_by_id = lambda queue_id: None
+    stage.play()
+    assert stage.shard.state.shipped_to == {(id_of(DLQ), 0)}
 
 
 # -- what cannot be sent

@@ -1,0 +1,79 @@
+"""A command of a client whose shard is handed over before it is decided."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from kproxy.cluster.catalogue_cache import outcome_key
+from kproxy.errors import Code, KafkaError
+from kproxy.log.base import Ticket
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.outcome import Outcome
+from tests.cluster.fakes import Member, Topic
+from tests.cluster.test_announcer import HOME, NAME, claim, create
+
+
+class _Leaving:
+    """A worker that serves a shard whose log takes what it is given, and decides nothing."""
+
+    def __init__(self) -> None:
+        self.topic = Topic()
+        self.member = Member(self.topic, 1)
+        self.tickets: list[Ticket] = []
+        self.shard: Any = None
+
+    async def served(self) -> "_Leaving":
+        holder, self.shard = self.member.hold(HOME)
+        self.member.fold(holder, self.shard, claim(1))
+        holder._serve(self.shard, 0)
+        await self.member.tasks.run()
+        self.shard.append = self._append
+        return self
+
+    def _append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        (envelope,) = envelopes
+        link = self.member.link
+        envelope.writer, envelope.counter = link.writer, link.next_counter()
+        self.tickets.append(Ticket(list(envelopes)))
+        return self.tickets[-1]
+
+
+async def test_the_next_owner_of_a_shard_that_leaves_answers() -> None:
+    """FAULT: CreateTopics was answered with NOT_CONTROLLER, which librdkafka does not retry."""
+    story, asked = await _Leaving().served(), create()
+    ticket = story.member.command_router.submit(NAME, asked)
+    (local,) = story.tickets
+    local.set_outcomes([Outcome(Code.NOT_LEADER_OR_FOLLOWER)])  # as a log that is given up
+    assert not ticket.done
+    next_owner = Member(story.topic, 2)
+    holder, shard = next_owner.hold(HOME)
+    next_owner.fold(holder, shard, claim(1), asked, claim(2))
+    holder._serve(shard, 2)
+    await next_owner.tasks.run()
+    key = outcome_key(1, asked.counter)
+    (told,) = [one.value for one in story.topic.records if one.key == key and one.value]
+    story.member.command_router.published(asked.counter, json.loads(told))
+    (outcome,) = ticket.outcomes()
+    assert outcome.code == Code.NONE
+    assert outcome.queue is not None
+    assert outcome.queue.queue_id == asked.queue_id
+
+
+async def test_what_a_log_that_closes_does_not_take_goes_to_whoever_is_next() -> None:
+    story, asked = await _Leaving().served(), create()
+
+    def closed(envelopes: Sequence[Envelope]) -> Ticket:
+        ticket = Ticket(list(envelopes))
+        ticket.set_error(KafkaError(Code.NOT_LEADER_OR_FOLLOWER))
+        return ticket
+
+    story.shard.append = closed
+    assert not story.member.command_router.submit(NAME, asked).done
+    assert story.member.link.sent == [(HOME, asked)]
+
+
+async def test_what_the_log_does_not_take_is_said_at_once() -> None:
+    story = await _Leaving().served()
+    ticket = story.member.command_router.submit(NAME, create())
+    story.tickets[0].set_outcomes([Outcome(Code.REQUEST_TIMED_OUT)])
+    assert ticket.outcomes()[0].code == Code.REQUEST_TIMED_OUT
