@@ -221,10 +221,10 @@ DYNAMIC = {
 
 NOT_ASKED = {
     "admin_command", "backup_staged", "catalogue_read_again", "counters", "drained", "draining",
-    "events_suppressed", "garbage_found", "http_ready", "joined", "kafka_reachable", "log_recovered", "log_trimmed",
-    "node_forgotten", "oauth_keys_read", "ready", "rows_counted", "segment_copied_forward",
-    "segment_deleted", "shard_left", "shard_rebuilt", "shard_served", "shards_assigned",
-    "stopped", "stopping", "tls_reloaded", "worker_started",
+    "events_suppressed", "garbage_found", "http_ready", "joined", "kafka_reachable",
+    "log_recovered", "log_trimmed", "node_forgotten", "oauth_keys_read", "ready", "rows_counted",
+    "segment_copied_forward", "segment_deleted", "shard_left", "shard_rebuilt", "shard_served",
+    "shards_assigned", "stopped", "stopping", "tls_reloaded", "worker_started",
 }  # fmt: skip
 """Events of the level info that no request causes, or one for megabytes of its own."""
 
