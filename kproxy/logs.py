@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv6Address
@@ -53,12 +54,20 @@ _TRACE_MAX = 16_000
 _OF_ALL = 50.0, 10.0
 _OF_ONE = 30.0, 5.0
 """Of one client. How many at once, and how many a second."""
-_OF_CLIENT = {"administered": (1000.0, 20.0), "login": (100.0, 1.0)}
-"""Events that are no warning, of one client, which may have much to do. Nothing bounds those of
-all: none hides another's."""
+_AUDIT = 1000.0, 20.0
+OF_CLIENT = {
+    "access_rules_created": _AUDIT, "access_rules_deleted": _AUDIT, "administered": _AUDIT,
+    "quotas_changed": _AUDIT, "user_changed": _AUDIT,
+    "login": (100.0, 1.0), "login_revoked": (100.0, 1.0),
+}  # fmt: skip
+"""Events that are no warning and that a client's request causes: how many of one client, which may
+have much to do. Nothing bounds those of all: none hides another's."""
+OF_ALL = frozenset({"group_deleted", "members_fenced"})
+"""Events that are no warning and that no client is named by: bounded as warnings are."""
 _KEYS_MAX = 10_000
 _FIRST_S, _FIRST_MAX = 60.0, 2000
 _TOLD_CLIENTS_MAX = 1000
+_NAMED_CLIENTS = 10
 
 
 class Floods:
@@ -75,13 +84,14 @@ class Floods:
         self._left: dict[Any, tuple[float, float]] = {}  # by name: how many, as of when
         self._left_of: dict[Any, tuple[float, float]] = {}  # by name and client
         self._first: dict[str, dict[str, float]] = {}  # by name: addresses, and when
-        self._suppressed: dict[str, _Suppressed] = {}
+        self._suppressed: dict[str, Suppressed] = {}
 
     def __call__(self, _: Any, __: str, event: structlog.typing.EventDict) -> Any:
         """A structlog processor. Raises DropEvent."""
         name = str(event["event"])
-        most = _OF_CLIENT.get(name)
-        if most is None and event.get("level") not in ("warning", "error"):
+        most = OF_CLIENT.get(name)
+        loud = event.get("level") in ("warning", "error") or name in OF_ALL
+        if most is None and not loud:
             return event
         now, client = self._clock(), _client(event)
         first = client is not None and self._is_first(name, client[1], now)
@@ -89,7 +99,7 @@ class Floods:
         if through and most is None:
             through = _took(self._left, name, now, _OF_ALL)
         if not (through or first):
-            self._suppressed.setdefault(name, _Suppressed()).add(client)
+            self._suppressed.setdefault(name, Suppressed()).add(client)
             raise structlog.DropEvent
         return event
 
@@ -103,30 +113,38 @@ class Floods:
         seen[address] = now
         return True
 
-    def take(self) -> dict[str, tuple[int, int]]:
-        """How many events of which names, of how many clients, were left out since last time."""
+    def take(self) -> dict[str, "Suppressed"]:
+        """What was left out of which names since last time."""
         suppressed, self._suppressed = self._suppressed, {}
-        return {name: (one.count, len(one.clients)) for name, one in suppressed.items()}
+        return suppressed
 
 
-class _Suppressed:
-    """What was left out of one name."""
+class Suppressed:
+    """What was left out of one name: how many, and how many of which client."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.clients: set[Any] = set()  # some, where they are many
+        self.clients: Counter[tuple[Any, str]] = Counter()  # some, where they are many
 
-    def add(self, client: Any) -> None:
+    def add(self, client: tuple[Any, str] | None) -> None:
         self.count += 1
-        if client is not None and len(self.clients) < _TOLD_CLIENTS_MAX:
-            self.clients.add(client)
+        if client in self.clients or (client and len(self.clients) < _TOLD_CLIENTS_MAX):
+            assert client is not None
+            self.clients[client] += 1
+
+    def most(self) -> dict[str, int]:
+        """How many of those clients of whom most was left out."""
+        return {
+            f"{principal} {address}" if principal else address: count
+            for (principal, address), count in self.clients.most_common(_NAMED_CLIENTS)
+        }
 
 
 def _client(event: structlog.typing.EventDict) -> tuple[Any, str] | None:
     """Whom an event is about: a principal and an address (of IPv6, a /64), or an address."""
     host = event.get("host")
     if host is not None:
-        return event.get("principal"), _network(str(host))
+        return event.get("principal") or event.get("by"), _network(str(host))
     peer = event.get("peer")
     return None if peer is None else (None, _network(str(peer)))
 
@@ -137,7 +155,8 @@ def _network(text: str) -> str:
         return text.partition(":")[0]
     for address in (text.rpartition(":")[0], text):
         with suppress(ValueError):
-            return str(int(IPv6Address(address.partition("%")[0])) >> 64)
+            number = int(IPv6Address(address.partition("%")[0]))
+            return f"{IPv6Address(number >> 64 << 64)}/64"
     return text
 
 
@@ -159,8 +178,11 @@ floods = Floods()
 
 def report_floods() -> None:
     """Say what was left out; called every second or so."""
-    for name, (count, clients) in floods.take().items():
-        structlog.get_logger().info("events_suppressed", of=name, count=count, clients=clients)
+    for name, one in floods.take().items():
+        structlog.get_logger().info(
+            "events_suppressed", of=name, count=one.count, clients=len(one.clients),
+            most=one.most(),
+        )  # fmt: skip
 
 
 def _bounded(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

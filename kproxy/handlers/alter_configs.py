@@ -20,6 +20,7 @@ from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import (
     BROKER,
     BROKER_LOGGER,
+    COPIES_BY,
     GROUP,
     LIST,
     SET_BY,
@@ -118,6 +119,9 @@ def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup
     Returns the change, with who that is: what it may not read is not copied. Raises KafkaError.
     """
     given, target = change.given, change.given.get(DEAD_LETTERS)
+    signature = worker.signatures.sign(request.peer)
+    if COPIES_RECORD in given:
+        change = change._replace(given=given | {COPIES_BY: signature[SET_BY]})
     if target is None and not change.replace_all and DEAD_LETTERS not in change.dropped:
         target = worker.group_settings(change.group).dead_letter_queue
     if not target or not (DEAD_LETTERS in given or COPIES_RECORD in given):
@@ -128,7 +132,7 @@ def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup
         allowed = request.permits.may_create(target)
     if not allowed:
         raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
-    return change._replace(given=given | worker.signatures.sign(request.peer))
+    return change._replace(given=change.given | signature)
 
 
 def _only_deletes(worker: Worker, resource: Any) -> bool:

@@ -5,7 +5,7 @@ from anyio import Event
 from kproxy.errors import KafkaError
 from kproxy.handlers.inspection import inspect
 from kproxy.handlers.produce_call import BATCHES_AT_ONCE, NotReady, ProduceCall
-from kproxy.handlers.produce_guard import guard_of, guard_of_long
+from kproxy.handlers.produce_guard import Guard, any_transactional, any_transactional_of_long
 from kproxy.handlers.produce_transactions import take_part
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.protocol.varint import Malformed
@@ -34,8 +34,14 @@ def append(
 
     None: nothing was appended, as somebody is to look into it first (`handle`).
     """
-    guard = None if permits.all else guard_of(worker, permits, request)
-    call = ProduceCall(worker, version, request, guard=guard, mutations=mutations)
+    name, guard = request.transactional_id, None
+    transactional = (name is None or not permits.all) and any_transactional(request)
+    if not permits.all:
+        guard = Guard(worker, permits, name if transactional else None)
+    orphaned = transactional and name is None
+    call = ProduceCall(
+        worker, version, request, guard=guard, mutations=mutations, orphaned=orphaned
+    )
     try:
         for topic in request.topics:
             call.take(topic)
@@ -52,11 +58,18 @@ async def handle(worker: Worker, request: Request) -> bytes:
     each named very often, is short.
     """
     budget, body = request.budget, request.body
-    guard = await guard_of_long(worker, request.permits, body, budget)
+    name, guard, permits = body.transactional_id, None, request.permits
+    asked = name is None or not permits.all
+    transactional = asked and await any_transactional_of_long(body, budget)
+    if not permits.all:
+        guard = Guard(worker, permits, name if transactional else None)
     inspected = await inspect(worker, request, body)
     mutations = worker.mutations(request)
     refusals = await take_part(worker, request, body, guard, mutations)
-    call = ProduceCall(worker, request.version, body, inspected, refusals, guard, mutations)
+    orphaned = transactional and name is None
+    call = ProduceCall(
+        worker, request.version, body, inspected, refusals, guard, mutations, orphaned
+    )
     taken = 0
     for topic in body.topics:
         for start in range(0, len(topic.partitions) or 1, BATCHES_AT_ONCE):

@@ -53,6 +53,7 @@ _NOT_ANSWERED = Produced(-1, Code.KAFKA_STORAGE_ERROR)
 _LAGS = (
     "too much of this entrance is not passed on yet: try again, or raise its kproxy.route.lag.max"
 )
+_NO_ID = "the request names no transactional id"
 _THROTTLE_MS_MAX = 1000
 _NAMED = 8
 
@@ -83,12 +84,15 @@ class ProduceCall:
         refusals: Refusals | None = None,
         guard: Guard | None = None,
         mutations: Mutations = NO_LIMIT,
+        orphaned: bool = False,
     ) -> None:
         """`inspected`: what was found inside of batches, None where nobody has looked yet.
 
         `refusals`: partitions that cannot take part in a transaction, None where nobody has asked.
-        `guard`: None where the client may do anything.
+        `guard`: None where the client may do anything. `orphaned`: a batch is transactional, and
+        the request names no transactional id: Kafka then refuses all of it.
         """
+        self._orphaned = orphaned
         self._inspected = inspected
         self._refusals = refusals
         self._mutations = mutations
@@ -127,6 +131,10 @@ class ProduceCall:
             self._topics.append((name, []))
         answers = self._topics[-1][1]
         some = partitions[start : start + BATCHES_AT_ONCE]
+        if self._orphaned:
+            code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            answers += [Produced(index, code, message=_NO_ID) for index, _ in some]
+            return
         if self._guard is not None and (code := self._guard.fault(name)):
             answers += [Produced(index, code) for index, _ in some]
             return
@@ -293,9 +301,6 @@ class ProduceCall:
 
     def _stamped(self, settings: QueueSettings, header: BatchHeader, records: Records) -> Records:
         if header.attributes & TRANSACTIONAL and not self._transactional_id:
-            if self._transactional_id is None:
-                code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                raise BadBatch(code, "the request names no transactional id")
             raise BadBatch(Code.INVALID_REQUEST, "the transactional id is empty")
         now_ms, ahead_ms = self._now_ms, settings.demands.after_max_ms
         if settings.demands.log_append_time:

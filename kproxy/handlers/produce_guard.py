@@ -1,10 +1,15 @@
 """What a Produce asks of who sends it, where not everybody may do anything."""
 
-from collections.abc import Callable, Iterator
-
 from kproxy.errors import Code, KafkaError
 from kproxy.loop.pace import Pace, slices
-from kproxy.protocol.batch import HEADER_BYTES, Records, read_header
+from kproxy.protocol.batch import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_AT,
+    TRANSACTIONAL,
+    Records,
+)
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.security.acls import Op
 from kproxy.security.permits import Permits
@@ -22,15 +27,8 @@ class Guard:
     Who may not use the transactional id may do nothing of the request, as in Kafka.
     """
 
-    def __init__(
-        self, worker: Worker, permits: Permits, transactional_id: str | None,
-        orphaned: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        """`transactional_id`: None where no batch is transactional, or there is none.
-
-        `orphaned`: whether a batch is transactional, and the request names no id for it.
-        """
-        self._orphaned = orphaned
+    def __init__(self, worker: Worker, permits: Permits, transactional_id: str | None) -> None:
+        """`transactional_id`: None where no batch is transactional, or there is none."""
         self._worker = worker
         self._permits = permits
         self._fault = Code.NONE
@@ -46,12 +44,8 @@ class Guard:
             if queue is None:
                 return Code.NONE
             topic = queue.name
-        if self._permits.topic(Op.WRITE, topic):
-            return Code.NONE
-        if self._orphaned():  # Kafka asks for the id first
-            self._fault = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return self._fault
-        return Code.TOPIC_AUTHORIZATION_FAILED
+        may = self._permits.topic(Op.WRITE, topic)
+        return Code.NONE if may else Code.TOPIC_AUTHORIZATION_FAILED
 
     def may_create(self, name: str) -> bool:
         return self._permits.may_create(name)
@@ -74,37 +68,19 @@ def find_or_make(
         return None, error.code
 
 
-def guard_of(worker: Worker, permits: Permits, request: ProduceRequest) -> Guard:
-    """The guard of a short request, of a client that may not do anything it likes."""
-    name = request.transactional_id
-
-    def transactional() -> bool:
-        return any(map(_is_transactional, _batches(request)))
-
-    if name is None:
-        return Guard(worker, permits, None, transactional)
-    return Guard(worker, permits, name if transactional() else None, _no)
-
-
-async def guard_of_long(
-    worker: Worker, permits: Permits, request: ProduceRequest, pace: Pace
-) -> Guard | None:
-    """The same of a request of many batches, which are looked at in slices."""
-    if permits.all:
-        return None
-    name, transactional = request.transactional_id, await _any_transactional(request, pace)
-    if name is None:
-        return Guard(worker, permits, None, lambda: transactional)
-    return Guard(worker, permits, name if transactional else None, _no)
-
-
-def _no() -> bool:
+def any_transactional(request: ProduceRequest) -> bool:
+    """Whether any batch of a short request is transactional."""
+    for _, partitions in request.topics:
+        for _, records in partitions:
+            if _is_transactional(records):
+                return True
     return False
 
 
-async def _any_transactional(request: ProduceRequest, pace: Pace) -> bool:
-    """Whether any batch is: it walks them until one is."""
-    for some in slices(_batches(request), _BATCHES_AT_ONCE):
+async def any_transactional_of_long(request: ProduceRequest, pace: Pace) -> bool:
+    """The same of a request of many batches, which are looked at in slices."""
+    every = (records for _, partitions in request.topics for _, records in partitions)
+    for some in slices(every, _BATCHES_AT_ONCE):
         if any(map(_is_transactional, some)):
             return True
         if pace.due:
@@ -112,13 +88,10 @@ async def _any_transactional(request: ProduceRequest, pace: Pace) -> bool:
     return False
 
 
-def _batches(request: ProduceRequest) -> Iterator[Records | None]:
-    return (records for _, partitions in request.topics for _, records in partitions)
-
-
 def _is_transactional(records: Records | None) -> bool:
     return (
         records is not None
         and len(records) >= HEADER_BYTES
-        and read_header(records).is_transactional
+        and records[ATTRIBUTES_AT] & TRANSACTIONAL != 0
+        and records[MAGIC_AT] == MAGIC
     )

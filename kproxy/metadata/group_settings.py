@@ -21,7 +21,17 @@ from kproxy.metadata.group_values import (
     reset_of,
     true_or_false,
 )
-from kproxy.metadata.setting import BOOLEAN, INT, INT_MAX, SET_BY, STRING, Read, Setting, parts
+from kproxy.metadata.setting import (
+    BOOLEAN,
+    COPIES_BY,
+    INT,
+    INT_MAX,
+    SET_BY,
+    STRING,
+    Read,
+    Setting,
+    parts,
+)
 from kproxy.virtual.group_config_rows import decode_group_configs
 
 DEAD_LETTERS = "errors.deadletterqueue.topic.name"
@@ -144,7 +154,9 @@ class GroupSettings:
     """Its name; empty: there is none."""
     dead_letter_copies_record: bool = False
     dead_letters_set_by: str | None = None
-    """Who has said so: what it may read is copied."""
+    """Who has said either of both last: what it may read is copied."""
+    dead_letters_copied_by: str | None = None
+    """Who has said that they are copies: nor what that may not read."""
     retry_backoff_ms: tuple[int, ...] = ()
     """Before the second, third, … delivery; the last for all further ones. Empty: none."""
 
@@ -269,5 +281,6 @@ class GroupRules:
             dead_letter_queue=text(DEAD_LETTERS),
             dead_letter_copies_record=text(COPIES_RECORD) == "true",
             dead_letters_set_by=configs.get(SET_BY),
+            dead_letters_copied_by=configs.get(COPIES_BY),
             retry_backoff_ms=tuple(int(part) for part in parts(text(RETRY_BACKOFF))),
         )

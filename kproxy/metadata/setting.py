@@ -14,6 +14,8 @@ _INT_MIN, _LONG_MIN = -(2**31), -(2**63)
 SET_BY = "kproxy.set.by"
 """Beside settings by which the server copies records: who has set them (`security.behalf`). No
 client sets, drops or sees it."""
+COPIES_BY = "kproxy.copies.by"
+"""Likewise, who has said that dead letters are copies, whoever sets their queue since."""
 _SHOWN_MAX = 200
 
 

@@ -35,6 +35,9 @@ _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP_AT = 35
 _CRC_AT = 17
+MAGIC_AT = 16
+ATTRIBUTES_AT = 22
+"""The low half of the attributes."""
 
 
 Records = bytes | memoryview
@@ -137,7 +140,7 @@ def check(records: Records | None, batch_bytes_max: int, api_version: int) -> Ba
 
 
 def _short_batch_code(records: Records) -> Code:
-    if len(records) > 16 and records[16] != MAGIC:
+    if len(records) > MAGIC_AT and records[MAGIC_AT] != MAGIC:
         return Code.INVALID_RECORD
     if len(records) >= 12 and int.from_bytes(records[8:12], "big", signed=True) < 14:
         return Code.CORRUPT_MESSAGE

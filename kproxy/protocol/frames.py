@@ -38,6 +38,11 @@ def readable(frame: Frame) -> bytes:
     return cast(bytes, memoryview(frame).toreadonly()) if isinstance(frame, mmap) else bytes(frame)
 
 
+def _put(frame: bytearray | mmap, at: int, data: bytes | bytearray | memoryview) -> None:
+    """Copy bytes into a frame once: a bytearray copies what it is given before it copies it."""
+    memoryview(frame)[at : at + len(data)] = data
+
+
 class FrameAssembler:
     """Cuts a byte stream into frames. Not thread-safe; one per connection."""
 
@@ -85,7 +90,7 @@ class FrameAssembler:
         while at < end:
             if self._large is not None:
                 count = min(end - at, len(self._large) - self._filled)
-                self._large[self._filled : self._filled + count] = data[at : at + count]
+                _put(self._large, self._filled, data[at : at + count])
                 frames += self.filled(count)
                 at += count
                 continue
@@ -131,23 +136,23 @@ class FrameAssembler:
             return
         self._chunk_bytes += len(data)
         chunks = self._chunks
-        if len(data) >= _SMALL_BYTES:
-            chunks.append(bytes(data))
-        elif chunks and isinstance(last := chunks[-1], bytearray):
-            last += data
-        else:
-            chunks.append(bytearray(data))
         huge = self._length >= _HUGE_BYTES
         arrived = huge or self._chunk_bytes * _ARRIVED >= self._length
         if self._length >= _LARGE_BYTES and arrived:
             large: bytearray | mmap = mmap(-1, self._length) if huge else bytearray(self._length)
             at = 0
-            for chunk in chunks:
-                large[at : at + len(chunk)] = chunk
+            for chunk in (*chunks, data):
+                _put(large, at, chunk)
                 at += len(chunk)
             self._large, self._filled = large, at
             self._chunks.clear()
             self._chunk_bytes = 0
+        elif len(data) >= _SMALL_BYTES:
+            chunks.append(bytes(data))
+        elif chunks and isinstance(last := chunks[-1], bytearray):
+            last += data
+        else:
+            chunks.append(bytearray(data))
 
     def _forget_chunks(self) -> None:
         self._chunks.clear()

@@ -21,6 +21,7 @@ from kproxy.security.quotas import Quotas
 from kproxy.security.tls import Tls
 from kproxy.server.admission import Place, Room
 from kproxy.server.connection import Connection
+from kproxy.server.tls_protocol import TlsProtocol
 
 _log = structlog.get_logger()
 
@@ -144,11 +145,16 @@ class TlsAcceptor:
         client.setblocking(False)
         with suppress(OSError):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-            make, client, ssl=self._tls.context, ssl_handshake_timeout=self._handshake_s,
-            ssl_shutdown_timeout=_GOODBYE_S,
-        )  # fmt: skip
-        found = transport.get_extra_info("ssl_object")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        protocol = TlsProtocol(loop, make(), self._tls.context, done, self._handshake_s, _GOODBYE_S)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, client)
+        try:
+            await done
+        except BaseException:
+            transport.abort()
+            raise
+        found = protocol._get_extra_info("ssl_object")
         self._counters.handshakes[found.version() or "?"] += 1
 
     def _over(

@@ -19,7 +19,7 @@ from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.security.acls import Op, Resource
-from kproxy.security.behalf import Behalf
+from kproxy.security.behalf import Behalf, asked_for_rights
 from kproxy.shard.appends import Asks
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -133,12 +133,20 @@ class Shared:
         self._said_s: dict[str, float] = {}
 
     def copies(self, group: str, queue: str) -> bool:
-        """Whether records of a queue are copied: its group wants it, and who said so reads them."""
-        settings = self.targets.settings(group)
+        """Whether records of a queue are copied: its group wants it, and those who said so may.
+
+        Settings may be changed by several at once. So their rights are asked of what stands now,
+        and each of both values has its own signer.
+        """
+        settings, permits = self.targets.settings(group), self.behalf.permits
         if not settings.dead_letter_copies_record:
             return False
-        permits = self.behalf.permits(settings.dead_letters_set_by)
-        return permits.sees(Op.READ, Resource.TOPIC, queue)
+        by, copied_by = settings.dead_letters_set_by, settings.dead_letters_copied_by
+        target = settings.dead_letter_queue
+        if asked_for_rights(by) and not permits(by).sees(Op.WRITE, Resource.TOPIC, target):
+            return False
+        signers = (by,) if copied_by in (None, by) else (by, copied_by)
+        return all(permits(one).sees(Op.READ, Resource.TOPIC, queue) for one in signers)
 
     def warn(self, event: str, **values: object) -> None:
         """Say something that may be so very often."""

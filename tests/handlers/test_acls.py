@@ -336,6 +336,37 @@ async def test_a_transactional_batch_without_an_id_is_refused_for_that_first() -
     assert told.responses[0].partition_responses[0].error_code == NOT_ALLOWED
 
 
+@pytest.mark.parametrize("many", [1, 600])
+@pytest.mark.parametrize("secured", [True, False])
+async def test_one_transactional_batch_without_an_id_has_all_of_its_request_refused(
+    secured: bool, many: int
+) -> None:
+    """FAULT: only from the first queue on that the client may not write to, and only that batch
+    where there is no authorizer. Kafka 4.3.1 answers 53 for all, and stores nothing.
+    """
+    here = Secured()
+    if not secured:
+        here.worker = memory_worker()
+    await here.produce("free", ROOT)
+    if secured:
+        await here.add(rule(Op.WRITE, "free"), rule(Op.CREATE, "free"))
+    orphan = batch(b"v", producer_id=1 << 40, epoch=0, sequence=0, attributes=16)
+    topics = [
+        {"name": name, "partition_data": [{"index": 0, "records": records}] * times}
+        for name, records, times in (("free", batch(b"v"), many), ("other", orphan, 1),
+                                     ("free-2", batch(b"v"), 1))
+    ]  # fmt: skip
+    values = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": topics}
+    told = await here.call(ApiKey.PRODUCE, 9, values)
+    codes = {part.error_code for one in told.responses for part in one.partition_responses}
+    assert codes == {53}
+    queue = here.worker.catalogue.find("free")
+    assert queue is not None
+    row = here.worker.shard("free", 0).state.partition((queue.queue_id, 0))
+    assert row is not None
+    assert row.next_offset == 1
+
+
 @pytest.mark.parametrize("version", [12, 17])
 async def test_a_fetch_as_from_another_broker_is_refused(version: int) -> None:
     """As with Kafka 4.3.1: 29 without CLUSTER_ACTION, and who has that is no replica."""

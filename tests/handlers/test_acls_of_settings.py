@@ -3,12 +3,19 @@
 import json
 from typing import Any
 
+import pytest
+
+from kproxy.log.base import Ticket
+from kproxy.metadata.group_settings import DEAD_LETTERS
 from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.routes.rights import why_forbidden
 from kproxy.security.acls import Effect, Op, Pattern, Resource
+from kproxy.security.peer import Peer
+from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
-from tests.handlers.secured import NOT_ALLOWED, ROOT, Secured, rule, settings
+from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule, settings
 
 
 async def test_a_route_reads_and_writes_what_its_definer_may() -> None:
@@ -171,6 +178,56 @@ async def test_who_has_set_that_records_are_copied_is_kept_and_asked_at_each_use
     values = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
     (told,) = (await here.call(ApiKey.DESCRIBE_CONFIGS, 4, values)).results
     assert not any(config.name == SET_BY for config in told.configs)
+
+
+async def test_two_who_set_dead_letters_at_once_lend_each_other_no_rights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: Bob's word for his queue was kept beside Alice's, to which he may not write."""
+    here, bob = Secured(), Peer("User:bob", "10.0.0.2")
+    for name in ("src", "dlq.bobs", "dlq.alices"):
+        await here.produce(name, ROOT)
+    mine = {"principal": bob.principal}
+    of_group = {"resource_type": Resource.GROUP}
+    await here.add(
+        rule(Op.ALTER_CONFIGS, "g", **of_group), rule(Op.WRITE, "dlq.alices"),
+        rule(Op.ALTER_CONFIGS, "g", **of_group, **mine), rule(Op.WRITE, "dlq.bobs", **mine),
+        rule(Op.READ, "src", **mine),
+    )  # fmt: skip
+    goes = "errors_deadletterqueue_topic_name"
+    copied = {"errors_deadletterqueue_copy_record_enable": "true"}
+    copies = here.worker.dead_letters._shared.copies
+    assert await settings(here, 32, "g", bob, **{goes: "dlq.bobs"}) == 0
+    submit = here.worker.routes.submit
+    by_alice = {DEAD_LETTERS: "dlq.alices"} | here.worker.signatures.sign(ALICE)
+
+    def comes_first(name: str, change: Envelope) -> Ticket:
+        submit("g", ConfigureGroup("g", by_alice, []).envelope())
+        return submit(name, change)
+
+    monkeypatch.setattr(here.worker.routes, "submit", comes_first)
+    assert await settings(here, 32, "g", bob, **copied) == 0
+    monkeypatch.undo()
+    found = here.worker.group_settings("g")
+    assert (found.dead_letter_queue, found.dead_letter_copies_record) == ("dlq.alices", True)
+    assert not copies("g", "src")
+    assert await settings(here, 32, "g", bob, **{goes: "dlq.bobs"}, **copied) == 0
+    assert copies("g", "src")
+
+
+async def test_copies_that_somebody_has_asked_for_are_not_made_with_anothers_rights() -> None:
+    """FAULT: Alice asked for copies before there was a queue; who named one had them made."""
+    here = Secured()
+    for name in ("src", "dlq.a"):
+        await here.produce(name, ROOT)
+    await here.add(rule(Op.ALTER_CONFIGS, "g", resource_type=Resource.GROUP))
+    copied = {"errors_deadletterqueue_copy_record_enable": "true"}
+    assert await settings(here, 32, "g", **copied) == 0
+    assert await settings(here, 32, "g", ROOT, errors_deadletterqueue_topic_name="dlq.a") == 0
+    copies = here.worker.dead_letters._shared.copies
+    assert not copies("g", "src")
+    assert await settings(here, 32, "g", ROOT, **copied) == 0
+    assert copies("g", "src")
 
 
 async def test_a_route_ends_with_the_rights_of_who_has_set_it() -> None:

@@ -46,16 +46,16 @@ async def test_very_many_batches_are_asked_once_whether_any_is_transactional(
     monkeypatch: pytest.MonkeyPatch, permitted: bool
 ) -> None:
     """FAULT: all batches were walked twice, each time in one turn."""
-    looks, real = 0, produce_guard.read_header
+    looks, real = 0, produce_guard._is_transactional
 
-    def slow(records: Any) -> Any:
+    def slow(records: Any) -> bool:
         nonlocal looks
         looks += 1
-        for _ in range(19):
+        for _ in range(60):
             real(records)
         return real(records)
 
-    monkeypatch.setattr(produce_guard, "read_header", slow)
+    monkeypatch.setattr(produce_guard, "_is_transactional", slow)
     here, count, data = Secured(partitions_default=1), 50_000, batch(b"")
     if permitted:
         await here.add(rule(Op.WRITE, "tx", resource_type=Resource.TRANSACTIONAL_ID))

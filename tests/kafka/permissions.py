@@ -44,6 +44,25 @@ def _transactional(queue: str) -> dict[str, Any]:
     return {**produce_values(queue, records), "transactional_id": TXN}
 
 
+def _orphaned(*queues: str, plain: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Transactional batches in a request without a transactional id, and others."""
+    orphan = batch(b"v", producer_id=1 << 40, epoch=0, sequence=0, attributes=16)
+    return {
+        "transactional_id": None, "acks": -1, "timeout": 1000,
+        "topic_data": [
+            {"name": name, "partition_data": [{"index": 0, "records": records}]}
+            for names, records in ((plain, batch(b"v")), (queues, orphan)) for name in names
+        ],
+    }  # fmt: skip
+
+
+def _as_follower(values: dict[str, Any], version: int) -> dict[str, Any]:
+    """A Fetch as another broker sends it."""
+    if version < 15:
+        return {**values, "replica_id": 1}
+    return {**values, "replica_state": {"replica_id": 1, "replica_epoch": -1}}
+
+
 def _metadata(names: list[dict[str, Any]] | None, *, create: bool = False) -> dict[str, Any]:
     return {
         "topics": names, "allow_auto_topic_creation": create,
@@ -111,10 +130,22 @@ CASES = (
     Case(K.PRODUCE, 13, lambda ids: produce_values(ids[TOPIC], batch(b"v")), "by id"),
     Case(K.PRODUCE, 13, lambda ids: produce_values(ELSEWHERE, batch(b"v")), "by no id"),
     _plain(K.PRODUCE, 9, "transactional", **_transactional(TOPIC)),
+    _plain(K.PRODUCE, 9, "transactional, no id", **_orphaned(TOPIC)),
+    _plain(K.PRODUCE, 9, "transactional, no id, both", **_orphaned(TOPIC, OTHER)),
+    _plain(K.PRODUCE, 9, "transactional, no id, one of two", **_orphaned(OTHER, plain=(TOPIC,))),
+    _plain(K.PRODUCE, 9, "transactional, no id, behind", **_orphaned(TOPIC, plain=(OTHER,))),
+    _plain(K.FETCH, 12, "follower",
+           **_as_follower(fetch_values({(TOPIC, 0): 0, (OTHER, 0): 0}), 12)),
+    _plain(K.FETCH, 12, "follower's session",
+           **_as_follower(fetch_values({(TOPIC, 0): 0, (OTHER, 0): 0}, epoch=0), 12)),
+    Case(K.FETCH, 17, lambda ids: _as_follower(
+        fetch_values({(ids[TOPIC], 0): 0, (ELSEWHERE, 0): 0}), 17), "follower by id"),
     _plain(K.FETCH, 12, "named", **fetch_values({(TOPIC, 0): 0, (OTHER, 0): 0})),
     _plain(K.FETCH, 12, "session", **fetch_values({(TOPIC, 0): 0, (OTHER, 0): 0}, epoch=0)),
     Case(K.FETCH, 17, lambda ids: fetch_values({(ids[TOPIC], 0): 0, (ELSEWHERE, 0): 0}), "by id"),
     _plain(K.LIST_OFFSETS, 10, replica_id=-1, isolation_level=0, timeout=1000,
+           topics=_both(partitions=[_LISTED])),
+    _plain(K.LIST_OFFSETS, 10, "follower", replica_id=1, isolation_level=0, timeout=1000,
            topics=_both(partitions=[_LISTED])),
     _plain(K.METADATA, 12, "all", **_metadata(None)),
     _plain(K.METADATA, 12, "named", **_metadata(_named(TOPIC, OTHER, ABSENT))),
@@ -160,6 +191,8 @@ CASES = (
     _plain(K.INIT_PRODUCER_ID, 4, "plain", transactional_id=None, transaction_timeout=60000),
     _plain(K.INIT_PRODUCER_ID, 4, "id", transactional_id=TXN, transaction_timeout=0),
     _plain(K.OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1,
+           topics=_both("topic", partitions=[_EPOCH])),
+    _plain(K.OFFSET_FOR_LEADER_EPOCH, 4, "follower", replica_id=1,
            topics=_both("topic", partitions=[_EPOCH])),
     _plain(K.ADD_PARTITIONS_TO_TXN, 3, **_TXN_V3,
            v3_and_below_topics=_both(partitions=[0])),
@@ -221,6 +254,11 @@ CASES = (
         {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]),
     _plain(K.UPDATE_FEATURES, 1, timeout=5000, validate_only=True, feature_updates=[
         {"feature": "no.such.feature", "max_version_level": 1, "upgrade_type": 1}]),
+    _plain(K.UPDATE_FEATURES, 0, "oldest", timeout=5000, feature_updates=[
+        {"feature": "no.such.feature", "max_version_level": 1, "allow_downgrade": False}]),
+    _plain(K.UPDATE_FEATURES, 2, "newest", timeout=5000, validate_only=True, feature_updates=[
+        {"feature": "no.such.feature", "max_version_level": 1, "upgrade_type": 1}]),
+    _plain(K.UPDATE_FEATURES, 1, "none", timeout=5000, validate_only=True, feature_updates=[]),
     _plain(K.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=True, endpoint_type=1),
     _plain(K.DESCRIBE_PRODUCERS, 0, topics=_both(partition_indexes=[0])),
     _plain(K.UNREGISTER_BROKER, 0, broker_id=999),

@@ -163,3 +163,18 @@ def test_another_protocol_is_called_by_its_name(sent: bytes, reason: str, step: 
 
     with pytest.raises(Malformed, match=reason):
         feed()
+
+
+def test_a_large_frame_is_copied_once() -> None:
+    """FAULT: the first part of a frame of 256 KiB was copied three times on its way into it."""
+    frame = framed(bytes(256 << 10))
+    first, rest = memoryview(frame)[: 200 << 10], memoryview(frame)[200 << 10 :]
+    assembler = FrameAssembler(1 << 20)
+    tracemalloc.start()
+    try:
+        assert assembler.feed(first) == []
+        assert [len(one) for one in assembler.feed(rest)] == [256 << 10]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < (256 << 10) * 1.1
