@@ -1,5 +1,6 @@
 """How much a command imports, and how complete the help is."""
 
+import re
 import subprocess
 import sys
 
@@ -61,3 +62,21 @@ def test_serve_help_has_an_option_for_each_setting() -> None:
 
     shown = CliRunner().invoke(cli, ["serve", "--help"]).output
     assert not [name for name in FIELDS if f"--{name.replace('_', '-')}" not in shown]
+
+
+def test_serve_help_is_in_sections_and_says_what_a_value_is() -> None:
+    from kproxy.config import FIELDS
+    from kproxy.tools.config_options import SECTIONS, section
+
+    assert not [name for name in FIELDS if section(name) == "Options"], "give them a section"
+    for name in FIELDS:
+        assert sum(bool(re.fullmatch(names, name)) for names in SECTIONS.values()) == 1, name
+    shown = CliRunner().invoke(cli, ["serve", "--help"]).output
+    titles = [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
+    assert titles == ["Options", *SECTIONS]
+    assert "VALUE" not in shown
+    for line in ("--listen HOST:PORT", "--data-dir DIR", "--session-ms MS", "--http-tls-cert FILE",
+                 "--segment-bytes BYTES", "--authorizer none|acl", "--workers N"):  # fmt: skip
+        assert line in shown
+    assert "[default: 128MiB]" in " ".join(shown.split())
+    assert "[default: ]" not in shown
