@@ -30,6 +30,17 @@ def only_reads(commands: str) -> bool:
     return all(_READS.match(line) for line in commands.split("\n"))
 
 
+def addressed(commands: str, address: str) -> str:
+    """Return the commands for a server that is elsewhere."""
+    lines = commands.replace("127.0.0.1:9092", address).split("\n")
+    for number, line in enumerate(lines):
+        if "first_read.py" in line:
+            lines[number] += f" {address}"
+        elif "spark_examples/" in line:
+            lines[number] += f" --bootstrap-server {address}"
+    return "\n".join(lines)
+
+
 def installed(directory: Path) -> dict[str, str]:
     """Return an environment in which `kproxy` is this checkout's."""
     program = directory / "bin" / "kproxy"
@@ -58,11 +69,7 @@ def test_the_page_prints_what_it_says(tmp_path: Path, page: str, least: int) -> 
     with served(tmp_path / "data") as server:
         env = installed(tmp_path) | {"KPROXY_BOOTSTRAP_SERVER": server.address}
         for command, expected in commands:
-            there = command.replace("127.0.0.1:9092", server.address).replace(MILLION, HERE)
-            if "first_read.py" in there:
-                there += f" {server.address}"
-            elif "spark_examples/" in there:
-                there += f" --bootstrap-server {server.address}"
+            there = addressed(command.replace(MILLION, HERE), server.address)
             wanted, until = expected.rstrip().replace(MILLION, HERE), time.monotonic() + _PATIENCE_S
             while True:
                 done = run(there, here, env)

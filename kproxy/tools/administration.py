@@ -8,11 +8,11 @@ from kproxy.tools.changes import Outcome
 from kproxy.tools.client import Client, chunks
 
 QUEUE, GROUP = 2, 32
-"""Types of resources that have settings."""
+"""The types of resources that have settings."""
 _SET, _UNSET = 0, 1
 _BATCH = 500
 _TIMEOUT_MS = 25_000
-"""Shorter than the client waits for an answer."""
+"""A time shorter than the client waits for an answer."""
 _TRIES, _WAIT_S_MAX = 20, 5.0
 
 

@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
+from kproxy.tools.records.consume import _Reading
 from tests.forked import begin_kproxy, run_kproxy
 from tests.harness import Served, eventually
 
@@ -73,6 +74,7 @@ def test_records_are_produced_and_consumed(server: Served, queue: str, tmp_path:
         some = run(server, "consume", queue, "--offset", place, "--format", r"%o\n").stdout
         assert [int(line) for line in some.splitlines()] == found, place
     assert run(server, "consume", queue, "--num", 2).stdout == "v:0\nv:1\n"
+    assert run(server, "consume", queue, "--offset", "99").stdout == ""
     as_json = run(server, "consume", queue, "--json").stdout
     copy, raw = tmp_path / "lines.json", tmp_path / "raw"
     copy.write_text(as_json)
@@ -167,3 +169,14 @@ def test_mistakes_get_one_line_each(server: Served, queue: str) -> None:
         done = run(server, *arguments, stdin="", status=status)
         assert says in done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_refusal_of_a_fetch_ends_the_reader() -> None:
+    """FAULT: a reader without a group passed over it, and never came to an end."""
+    reading = _Reading.__new__(_Reading)
+    reading._group = None
+    assert reading._is_refusal(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert not reading._is_refusal(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    assert not reading._is_refusal(KafkaError(KafkaError._TRANSPORT))
+    reading._group = "g"
+    assert reading._is_refusal(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from kproxy.errors import CannotStart
+from kproxy.errors import CannotStart, Code
 from kproxy.tools.changes import reason
 from kproxy.tools.client import Client, Refused
 from kproxy.tools.commands import asked, given_settings, server_option
@@ -94,7 +94,11 @@ def _looked_up(
             f"{len(leaders)} partitions are too many for one reader, {_PARTITIONS_MAX} is the most:"
             " read an entrance or a filter (kproxy.route.to, kproxy.route.from)"
         )
-    return spans(client, leaders, first, end)
+    found = spans(client, leaders, first, end)
+    if away := sorted(leaders.keys() - found.keys()):
+        name, index = away[0]
+        raise Refused(f"{name} partition {index} is served by nobody now: try again")
+    return found
 
 
 def _matching(client: Client, names: tuple[str, ...]) -> list[str]:
@@ -212,9 +216,15 @@ class _Reading:
         if error.code() == self._eof:
             if not self._follow:
                 self._done(part)
-        elif error.fatal() or not (error.retriable() or error.code() < 0 or self._group is None):
+        elif error.fatal() or self._is_refusal(error):
             raise CannotStart(f"{part[0] or self._group}: {reason(error.code(), error.str())}")
         return False
+
+    def _is_refusal(self, error: Any) -> bool:
+        """Whether an error stays; a group that nobody has named may be forbidden."""
+        if self._group is None and error.code() == Code.GROUP_AUTHORIZATION_FAILED:
+            return False
+        return error.code() > 0 and not error.retriable()
 
     def _done(self, part: Part) -> None:
         if self._open is not None:

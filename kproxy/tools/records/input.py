@@ -11,9 +11,9 @@ from kproxy.tools.records.text import Field, Record, from_json, parsed
 
 _CHUNK = 1 << 18
 _RECORD_BYTES_MAX = 100 << 20
-"""As large as a request may be that kproxy takes."""
+"""The largest request that kproxy takes."""
 _READ = "kvhdp"
-"""Fields that an input may have."""
+"""The fields that an input may have."""
 _NEWLINE = b"\n"
 
 Read = Callable[[BinaryIO], Iterator[bytes]]

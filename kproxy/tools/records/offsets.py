@@ -10,7 +10,7 @@ from kproxy.tools.client import Client
 from kproxy.tools.records.times import moment
 
 _START, _END = -2, -1
-"""Timestamps by which ListOffsets is asked for the start and the end."""
+"""The timestamps by which ListOffsets is asked for the start and the end."""
 Part = tuple[str, int]
 _RANGE = re.compile(r"([^:@]*):([^:@]*)|(@.+):(@.+)")
 _FORM = "start, end, an offset, -N (the last N), @TIME, or START:END of two of them"
@@ -61,7 +61,7 @@ def spans(
     stops = begins if end is None else _resolved(client, leaders, end, starts, ends)
     for part in starts.keys() & ends.keys():
         stop = None if end is None else stops[part]
-        found[part] = Span(max(starts[part], begins[part]), ends[part], stop)
+        found[part] = Span(min(max(starts[part], begins[part]), ends[part]), ends[part], stop)
     return found
 
 
