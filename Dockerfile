@@ -13,7 +13,7 @@ LABEL org.opencontainers.image.title="kproxy" \
       org.opencontainers.image.description="Millions of queues behind the Kafka protocol" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.revision="$REVISION"
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY kproxy kproxy
 RUN pip install -q --no-cache-dir -c constraints.txt .
 USER kproxy

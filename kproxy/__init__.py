@@ -1,3 +1,3 @@
 """kproxy: millions of queues behind the Kafka protocol."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -18,22 +18,26 @@ _NOT_MINE = 0o077
 """Files that kproxy makes are its user's alone: records and users' keys lie in them."""
 
 _COMMANDS = {
-    "backup": "kproxy.tools.backup:backup_command",
-    "check": "kproxy.tools.check:check_command",
-    "delete": "kproxy.tools.commands:delete_command",
-    "describe": "kproxy.tools.commands:describe_command",
-    "drain": "kproxy.tools.drain:drain_command",
-    "groups": "kproxy.tools.commands:groups_command",
-    "health": "kproxy.tools.health:health_command",
-    "locate": "kproxy.tools.locate:locate_command",
-    "queues": "kproxy.tools.commands:queues_command",
-    "restore": "kproxy.tools.backup:restore_command",
-    "serve": "kproxy.serve_command:serve_command",
-    "top": "kproxy.tools.top:top_command",
-    "upgrade": "kproxy.tools.upgrade:upgrade_command",
-    "users": "kproxy.tools.users:users_command",
+    "alter": ("kproxy.tools.create:alter_command", "Change settings of queues or groups."),
+    "backup": ("kproxy.tools.backup:backup_command", "Back up an embedded kproxy's data."),
+    "check": ("kproxy.tools.check:check_command", "Check a data directory, or a backup."),
+    "consume": ("kproxy.tools.records.consume:consume_command", "Print the records of queues."),
+    "create": ("kproxy.tools.create:create_command", "Create queues."),
+    "delete": ("kproxy.tools.commands:delete_command", "Delete queues, with their records."),
+    "describe": ("kproxy.tools.commands:describe_command", "Show a queue in detail."),
+    "drain": ("kproxy.tools.drain:drain_command", "Hand a worker's shards to others, stop it."),
+    "groups": ("kproxy.tools.commands:groups_command", "List groups and their lag."),
+    "health": ("kproxy.tools.health:health_command", "Ask whether the kproxy here serves."),
+    "locate": ("kproxy.tools.locate:locate_command", "Print which worker has a queue."),
+    "produce": ("kproxy.tools.records.produce:produce_command", "Write lines or files to a queue."),
+    "queues": ("kproxy.tools.commands:queues_command", "List queues with records and bytes."),
+    "restore": ("kproxy.tools.backup:restore_command", "Make a data directory from a backup."),
+    "serve": ("kproxy.serve_command:serve_command", "Serve queues to Kafka clients."),
+    "top": ("kproxy.tools.top:top_command", "Show what workers do, live."),
+    "upgrade": ("kproxy.tools.upgrade:upgrade_command", "Put the newest level in force."),
+    "users": ("kproxy.tools.users:users_command", "Show, add and delete users."),
 }
-"""A command's module and its name there."""
+"""A command's module and its name there, and the line about it that needs no import."""
 
 
 class _Commands(click.Group):
@@ -43,12 +47,15 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = _COMMANDS.get(cmd_name)
-        if place is None:
+        if cmd_name not in _COMMANDS:
             return None
-        module, _, name = place.partition(":")
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from kproxy.tools.config_options import config_file, loaded, settings
+from kproxy.tools.config_options import GroupedCommand, config_file, loaded, settings
 
 
-@click.command(name="serve")
+@click.command(name="serve", cls=GroupedCommand)
 @settings()
 @config_file
 @click.option("--supervised", is_flag=True, hidden=True)

@@ -200,15 +200,18 @@ FIXED: dict[str, str] = {
         server.large_requests.ELEMENTS_AT_ONCE server.large_requests.PRODUCE_ELEMENTS
         server.large_requests.ANSWER_WEIGHT server.login_connection._ELEMENTS_MAX
         server.user_commands._AT_ONCE shard.producer_expiry._PARTITIONS_AT_ONCE
-        shares.sessions.PER_CONNECTION_MAX tools.client._PAGE worker.worker._SECURED_AT_ONCE
+        shares.sessions.PER_CONNECTION_MAX tools.administration._BATCH tools.client._PAGE
+        tools.records.consume._AT_ONCE tools.records.consume._PARTITIONS_MAX
+        tools.records.input._CHUNK tools.records.produce._POLL_EVERY
+        worker.worker._SECURED_AT_ONCE
     """,
     "Bounds what a person is shown.": """
         metadata.group_settings._SHOWN_MAX
         config._SHOWN_MAX errors._MESSAGE_MAX handlers.acls._TOLD_MAX handlers.inspection._TOLD_MAX
         handlers.quotas._TOLD_MAX logs._TEXT_MAX logs._TOLD_CLIENTS_MAX
         logs._ITEMS_MAX logs._TRACE_MAX logs._KEYS_MAX
-        metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX tools.check._SHOWN_MAX
-        tools.commands._LIMIT
+        metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX tools.changes._SHOWN_MAX
+        tools.check._SHOWN_MAX tools.commands._LIMIT tools.records.produce._SHOWN_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
         config_of_listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX

@@ -302,6 +302,10 @@ class Client:
                     found[result.resource_name] = given
         return found
 
+    def settings(self, name: str, keys: tuple[str, ...]) -> dict[str, str | None]:
+        """Settings of a queue, by these names; none where it may not be looked at."""
+        return {one.name: one.value for one in self._configs([name], keys)[0].configs}
+
     def _configs(
         self, names: Sequence[str], keys: tuple[str, ...], node: int | None = None
     ) -> Sequence[Any]:

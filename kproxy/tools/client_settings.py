@@ -50,6 +50,25 @@ class ClientSettings(NamedTuple):
             context.load_cert_chain(self.certificate, self.key)
         return context.wrap_socket(connection, server_hostname=host)
 
+    def librdkafka(self) -> dict[str, str]:
+        """Return the same for the client library."""
+        protocol = ("SASL_" if self.mechanism else "") + ("SSL" if self.tls else "PLAINTEXT")
+        found: dict[str, str | None] = {"security.protocol": protocol}
+        if self.tls:
+            found |= {
+                "ssl.ca.location": self.ca,
+                "ssl.certificate.location": self.certificate,
+                "ssl.key.location": self.key or self.certificate,
+                "ssl.endpoint.identification.algorithm": "https" if self.check_host else "none",
+            }
+        if self.mechanism:
+            found |= {
+                "sasl.mechanisms": self.mechanism,
+                "sasl.username": self.user,
+                "sasl.password": self.password,
+            }
+        return {name: value for name, value in found.items() if value is not None}
+
     def log_in(self, call: Callable[[int, int, Mapping[str, Any]], Any]) -> None:
         """Log in, where that is to be. `call` sends a request. Raises CannotStart."""
         if self.mechanism is None:

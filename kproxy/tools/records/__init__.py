@@ -1,0 +1,1 @@
+"""`kproxy produce` and `consume`: records as text, JSON lines and files."""

@@ -1,0 +1,25 @@
+"""The version, the licence and what the package says of itself."""
+
+import hashlib
+import re
+import tomllib
+
+from kproxy import __version__
+from tests.harness import ROOT
+
+APACHE = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+
+
+def test_the_newest_release_of_the_changelog_is_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", text, re.M)
+    assert released[0] == __version__
+    assert released == sorted(released, key=lambda one: [*map(int, one.split("."))], reverse=True)
+    assert "## [Unreleased]" in text
+
+
+def test_the_licence_is_apaches() -> None:
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    assert {"authors", "classifiers", "keywords"} <= project.keys()
