@@ -62,12 +62,12 @@ OF_CLIENT = {
 }  # fmt: skip
 """Events that are no warning and that a client's request causes: how many of one client, which may
 have much to do. Nothing bounds those of all: none hides another's."""
-OF_ALL = frozenset({"group_deleted", "members_fenced"})
+OF_ALL = frozenset({"group_deleted", "members_fenced", "request_superseded"})
 """Events that are no warning and that no client is named by: bounded as warnings are."""
 _KEYS_MAX = 10_000
 _FIRST_S, _FIRST_MAX = 60.0, 2000
 _TOLD_CLIENTS_MAX = 1000
-_NAMED_CLIENTS = 10
+_NAMED_CLIENTS_MAX = 10
 
 
 class Floods:
@@ -136,7 +136,7 @@ class Suppressed:
         """How many of those clients of whom most was left out."""
         return {
             f"{principal} {address}" if principal else address: count
-            for (principal, address), count in self.clients.most_common(_NAMED_CLIENTS)
+            for (principal, address), count in self.clients.most_common(_NAMED_CLIENTS_MAX)
         }
 
 

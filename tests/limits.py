@@ -209,7 +209,7 @@ FIXED: dict[str, str] = {
         metadata.group_settings._SHOWN_MAX
         config._SHOWN_MAX errors._MESSAGE_MAX handlers.acls._TOLD_MAX handlers.inspection._TOLD_MAX
         handlers.quotas._TOLD_MAX logs._TEXT_MAX logs._TOLD_CLIENTS_MAX
-        logs._ITEMS_MAX logs._TRACE_MAX logs._KEYS_MAX
+        logs._ITEMS_MAX logs._TRACE_MAX logs._KEYS_MAX logs._NAMED_CLIENTS_MAX
         metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX tools.changes._SHOWN_MAX
         tools.check._SHOWN_MAX tools.commands._LIMIT tools.records.produce._SHOWN_MAX
     """,

@@ -1,4 +1,4 @@
-"""Looks for records by their times, in the records of the one batch that the index names."""
+"""Searches of records by their times, in the records of the one batch that the index names."""
 
 import time
 from collections.abc import Callable, Iterator
