@@ -31,6 +31,7 @@ from kproxy.log.weight import weight
 from kproxy.loop.pace import Pace
 from kproxy.loop.threads import Stop, stoppable
 from kproxy.shard.shard import Shard
+from kproxy.store.rocks import give_back
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end
@@ -184,6 +185,7 @@ async def rebuild(shard: Shard, services: ShardServices) -> None:
         await below.done.wait()
     if below.error is not None:
         raise below.error
+    await to_thread.run_sync(give_back)  # what the client library and RocksDB have needed for it
     _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
 
 

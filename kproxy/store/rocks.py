@@ -75,7 +75,7 @@ def _options(cache_bytes: int) -> Options:
 _trim = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Return free pages to the system, where the C library (glibc) can: milliseconds.
 
     It keeps them otherwise, as many as were ever in use at a time.
@@ -217,7 +217,7 @@ class RocksKv:
             if self._number("background-errors") > self._errors:
                 raise RowsFailed("the rows could not be put on disk")
             time.sleep(_FLUSH_LOOK_S)
-        _give_back()
+        give_back()
 
     def flush(self) -> None:
         """Put all that was written on disk, and wait for it."""
