@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import anyio
 
+from kproxy.loop.asking import ASKING
 from kproxy.loop.pace import Pace
 from kproxy.protocol.varint import Malformed
 from kproxy.security.parts import TIMES_FREE, Parts
@@ -104,6 +105,13 @@ class SharedBudget(MemoryBudget):
                     part.room()
         finally:
             self._telling = False
+
+
+class AnswerBudget(SharedBudget):
+    """What answers take. Whose task waits for room waits for its holder's part."""
+
+    async def wait_for_room(self) -> None:
+        await self.part(ASKING.get().holder).wait_for_room()
 
 
 class MemoryPart(MemoryBudget):

@@ -2,7 +2,8 @@
 
 import anyio
 
-from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
+from kproxy.loop.asking import ASKING, Asking
+from kproxy.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
 from tests.harness import until
 
 
@@ -108,3 +109,28 @@ def test_a_part_that_leaves_is_told_nothing() -> None:
     assert not told
     assert not memory._short
     assert not memory.parts._of
+
+
+async def test_who_reads_slowly_does_not_keep_answers_of_others_waiting() -> None:
+    """FAULT: one user's slow readers filled the memory of answers, and nobody had a Fetch."""
+    answers = AnswerBudget(1000)
+    slow = [answers.part("User:mallory") for _ in range(11)]
+    for part in slow:
+        part.take(100)
+    assert not answers.has_room
+    went_on = []
+
+    async def asks(name: str) -> None:
+        ASKING.set(Asking(name))
+        await answers.wait_for_room()
+        went_on.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, "User:mallory")
+        tasks.start_soon(asks, "User:alice")
+        await until(lambda: went_on, 5)
+        assert went_on == ["User:alice"]
+        for part in slow:
+            part.give_back(100)
+    assert went_on == ["User:alice", "User:mallory"]
+    assert not answers._short

@@ -14,7 +14,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.context import FetchContext, FetchPartition
 from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_read
 from kproxy.loop.pace import Pace
-from kproxy.memory_budget import MemoryBudget
+from kproxy.memory_budget import AnswerBudget
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
@@ -34,7 +34,7 @@ class Source(Protocol):
     """What a poll needs of its worker."""
 
     stopping: bool
-    answer_memory: MemoryBudget
+    answer_memory: AnswerBudget
 
     @property
     def queue_changes(self) -> int:

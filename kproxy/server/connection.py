@@ -114,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whose its requests are has been said, as far as it is known."""
         self._asking.holder = holder(self.peer)
         self._pipeline.hold_in(self._worker.request_memory.part(self._asking.holder))
+        self._answers = self._worker.answer_memory.part(self._asking.holder)
 
     def _pushed_out(self, event: str) -> None:
         """It has lost its place."""
@@ -374,13 +375,14 @@ class Connection(asyncio.BufferedProtocol):
         return answer(worker, request)
 
     async def _send_streamed(self, response: StreamedResponse) -> None:
+        """Send an answer chunk by chunk. Who reads slowly by many connections holds its part."""
         with response.pinned():
             while (chunk := await response.read()) is not None:
                 await self._send(chunk)
-                await self._worker.answer_memory.wait_for_room()
+                await self._answers.wait_for_room()
 
     async def _send(self, frame: bytes | bytearray) -> None:
-        memory = self._worker.answer_memory
+        memory = self._answers
         memory.take(len(frame))
         try:
             if len(frame) <= _SEND_BYTES:

@@ -15,7 +15,7 @@ from kproxy.errors import Code, KafkaError
 from kproxy.fetching.poll import NextRequest
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
-from kproxy.memory_budget import MemoryBudget
+from kproxy.memory_budget import AnswerBudget
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
@@ -32,7 +32,7 @@ class Source(Protocol):
     """What a poll needs of its worker."""
 
     stopping: bool
-    answer_memory: MemoryBudget
+    answer_memory: AnswerBudget
 
     def partition(self, topic: str | bytes, index: int) -> Located:
         """A partition by its queue's id. Raises KafkaError."""

@@ -18,7 +18,7 @@ from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import slices
-from kproxy.memory_budget import MemoryBudget, ResponseBudget, SharedBudget
+from kproxy.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.delay_settings import FIXED, MODE
@@ -231,7 +231,7 @@ class Worker:
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         """What the loop reads from sockets into: one for all, as it takes one after the other."""
         self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests
-        self.answer_memory = MemoryBudget(config.answer_bytes_buffered_max)
+        self.answer_memory = AnswerBudget(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
         self.clock = clock
