@@ -12,6 +12,7 @@ has found all that begins before the offset there.
 
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.state import State
+from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey
 
 ROWS_MAX = 5000
@@ -47,12 +48,12 @@ class AbortedSearch:
         rows = state.kv.walk(*transaction_rows.aborted_range(self._key, self._next))
         for number, (key, value) in enumerate(rows):
             if number == ROWS_MAX:
-                self._next = transaction_rows.marker_offset_of(key)
+                self._next = ABORTED.parts(key)[1]
                 return through
-            producer_id, first_offset, through = transaction_rows.decode_aborted(value)
+            producer_id, first_offset, through = ABORTED.decode(value)
             if first_offset < end:
                 add((producer_id, first_offset))
-                end_at(transaction_rows.marker_offset_of(key))
+                end_at(ABORTED.parts(key)[1])
             if through >= end:
                 break
         return end

@@ -19,11 +19,12 @@ from kproxy.errors import Code
 from kproxy.loop.steps import done
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual import rows
 from kproxy.virtual.commands import ChangeGroup, DeleteGroup
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_rows import GOING, GroupRow
 from kproxy.virtual.offset_commands import DeleteOffsets, ExpireOffsets
+from kproxy.virtual.transaction_rows import PENDING_BY_PARTITION
 
 _log = structlog.get_logger()
 
@@ -105,7 +106,7 @@ class GroupDeletions:
         """Keys of offsets that wait for transactions, by partition; as `_offsets`."""
         if not self._shard.state.pending_offsets:
             return []
-        first, end = transaction_rows.pending_by_partition_range(group)
+        first, end = PENDING_BY_PARTITION.range(group)
         found = self._shard.kv.scan(start or first, end)
         return [key for key, _ in islice(found, _OFFSETS_AT_ONCE + 1)]
 
@@ -115,7 +116,7 @@ class GroupDeletions:
             if not self._shard.serving or self._ended:
                 return Code.COORDINATOR_NOT_AVAILABLE
             start = pending.pop()  # RocksDB would step over what was deleted
-            keys = dict.fromkeys(map(transaction_rows.partition_of_pending, pending))
+            keys = dict.fromkeys(PENDING_BY_PARTITION.parts(key)[1] for key in pending)
             deletion = DeleteOffsets(group, list(keys)).envelope(self._shard.level.value)
             if code := await self._append(deletion):
                 return code

@@ -15,11 +15,12 @@ from kproxy.memory_budget import ResponseBudget
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kproxy.security.acls import Op
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual import rows
 from kproxy.virtual.producer_rows import ProducerState
 from kproxy.virtual.producers import remembered
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.state import State
+from kproxy.virtual.transaction_rows import OPEN_TRANSACTIONS, TRANSACTIONAL_PRODUCERS
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import Request, Worker
 
@@ -144,11 +145,11 @@ def _producer(
 
     One that has cleared a producer's batches was the last that it wrote.
     """
-    opened = state.get(transaction_rows.open_key(key, producer_id)) if any_open else None
-    data = state.get(transaction_rows.transactional_producer_key(producer_id))
+    opened = state.get(OPEN_TRANSACTIONS.key(key, producer_id)) if any_open else None
+    data = state.get(TRANSACTIONAL_PRODUCERS.key(producer_id))
     time_ms = producer.newest.time_ms
     if data is not None and not producer.batches:
-        time_ms = transaction_rows.decode_transactional_producer(data).used_ms
+        time_ms = TRANSACTIONAL_PRODUCERS.decode(data).used_ms
     return {
         "producer_id": producer_id,
         "producer_epoch": producer.epoch,
@@ -156,7 +157,7 @@ def _producer(
         "last_timestamp": time_ms,
         "coordinator_epoch": -1 if data is None else 0,
         "current_txn_start_offset": (
-            -1 if opened is None else transaction_rows.decode_open(opened).first_offset
+            -1 if opened is None else OPEN_TRANSACTIONS.decode(opened).first_offset
         ),
     }
 

@@ -13,7 +13,7 @@ from kproxy.security.quotas import Mutations
 from kproxy.shard.shard import Shard
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.rows import Queue
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.transaction_rows import OPEN_TRANSACTIONS, Participant
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
@@ -92,7 +92,7 @@ def takes_part(
     A producer's id and epoch alone are not enough: they may be another's. With KIP-890 they are the
     transaction's own; without it an earlier one may have had them, whose marker is on its way.
     """
-    opened = transaction_rows.open_in(shard.state.get, key, header.producer_id)
+    opened = OPEN_TRANSACTIONS.get(shard.state.get, key, header.producer_id)
     return (
         opened is not None
         and opened.epoch == header.producer_epoch

@@ -22,7 +22,14 @@ from kproxy.shard.appends import append, outcomes_of
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.transaction_commands import End, EndCause, Marker
-from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
+from kproxy.virtual.transaction_rows import (
+    OPEN_TRANSACTIONS,
+    PARTICIPANTS,
+    TRANSACTIONS,
+    Participant,
+    Transaction,
+    TransactionState,
+)
 from kproxy.worker.worker import Request, Worker
 
 _STATES = {
@@ -87,7 +94,7 @@ async def _topics(
     topics: dict[str, dict[int, None]] = {}
     if row.state.is_idle:
         return []
-    rows = scanned(scan, *transaction_rows.participants_range(row.number))
+    rows = scanned(scan, *PARTICIPANTS.range(row.number))
     async with aclosing(rows) as lots:
         async for some in lots:
             for key, _ in some:
@@ -158,8 +165,8 @@ async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]
                     if not shard.serving:
                         return
                     yield (
-                        transaction_rows.id_of_transaction(key),
-                        transaction_rows.decode_transaction(data),
+                        TRANSACTIONS.parts(key)[0],
+                        TRANSACTIONS.decode(data),
                     )
                 if not shard.serving:
                     return
@@ -196,7 +203,7 @@ async def _abort(worker: Worker, marker: Any, name: str, index: int) -> Code:
     except KafkaError as error:
         return error.code
     producer_id, epoch = marker.producer_id, marker.producer_epoch
-    opened = transaction_rows.open_in(shard.state.get, key, producer_id)
+    opened = OPEN_TRANSACTIONS.get(shard.state.get, key, producer_id)
     if opened is None:
         return Code.NONE  # it has ended
     if opened.epoch != epoch:

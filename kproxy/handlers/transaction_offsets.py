@@ -19,7 +19,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.transaction_commands import TransactionCommit
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.transaction_rows import NO_NUMBER, OPEN_GROUPS, Participant
 from kproxy.worker.worker import Request, Worker
 
 _ENLISTS_FROM = 5
@@ -146,7 +146,7 @@ async def _append(
 async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Code, int]:
     """Whether the group takes part, and in which transaction, as far as it is known."""
     body, enlists = request.body, request.version >= _ENLISTS_FROM
-    opened = transaction_rows.open_group_in(shard.state.get, body.group_id, body.producer_id)
+    opened = OPEN_GROUPS.get(shard.state.get, body.group_id, body.producer_id)
     tag = transaction_rows.tag_of(body.transactional_id)
     if opened is not None and (opened.epoch, opened.tag) == (body.producer_epoch, tag):
         if opened.version >= 2 or not enlists:  # else an earlier one may have had this epoch
@@ -156,7 +156,7 @@ async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Co
         worker, body.transactional_id, body.producer_id, body.producer_epoch, participants,
         enlists=enlists,
     )  # fmt: skip
-    return _code(code, request.version), transaction_rows.NO_NUMBER
+    return _code(code, request.version), NO_NUMBER
 
 
 def _code(code: Code, version: int) -> Code:

@@ -11,6 +11,7 @@ from kproxy.protocol.records import KeyedRecord
 from kproxy.shard.compaction_plan import Plan
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.state import State
+from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey
 
 _SHORT_KEY = 16
@@ -68,7 +69,7 @@ class Aborted:
         while self._through < end:
             found = list(islice(self._state.kv.scan(self._start, self._end), _ABORTED_AT_ONCE))
             for key, value in found:
-                self._note(transaction_rows.marker_offset_of(key), value, start)
+                self._note(ABORTED.parts(key)[1], value, start)
                 self._start = key + b"\0"
                 if self._through >= end:
                     return
@@ -77,7 +78,7 @@ class Aborted:
             await checkpoint()
 
     def _note(self, marker_offset: int, value: bytes, start: int) -> None:
-        aborted = transaction_rows.decode_aborted(value)
+        aborted = ABORTED.decode(value)
         self._through = max(self._through, aborted.last_stable)
         if marker_offset >= start:
             where = aborted.first_offset, marker_offset

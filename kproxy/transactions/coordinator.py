@@ -21,7 +21,13 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.transaction_commands import MARKED_MAX, NAMED_MAX, Complete, Marker
-from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
+from kproxy.virtual.transaction_rows import (
+    PARTICIPANTS,
+    TRANSACTIONS,
+    Participant,
+    Transaction,
+    TransactionState,
+)
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -57,8 +63,8 @@ class TransactionCoordinator:
         self._begun: dict[str, tuple[int, int]] = {}
 
     def row(self, transactional_id: str) -> Transaction | None:
-        data = self.shard.state.get(transaction_rows.transaction_key(transactional_id))
-        return None if data is None else transaction_rows.decode_transaction(data)
+        data = self.shard.state.get(TRANSACTIONS.key(transactional_id))
+        return None if data is None else TRANSACTIONS.decode(data)
 
     # -- which connection a transaction was begun on
 
@@ -180,7 +186,7 @@ class TransactionCoordinator:
     ) -> AsyncGenerator[tuple[int, list[Participant]], None]:
         """(shard, some who take part there), `MARKED_MAX` at most; others have turns in between."""
         some: list[Participant] = []
-        rows = scanned(self.shard.kv.scan, *transaction_rows.participants_range(number), MARKED_MAX)
+        rows = scanned(self.shard.kv.scan, *PARTICIPANTS.range(number), MARKED_MAX)
         async with aclosing(rows) as lots:
             async for found in lots:
                 for key, _ in found:

@@ -24,8 +24,16 @@ from kproxy.transactions.coordinator import ShardLogs, TransactionCoordinator
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.schema import Keys
 from kproxy.virtual.transaction_commands import End, EndCause, ExpireTransaction
-from kproxy.virtual.transaction_rows import Transaction, TransactionState
+from kproxy.virtual.transaction_rows import (
+    TRANSACTIONAL_PRODUCERS,
+    TRANSACTIONAL_PRODUCERS_DUE,
+    TRANSACTIONS,
+    TRANSACTIONS_DUE,
+    Transaction,
+    TransactionState,
+)
 
 _ROWS_AT_ONCE = 200
 _FOLLOW_S = 0.25
@@ -125,20 +133,19 @@ class _Scanner(DueIndexScanner):
 
     def __init__(self, shard: Shard, index: RowKind, now_ms: Callable[[], int]) -> None:
         super().__init__(shard, index, _ROWS_AT_ONCE, _FOLLOW_S)
-        self._kind = index
+        self._times = Keys(index, "t")
         self._now_ms = now_ms
 
     def _due(self, age_ms: int = 0) -> tuple[list[bytes], bool]:
         """Keys of what was filed under a time so long ago, and whether there may be more."""
         now = self._now_ms()
-        end = transaction_rows.due_end(self._kind, now - age_ms)
-        return self._next_due(end, transaction_rows.due_end(self._kind, now + _LATE_MS))
+        return self._next_due(self._times.key(now - age_ms), self._times.key(now + _LATE_MS))
 
     def _filed(self, key: bytes) -> tuple[str, Transaction | None]:
         """Whose key it is; None: its row is filed elsewhere by now, and the key is stale."""
-        _, name = transaction_rows.transaction_of_due(key)
-        data = self._shard.state.get(transaction_rows.transaction_key(name))
-        row = None if data is None else transaction_rows.decode_transaction(data)
+        _, name = TRANSACTIONS_DUE.parts(key)
+        data = self._shard.state.get(TRANSACTIONS.key(name))
+        row = None if data is None else TRANSACTIONS.decode(data)
         if row is None or transaction_rows.transaction_due_key(row, name) != key:
             return name, None
         return name, row
@@ -230,13 +237,13 @@ class _Producers(_Scanner):
         expired: list[Envelope] = []
         for key in keys:
             producer_id = transaction_rows.producer_id_of_key(key)
-            data = self._shard.state.get(transaction_rows.transactional_producer_key(producer_id))
+            data = self._shard.state.get(TRANSACTIONAL_PRODUCERS.key(producer_id))
             stale.append(key)
             if data is None:
                 continue
-            used_ms = transaction_rows.decode_transactional_producer(data).used_ms
+            used_ms = TRANSACTIONAL_PRODUCERS.decode(data).used_ms
             if used_ms > before_ms:
-                again[transaction_rows.producer_due_key(used_ms, producer_id)] = b""
+                again[TRANSACTIONAL_PRODUCERS_DUE.key(used_ms, producer_id)] = b""
             else:
                 expired.append(ExpireTransaction("", producer_id, used_ms).envelope())
         if not await self._append(expired):

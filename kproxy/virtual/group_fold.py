@@ -24,7 +24,12 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import NAMED_MAX, TransactionCommit
-from kproxy.virtual.transaction_rows import PendingOffset
+from kproxy.virtual.transaction_rows import (
+    OPEN_GROUPS,
+    PENDING_BY_PARTITION,
+    PENDING_OFFSETS,
+    PendingOffset,
+)
 from kproxy.virtual.types import PartitionKey
 
 _FEW = 4
@@ -180,14 +185,14 @@ class GroupFold:
         """Keep an offset until its transaction ends; whether it is one more that waits."""
         self._settling.forget()
         group, producer_id = asked.group, asked.producer_id
-        key = transaction_rows.pending_key(group, producer_id, offset.key)
+        key = PENDING_OFFSETS.key(group, producer_id, offset.key)
         one_more = self._state.get(key) is None
         committed = Committed(
             offset.offset, offset.leader_epoch, asked.time_ms, offset.metadata,
             log_offset if asked.ordered else -1,
         )  # fmt: skip
         self._state.put(key, PendingOffset(False, log_offset, committed).encode())
-        by_partition = transaction_rows.pending_by_partition_key(group, offset.key, producer_id)
+        by_partition = PENDING_BY_PARTITION.key(group, offset.key, producer_id)
         self._state.put(by_partition, b"")
         return one_more
 
@@ -195,12 +200,12 @@ class GroupFold:
         self, log_offset: int, group: str, producer_id: int, *, commit: bool, time_ms: int
     ) -> int:
         """Commit or drop some offsets of a transaction that has ended; how many."""
-        found = self._settling.some(*transaction_rows.pending_range(group, producer_id), NAMED_MAX)
+        found = self._settling.some(*PENDING_OFFSETS.range(group, producer_id), NAMED_MAX)
         committed = False
         waiting: _Waiting | None = None
         for pending_key, data in found:
-            pending = transaction_rows.decode_pending(data)
-            _, key = transaction_rows.producer_and_partition_of_pending(pending_key)
+            pending = PENDING_OFFSETS.decode(data)
+            _, key = PENDING_OFFSETS.parts(pending_key)[1:]
             self._drop_pending(pending_key)
             if not commit or not self.takes(key) or self._is_superseded(group, key, pending):
                 continue
@@ -228,10 +233,10 @@ class GroupFold:
         each row that waits.
         """
         for producer_id in waiting.producers(key):
-            pending_key = transaction_rows.pending_key(group, producer_id, key)
+            pending_key = PENDING_OFFSETS.key(group, producer_id, key)
             data = self._state.get(pending_key)
             if data is not None:
-                pending = transaction_rows.decode_pending(data)
+                pending = PENDING_OFFSETS.decode(data)
                 if pending.log_offset < log_offset:
                     self._state.put(pending_key, pending._replace(superseded=True).encode())
 
@@ -245,7 +250,7 @@ class GroupFold:
         """Drop offsets that wait, with what is committed; return how many, up to `most`."""
         forgotten = 0
         for producer_id in waiting.producers(key):
-            pending_key = transaction_rows.pending_key(group, producer_id, key)
+            pending_key = PENDING_OFFSETS.key(group, producer_id, key)
             if self._state.get(pending_key) is None:
                 continue
             if forgotten == most:
@@ -253,11 +258,11 @@ class GroupFold:
             forgotten += 1
             self._drop_pending(pending_key)
             self._state.count_pending(-1)
-            group_key = transaction_rows.open_group_key(group, producer_id)
-            opened = transaction_rows.open_group_in(self._state.get, group, producer_id)
+            group_key = OPEN_GROUPS.key(group, producer_id)
+            opened = OPEN_GROUPS.get(self._state.get, group, producer_id)
             if opened is not None:
                 left = opened._replace(pending=opened.pending - 1)
-                self._state.put(group_key, left.encode())
+                self._state.put(group_key, OPEN_GROUPS.encode(left))
         return forgotten
 
     def delete_offsets(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -296,7 +301,7 @@ class GroupFold:
             known = self._state.committed(group, key)
             if known is None or known.time_ms != time_ms:
                 continue
-            start, end = transaction_rows.pending_by_partition_range(group, key)
+            start, end = PENDING_BY_PARTITION.range(group, key)
             if waiting is None or next(waiting.between(start, end), None) is None:
                 self._drop_offset(group, key)
         nothing_left = nothing_left and not head.members and not self._state.any_pending(group)
@@ -319,8 +324,8 @@ class GroupFold:
             self._drop_offset(group, key)
         if self._state.pending_offsets:
             waiting = _Waiting(self._state, group)
-            found = self._state.scan(*transaction_rows.pending_by_partition_range(group))
-            keys = (transaction_rows.partition_of_pending(tracked) for tracked, _ in found)
+            found = self._state.scan(*PENDING_BY_PARTITION.range(group))
+            keys = (PENDING_BY_PARTITION.parts(tracked)[1] for tracked, _ in found)
             for key in dict.fromkeys(keys):
                 self._forget_pending(group, key, waiting)
         self._drop_group(group, head)
@@ -337,7 +342,7 @@ class _Waiting:
         self._group = group
         self._few: list[int] | None = []
         if state.pending_offsets:
-            found = state.some(*transaction_rows.open_group_range(group), _FEW + 1)
+            found = state.some(*OPEN_GROUPS.range(group), _FEW + 1)
             self._few = [transaction_rows.producer_id_of_key(key) for key, _ in found]
             if len(found) > _FEW:
                 self._few = None
@@ -347,5 +352,5 @@ class _Waiting:
         """Those that may have an offset of this partition waiting."""
         if self._few is not None:
             return self._few
-        found = self._keys.between(*transaction_rows.pending_by_partition_range(self._group, key))
+        found = self._keys.between(*PENDING_BY_PARTITION.range(self._group, key))
         return [transaction_rows.producer_id_of_key(tracked) for tracked in found]

@@ -10,8 +10,8 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 
-from kproxy.virtual import transaction_rows
 from kproxy.virtual.state import Keys
+from kproxy.virtual.transaction_rows import OPEN_FIRSTS
 from kproxy.virtual.types import PartitionKey
 
 PARTITIONS_MAX = 1000
@@ -76,8 +76,8 @@ class OpenFirsts:
         return -1
 
     def _looked_for(self, key: PartitionKey, start: int, end: int | None, firsts: Keys) -> int:
-        low, high = transaction_rows.open_first_range(key, start)
+        low, high = OPEN_FIRSTS.since(key, start)
         if end is not None:
-            high = transaction_rows.open_first_key(key, end)
+            high = OPEN_FIRSTS.key(key, end)
         found = next(firsts.between(low, high, bounded=end is not None), None)
-        return -1 if found is None else transaction_rows.first_offset_of(found)
+        return -1 if found is None else OPEN_FIRSTS.parts(found)[1]

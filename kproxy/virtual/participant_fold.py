@@ -21,13 +21,17 @@ from kproxy.virtual.rows import Partition
 from kproxy.virtual.state import Keys, State
 from kproxy.virtual.transaction_commands import Begin, Marker, TransactionCommit
 from kproxy.virtual.transaction_rows import (
+    ABORTED,
+    NO_NUMBER,
+    OPEN_FIRSTS,
+    OPEN_GROUPS,
+    OPEN_TRANSACTIONS,
+    TRANSACTIONAL_PRODUCERS,
+    TRANSACTIONAL_PRODUCERS_DUE,
     Aborted,
     OpenGroup,
     OpenTransaction,
     TransactionalProducer,
-    decode_open,
-    decode_open_group,
-    decode_transactional_producer,
 )
 from kproxy.virtual.types import PartitionKey
 
@@ -60,33 +64,33 @@ class ParticipantFold:
         for key in partitions:
             if state.partition(key) is None:
                 continue
-            open_key = transaction_rows.open_key(key, producer_id)
+            open_key = OPEN_TRANSACTIONS.key(key, producer_id)
             data = state.get(open_key)
-            known_open = None if data is None else decode_open(data)
+            known_open = None if data is None else OPEN_TRANSACTIONS.decode(data)
             if known_open is None or known_open.number < number:
-                state.put(open_key, opened.encode())
+                state.put(open_key, OPEN_TRANSACTIONS.encode(opened))
             elif known_open.number == number and known_open.version < version:
-                state.put(open_key, known_open._replace(version=version).encode())
+                state.put(open_key, OPEN_TRANSACTIONS.encode(known_open._replace(version=version)))
         for group in groups:
-            group_key = transaction_rows.open_group_key(group, producer_id)
+            group_key = OPEN_GROUPS.key(group, producer_id)
             data = state.get(group_key)
-            before = None if data is None else decode_open_group(data)
+            before = None if data is None else OPEN_GROUPS.decode(data)
             if before is None or before.number < number:
                 waiting = 0 if before is None else before.pending  # none, if all was told in order
                 after = OpenGroup(version, epoch, number, waiting, tag)
-                state.put(group_key, after.encode())
+                state.put(group_key, OPEN_GROUPS.encode(after))
             elif before.number == number and before.version < version:
-                state.put(group_key, before._replace(version=version).encode())
+                state.put(group_key, OPEN_GROUPS.encode(before._replace(version=version)))
         return Code.NONE
 
     def _producer(self, producer_id: int) -> TransactionalProducer | None:
-        data = self._state.get(transaction_rows.transactional_producer_key(producer_id))
-        return None if data is None else decode_transactional_producer(data)
+        data = self._state.get(TRANSACTIONAL_PRODUCERS.key(producer_id))
+        return None if data is None else TRANSACTIONAL_PRODUCERS.decode(data)
 
     # -- records
 
     def open_of(self, key: PartitionKey, producer_id: int) -> OpenTransaction | None:
-        return transaction_rows.open_in(self._state.get, key, producer_id)
+        return OPEN_TRANSACTIONS.get(self._state.get, key, producer_id)
 
     def fault(
         self, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader
@@ -115,10 +119,13 @@ class ParticipantFold:
         if opened.first_offset < 0:
             state = self._state
             opened = opened._replace(first_offset=base_offset)
-            state.put(transaction_rows.open_key(key, producer_id), opened.encode())
             state.put(
-                transaction_rows.open_first_key(key, base_offset),
-                transaction_rows.encode_producer_id(producer_id),
+                OPEN_TRANSACTIONS.key(key, producer_id),
+                OPEN_TRANSACTIONS.encode(opened),
+            )
+            state.put(
+                OPEN_FIRSTS.key(key, base_offset),
+                transaction_rows.encode_count(producer_id),
             )
             if row.first_open < 0:
                 row.first_open = base_offset
@@ -151,7 +158,7 @@ class ParticipantFold:
         state, producer_id = self._state, marker.producer_id
         before = self._producer(producer_id)
         if before is None:
-            state.file(transaction_rows.producer_due_key(marker.time_ms, producer_id))
+            state.file(TRANSACTIONAL_PRODUCERS_DUE.key(marker.time_ms, producer_id))
             before = TransactionalProducer(0, -1, 0)
         after = TransactionalProducer(
             max(before.least_epoch, header.producer_epoch),
@@ -159,7 +166,10 @@ class ParticipantFold:
             max(before.used_ms, marker.time_ms),
         )
         if after != before:
-            state.put(transaction_rows.transactional_producer_key(producer_id), after.encode())
+            state.put(
+                TRANSACTIONAL_PRODUCERS.key(producer_id),
+                TRANSACTIONAL_PRODUCERS.encode(after),
+            )
 
     def _end_in_partition(
         self,
@@ -175,11 +185,11 @@ class ParticipantFold:
         opened = self.open_of(key, producer_id)
         if opened is None or opened.number != marker.number:
             return False
-        state.put(transaction_rows.open_key(key, producer_id), None)
+        state.put(OPEN_TRANSACTIONS.key(key, producer_id), None)
         row = state.partition(key)
         if row is None or opened.first_offset < 0:
             return False
-        state.put(transaction_rows.open_first_key(key, opened.first_offset), None)
+        state.put(OPEN_FIRSTS.key(key, opened.first_offset), None)
         self._firsts.ended(key, opened.first_offset)
         offset = row.next_offset
         state.add_batch(key, row, header, place, log_offset, 0)
@@ -188,13 +198,13 @@ class ParticipantFold:
         if not marker.commit:
             row.any_aborted = True
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
-            state.put(transaction_rows.aborted_key(key, offset), aborted.encode())
+            state.put(ABORTED.key(key, offset), ABORTED.encode(aborted))
         producers.fence(state, key, row, producer_id, header.producer_epoch, marker.time_ms)
         return True
 
     def forget_marker(self, key: PartitionKey, offset: int) -> None:
         """Compaction has removed what lay here: of what an abort marker ended, nothing is left."""
-        aborted_key = transaction_rows.aborted_key(key, offset)
+        aborted_key = ABORTED.key(key, offset)
         if self._state.get(aborted_key) is not None:
             self._state.put(aborted_key, None)
 
@@ -204,11 +214,11 @@ class ParticipantFold:
         """Offsets wait for the end of their transaction; codes as of `GroupFold.commit`."""
         asked = TransactionCommit.decode(envelope)
         state, group = self._state, asked.group
-        group_key = transaction_rows.open_group_key(group, asked.producer_id)
-        opened = transaction_rows.open_group_in(state.get, group, asked.producer_id)
+        group_key = OPEN_GROUPS.key(group, asked.producer_id)
+        opened = OPEN_GROUPS.get(state.get, group, asked.producer_id)
         if opened is None or opened.epoch != asked.epoch:
             return Outcome(Code.INVALID_TXN_STATE)
-        if asked.number not in (transaction_rows.NO_NUMBER, opened.number):
+        if asked.number not in (NO_NUMBER, opened.number):
             return Outcome(Code.INVALID_TXN_STATE)  # it was for an earlier one
         fault = self._groups.commit_fault(group, asked.member, asked.generation)
         if fault:
@@ -222,7 +232,7 @@ class ParticipantFold:
             added += self._groups.wait_for_end(log_offset, asked, offset)
         if added:
             opened = opened._replace(pending=opened.pending + added)
-            state.put(group_key, opened.encode())
+            state.put(group_key, OPEN_GROUPS.encode(opened))
             state.count_pending(added)
         self._groups.note_commit(log_offset, group, asked.time_ms)
         return Outcome(Code.NONE, codes=tuple(codes))
@@ -230,8 +240,8 @@ class ParticipantFold:
     def _end_in_group(self, log_offset: int, group: str, marker: Marker) -> int:
         """How many pending offsets are left there."""
         state, producer_id = self._state, marker.producer_id
-        group_key = transaction_rows.open_group_key(group, producer_id)
-        opened = transaction_rows.open_group_in(state.get, group, producer_id)
+        group_key = OPEN_GROUPS.key(group, producer_id)
+        opened = OPEN_GROUPS.get(state.get, group, producer_id)
         if opened is None or opened.number != marker.number:
             return 0
         settled = self._groups.settle(
@@ -243,7 +253,7 @@ class ParticipantFold:
         if left <= 0 or not settled:
             state.put(group_key, None)
             return 0
-        state.put(group_key, opened._replace(pending=left).encode())
+        state.put(group_key, OPEN_GROUPS.encode(opened._replace(pending=left)))
         return left
 
     def forget_producer(self, producer_id: int, used_ms: int) -> Outcome:
@@ -251,5 +261,5 @@ class ParticipantFold:
         known = self._producer(producer_id)
         if known is None or known.used_ms != used_ms:
             return Outcome(Code.INVALID_TXN_STATE)
-        self._state.put(transaction_rows.transactional_producer_key(producer_id), None)
+        self._state.put(TRANSACTIONAL_PRODUCERS.key(producer_id), None)
         return Outcome(Code.NONE)

@@ -18,7 +18,7 @@ from itertools import chain
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import BatchHeader
-from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual import rows
 from kproxy.virtual.producer_rows import (
     BatchMetadata,
     ProducerState,
@@ -34,6 +34,7 @@ from kproxy.virtual.producer_rows import (
 )
 from kproxy.virtual.rows import Partition
 from kproxy.virtual.state import State
+from kproxy.virtual.transaction_rows import OPEN_TRANSACTIONS
 from kproxy.virtual.types import PartitionKey
 
 PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded
@@ -177,7 +178,7 @@ def forget(
         data = state.get(producer_key := rows.producer_key(*key, producer_id))
         if data is None or used_ms_of(data) != used_ms:
             continue
-        if row.first_open >= 0 and state.get(transaction_rows.open_key(key, producer_id)):
+        if row.first_open >= 0 and state.get(OPEN_TRANSACTIONS.key(key, producer_id)):
             continue
         state.put_producer(producer_key, None)
         forgotten += 1
@@ -196,7 +197,7 @@ def _forget_idlest(state: State, key: PartitionKey, row: Partition) -> None:
     if row.first_open >= 0:  # what is open is not forgotten: a retry must be known
         by_use = [
             found for found in by_use
-            if state.get(transaction_rows.open_key(key, producer_id_of(found[1]))) is None
+            if state.get(OPEN_TRANSACTIONS.key(key, producer_id_of(found[1]))) is None
         ]  # fmt: skip
     idle = by_use[:_FORGOTTEN_AT_ONCE]
     for producer_key, _ in idle:

@@ -28,6 +28,12 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.share_commands import is_passed_on
 from kproxy.virtual.state import Kv, State
+from kproxy.virtual.transaction_rows import (
+    ABORTED,
+    TRANSACTIONAL_PRODUCERS,
+    TRANSACTIONAL_PRODUCERS_DUE,
+    TRANSACTIONS,
+)
 from kproxy.virtual.types import PartitionKey
 
 AS_OF_KEY = rows.CHECKPOINT_KEY
@@ -196,11 +202,11 @@ def _due_key(key: bytes, data: bytes) -> bytes | None:
     if RowKind.GROUP.of(key):
         return group_rows.group_due_key(group_rows.decode_group(data).look_ms, rows.name_of(key))
     if RowKind.TRANSACTION.of(key):
-        row = transaction_rows.decode_transaction(data)
-        return transaction_rows.transaction_due_key(row, transaction_rows.id_of_transaction(key))
+        row = TRANSACTIONS.decode(data)
+        return transaction_rows.transaction_due_key(row, TRANSACTIONS.parts(key)[0])
     if RowKind.TRANSACTIONAL_PRODUCER.of(key):
-        used_ms = transaction_rows.decode_transactional_producer(data).used_ms
-        return transaction_rows.producer_due_key(used_ms, transaction_rows.producer_id_of_key(key))
+        used_ms = TRANSACTIONAL_PRODUCERS.decode(data).used_ms
+        return TRANSACTIONAL_PRODUCERS_DUE.key(used_ms, transaction_rows.producer_id_of_key(key))
     return None
 
 
@@ -405,7 +411,7 @@ class Reindex:
         for number, (key, _) in enumerate(self._state.kv.scan(*RowKind.ABORTED.range()), 1):
             partition = rows.partition_of(key)
             if partition != noted and (row := self._state.partition(partition)) is not None:
-                if transaction_rows.marker_offset_of(key) < row.log_start:
+                if ABORTED.parts(key)[1] < row.log_start:
                     note = json.dumps([partition[0].hex(), partition[1]]).encode()
                     # No TRIM leaves a note with a key like that.
                     note_key = rows.trimmed_key(0) + rows.partition_key(*partition)

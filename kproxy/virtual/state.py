@@ -16,6 +16,7 @@ from kproxy.virtual.envelope import COPY_BYTES, Envelope
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import Batch, Committed, Compaction, Partition, Queue, StoredBatch
+from kproxy.virtual.transaction_rows import ABORTED, PENDING_BY_PARTITION, PENDING_COUNT_KEY
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Key = TypeVar("Key")
@@ -307,22 +308,23 @@ class State:
     def pending_offsets(self) -> int:
         """How many offsets wait for the end of a transaction."""
         if self._pending_offsets < 0:
-            data = self.get(transaction_rows.PENDING_COUNT_KEY)
-            self._pending_offsets = (
-                0 if data is None else transaction_rows.decode_pending_count(data)
-            )
+            data = self.get(PENDING_COUNT_KEY)
+            self._pending_offsets = 0 if data is None else transaction_rows.decode_count(data)
         return self._pending_offsets
 
     def any_pending(self, group: str, key: PartitionKey | None = None) -> bool:
         """Whether an offset of a group, or of one partition of it, waits so."""
         if not self.pending_offsets:
             return False
-        return bool(self.some(*transaction_rows.pending_by_partition_range(group, key), 1))
+        found = PENDING_BY_PARTITION.range(group) if key is None else (
+            PENDING_BY_PARTITION.range(group, key)
+        )  # fmt: skip
+        return bool(self.some(*found, 1))
 
     def count_pending(self, change: int) -> None:
         count = self.pending_offsets + change
         self._pending_offsets = count
-        self.put(transaction_rows.PENDING_COUNT_KEY, transaction_rows.encode_pending_count(count))
+        self.put(PENDING_COUNT_KEY, transaction_rows.encode_count(count))
 
     def aborted(
         self, key: PartitionKey, start: int, end: int
@@ -332,9 +334,9 @@ class State:
         For readers between two writes; in the order of markers, as in Kafka's transaction index.
         """
         for found, value in self.kv.walk(*transaction_rows.aborted_range(key, start)):
-            aborted = transaction_rows.decode_aborted(value)
+            aborted = ABORTED.decode(value)
             if aborted.first_offset < end:
-                yield transaction_rows.marker_offset_of(found), aborted
+                yield ABORTED.parts(found)[1], aborted
             if aborted.last_stable >= end:
                 return
 

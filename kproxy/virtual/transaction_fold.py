@@ -28,10 +28,13 @@ from kproxy.virtual.transaction_commands import (
 )
 from kproxy.virtual.transaction_rows import (
     EPOCH_LAST,
+    PARTICIPANTS,
+    RESTORED_KEY,
+    TRANSACTION_NUMBERS,
+    TRANSACTIONS,
     Participant,
     Transaction,
     TransactionState,
-    decode_transaction,
 )
 from kproxy.virtual.types import ShardId
 
@@ -57,8 +60,8 @@ class TransactionFold:
         self._restored_at: int | None = None  # not looked at yet
 
     def _row(self, transactional_id: str) -> Transaction | None:
-        data = self._state.get(transaction_rows.transaction_key(transactional_id))
-        return None if data is None else decode_transaction(data)
+        data = self._state.get(TRANSACTIONS.key(transactional_id))
+        return None if data is None else TRANSACTIONS.decode(data)
 
     def _put(self, transactional_id: str, before: Transaction | None, after: Transaction) -> None:
         due = transaction_rows.transaction_due_key(after, transactional_id)
@@ -67,7 +70,7 @@ class TransactionFold:
             if due_before != due:
                 self._state.put(due_before, None)
         self._state.file(due)
-        self._state.put(transaction_rows.transaction_key(transactional_id), after.encode())
+        self._state.put(TRANSACTIONS.key(transactional_id), TRANSACTIONS.encode(after))
 
     def _new_producer_id(self, log_offset: int) -> int:
         """Unique for ever: no two commands share shard and log offset."""
@@ -79,14 +82,14 @@ class TransactionFold:
         """All that is open is aborted. `_is_lost` says what becomes of producer ids."""
         time_ms = Restored.decode(envelope).time_ms
         self._restored_at = log_offset
-        restored = transaction_rows.encode_restored(log_offset)
-        self._state.put(transaction_rows.RESTORED_KEY, restored)
+        restored = transaction_rows.encode_count(log_offset)
+        self._state.put(RESTORED_KEY, restored)
         start, end = RowKind.TRANSACTION.range()
         while found := self._state.some(start, end, _ROWS_AT_ONCE):
             for key, data in found:
-                row = decode_transaction(data)
+                row = TRANSACTIONS.decode(data)
                 if row.state == _ONGOING:
-                    name = transaction_rows.id_of_transaction(key)
+                    name = TRANSACTIONS.parts(key)[0]
                     self._put(name, row, self._fenced(log_offset, row, time_ms))
             start = found[-1][0] + b"\0"
         return Outcome(Code.NONE, log_offset)
@@ -94,8 +97,8 @@ class TransactionFold:
     def _is_lost(self, row: Transaction) -> bool:
         """Whether more epochs of this producer id may have been given out than are known here."""
         if self._restored_at is None:
-            data = self._state.get(transaction_rows.RESTORED_KEY)
-            self._restored_at = 0 if data is None else transaction_rows.decode_restored(data)
+            data = self._state.get(RESTORED_KEY)
+            self._restored_at = 0 if data is None else transaction_rows.decode_count(data)
         return row.producer_id < self._restored_at * self._shards
 
     # -- who may write
@@ -198,7 +201,7 @@ class TransactionFold:
     def _enlisted(self, asked: Enlist, row: Transaction, number: int, added: int) -> None:
         opened = row.state == _ONGOING
         if not opened:
-            key = transaction_rows.number_key(number)
+            key = TRANSACTION_NUMBERS.key(number)
             self._state.put(key, asked.transactional_id.encode())
         if added or not opened:
             after = row._replace(
@@ -286,7 +289,7 @@ class TransactionFold:
 
     def _end_by_number(self, log_offset: int, asked: End) -> Outcome:
         """Whose it is is in the message. INVALID_TXN_STATE: nobody's, or it is ending."""
-        data = self._state.get(transaction_rows.number_key(asked.number))
+        data = self._state.get(TRANSACTION_NUMBERS.key(asked.number))
         if data is None:
             return Outcome(Code.INVALID_TXN_STATE)
         named = asked._replace(transactional_id=data.decode())
@@ -336,13 +339,13 @@ class TransactionFold:
         if row is None or not row.state.is_ending or row.number != number:
             return Outcome(Code.INVALID_TXN_STATE, 0)
         state = self._state
-        forgotten = self._forgetting.some(*transaction_rows.participants_range(number), NAMED_MAX)
+        forgotten = self._forgetting.some(*PARTICIPANTS.range(number), NAMED_MAX)
         for key, _ in forgotten:
             state.put(key, None)
         left = max(0, row.participants - len(forgotten))
         after = row._replace(participants=left)
         if not left:
-            state.put(transaction_rows.number_key(number), None)
+            state.put(TRANSACTION_NUMBERS.key(number), None)
             commit = row.state == TransactionState.PREPARE_COMMIT
             after = after._replace(state=_COMPLETE[commit], update_ms=time_ms)
         self._put(name, row, after)
@@ -358,5 +361,5 @@ class TransactionFold:
         if row is None or not row.state.is_idle or row.update_ms != used_ms:
             return Outcome(Code.INVALID_TXN_STATE)
         self._state.put(transaction_rows.transaction_due_key(row, name), None)
-        self._state.put(transaction_rows.transaction_key(name), None)
+        self._state.put(TRANSACTIONS.key(name), None)
         return Outcome(Code.NONE)

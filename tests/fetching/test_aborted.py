@@ -17,11 +17,11 @@ from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_
 from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch, read_header
 from kproxy.store.rocks import RocksKv
-from kproxy.virtual import rows, transaction_rows
+from kproxy.virtual import rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.rows import Partition
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_rows import Aborted
+from kproxy.virtual.transaction_rows import ABORTED, Aborted
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.commands import command
@@ -203,9 +203,9 @@ def short_ones(behind_a_long_one: bool) -> dict[bytes, bytes | None]:
     for number in range(MANY):
         first = 1 + 2 * number
         one = Aborted(number, first, 0 if behind_a_long_one else first + 2)
-        found[transaction_rows.aborted_key(KEY, first + 1)] = one.encode()
+        found[ABORTED.key(KEY, first + 1)] = ABORTED.encode(one)
     if behind_a_long_one:
-        found[transaction_rows.aborted_key(KEY, end)] = Aborted(MANY, 0, end + 1).encode()
+        found[ABORTED.key(KEY, end)] = ABORTED.encode(Aborted(MANY, 0, end + 1))
     return found
 
 
@@ -215,7 +215,7 @@ def all_at_once() -> dict[bytes, bytes | None]:
     for number in range(MANY):
         stable = 0 if number < MANY - 1 else 2 * MANY
         one = Aborted(number, MANY - 1 - number, stable)
-        found[transaction_rows.aborted_key(KEY, MANY + number)] = one.encode()
+        found[ABORTED.key(KEY, MANY + number)] = ABORTED.encode(one)
     return found
 
 

@@ -22,6 +22,7 @@ from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
+from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey
 from tests.commands import command
 from tests.shard.test_copier import turns_of
@@ -247,7 +248,7 @@ async def test_a_trimmed_partition_loses_what_was_aborted_before(
             await transactions.send(Trim(*key, log_start, 9).envelope())
             await keeper._sweep()
             found = list(shard.kv.scan(*transaction_rows.aborted_range(key, 0)))
-            assert [transaction_rows.marker_offset_of(key) for key, _ in found] == [
+            assert [ABORTED.parts(key)[1] for key, _ in found] == [
                 offset for offset in range(1, 40, 2) if offset >= log_start
             ]
             assert len(found) == left
@@ -263,12 +264,10 @@ async def test_very_many_are_swept_in_slices(tmp_path: Path) -> None:
         await create(shard, QUEUES[0])
         transactions = Transactions(shard)
         await transactions.whole([key], commit=False)
-        aborted = transaction_rows.Aborted(7, 0, 1).encode()
+        aborted = ABORTED.encode(transaction_rows.Aborted(7, 0, 1))
         for start in range(0, 100_000, 10_000):
             offsets = range(start, start + 10_000)
-            shard.commit(
-                {transaction_rows.aborted_key(key, 10 + offset): aborted for offset in offsets}
-            )
+            shard.commit({ABORTED.key(key, 10 + offset): aborted for offset in offsets})
         await transactions.send(command(Kind.DELETE, QUEUES[0]))
         turns, longest = await turns_of(Housekeeper(shard, config())._sweep)
         assert keys_of(shard, RowKind.ABORTED) == []

@@ -7,7 +7,7 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import decode_partition
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import TransactionCommit
-from kproxy.virtual.transaction_rows import marker_offset_of
+from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey, ShardId
 from tests.fakes import DictKv
 
@@ -69,6 +69,6 @@ def of_the_living(found: dict[bytes, bytes], partitions: dict[bytes, bytes]) -> 
         start = starts.get(key[1:21])
         if start is None:
             return False
-        return key[:1] != b"A" or marker_offset_of(key) >= start
+        return key[:1] != b"A" or ABORTED.parts(key)[1] >= start
 
     return {key: value for key, value in found.items() if is_living(key)}

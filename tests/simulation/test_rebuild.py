@@ -19,7 +19,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.shard.copier import Live, copy_of
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.virtual import group_rows, producer_rows, rows, snapshot, transaction_rows
+from kproxy.virtual import group_rows, producer_rows, rows, snapshot
 from kproxy.virtual import state as state_module
 from kproxy.virtual.carried import ALONE, SEVERAL
 from kproxy.virtual.commands import Compact, ForgetProducers
@@ -32,6 +32,7 @@ from kproxy.virtual.rows import Compaction
 from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.traits import TRAITS
+from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv
@@ -320,7 +321,7 @@ class Simulation:
 
     def is_trimmed(self, state: State, aborted_key: bytes) -> bool:
         row = state.partition(rows.partition_of(aborted_key))
-        return row is not None and transaction_rows.marker_offset_of(aborted_key) < row.log_start
+        return row is not None and ABORTED.parts(aborted_key)[1] < row.log_start
 
     # -- work
 

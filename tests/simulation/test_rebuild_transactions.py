@@ -38,13 +38,14 @@ from kproxy.virtual.snapshot import Reindex
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import EndCause
 from kproxy.virtual.transaction_rows import (
+    OPEN_GROUPS,
+    OPEN_TRANSACTIONS,
+    TRANSACTIONAL_PRODUCERS,
+    TRANSACTIONAL_PRODUCERS_DUE,
+    TRANSACTIONS,
     Participant,
     Transaction,
     TransactionState,
-    decode_open,
-    decode_open_group,
-    decode_transaction,
-    decode_transactional_producer,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
@@ -153,8 +154,8 @@ class WithTransactions(Simulation):
 
     def local(self) -> Envelope | None:
         name = self.rng.choice(LOCAL)
-        data = self.owner.state.get(transaction_rows.transaction_key(name))
-        row = None if data is None else decode_transaction(data)
+        data = self.owner.state.get(TRANSACTIONS.key(name))
+        row = None if data is None else TRANSACTIONS.decode(data)
         dice = self.rng.random()
         if row is None or dice < 0.06:
             expected = (-1, -1) if row is None or dice < 0.03 else (row.producer_id, row.epoch)
@@ -218,7 +219,7 @@ class WithTransactions(Simulation):
             offsets = [OffsetCommit(*key, self.rng.randrange(9), -1, "", False) for key in there]
             commit = TransactionCommit(group, "", -1, producer_id, epoch, offsets, self.now)
             return commit.envelope(NEWEST)
-        opened = [k for k in self.here() if state.get(transaction_rows.open_key(k, producer_id))]
+        opened = [k for k in self.here() if state.get(OPEN_TRANSACTIONS.key(k, producer_id))]
         if not opened:
             return None
         key = self.rng.choice(opened)
@@ -240,12 +241,12 @@ class WithTransactions(Simulation):
         keys = []
         for found, data in state.kv.scan(*RowKind.OPEN_TRANSACTION.range()):
             mine = transaction_rows.producer_id_of_key(found) == producer_id
-            if mine and decode_open(data).number == number:
+            if mine and OPEN_TRANSACTIONS.decode(data).number == number:
                 keys.append(rows.partition_of(found))
         groups = []
         for group in GROUPS:
-            data = state.get(transaction_rows.open_group_key(group, producer_id))
-            if data is not None and decode_open_group(data).number == number:
+            data = state.get(OPEN_GROUPS.key(group, producer_id))
+            if data is not None and OPEN_GROUPS.decode(data).number == number:
                 groups.append(group)
         if not keys and not groups:
             return None
@@ -261,28 +262,28 @@ class WithTransactions(Simulation):
         if self.rng.random() < 0.8:
             return None
         for key, value in self.owner.kv.scan(*RowKind.TRANSACTIONAL_PRODUCER.range()):
-            used_ms = decode_transactional_producer(value).used_ms
+            used_ms = TRANSACTIONAL_PRODUCERS.decode(value).used_ms
             producer_id = transaction_rows.producer_id_of_key(key)
             return ExpireTransaction("", producer_id, used_ms).envelope()
         name = self.rng.choice(LOCAL)
-        data = self.owner.state.get(transaction_rows.transaction_key(name))
+        data = self.owner.state.get(TRANSACTIONS.key(name))
         if data is None:
             return None
-        return ExpireTransaction(name, -1, decode_transaction(data).update_ms).envelope()
+        return ExpireTransaction(name, -1, TRANSACTIONS.decode(data).update_ms).envelope()
 
 
 def index_faults(found: dict[bytes, bytes]) -> Iterator[str]:
     """What the background would not find."""
     for key, value in found.items():
         if RowKind.TRANSACTION.of(key):
-            name = transaction_rows.id_of_transaction(key)
-            if transaction_rows.transaction_due_key(decode_transaction(value), name) not in found:
+            name = TRANSACTIONS.parts(key)[0]
+            if transaction_rows.transaction_due_key(TRANSACTIONS.decode(value), name) not in found:
                 yield f"nobody will look at {name}"
         if RowKind.TRANSACTIONAL_PRODUCER.of(key):
             producer_id = transaction_rows.producer_id_of_key(key)
-            used_ms = decode_transactional_producer(value).used_ms
+            used_ms = TRANSACTIONAL_PRODUCERS.decode(value).used_ms
             filed = [
-                transaction_rows.producer_due_ms(due) <= used_ms
+                TRANSACTIONAL_PRODUCERS_DUE.parts(due)[0] <= used_ms
                 for due in found
                 if RowKind.PRODUCER_DUE.of(due)
                 and transaction_rows.producer_id_of_key(due) == producer_id

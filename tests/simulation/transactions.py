@@ -39,10 +39,14 @@ from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import NAMED_MAX, EndCause
 from kproxy.virtual.transaction_rows import (
     NO_NUMBER,
+    OPEN_GROUPS,
+    OPEN_TRANSACTIONS,
+    PARTICIPANTS,
+    TRANSACTIONAL_PRODUCERS,
+    TRANSACTIONS,
     Participant,
     Transaction,
     TransactionState,
-    decode_transaction,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import DictKv, MemoryShard
@@ -283,8 +287,8 @@ class World:
         log = self.logs[shard]
         if envelope.kind in _ROW_KINDS:
             name = _name_in(envelope) or (outcome.message or "")
-            data = log.kv.get(transaction_rows.transaction_key(name))
-            row = None if data is None else decode_transaction(data)
+            data = log.kv.get(TRANSACTIONS.key(name))
+            row = None if data is None else TRANSACTIONS.decode(data)
             self._history.setdefault(name, []).append(Seen(self.now, row))
         for key in self.queues.values():
             if envelope.kind in _STABLE_KINDS and (part := log.state.partition(key)) is not None:
@@ -319,10 +323,8 @@ class World:
         seen = [one for one in found if one.at <= before]
         if seen:
             return seen[-1].row
-        data = self.logs[shard_of(name, SHARDS)].first_rows.get(
-            transaction_rows.transaction_key(name)
-        )
-        return None if data is None else decode_transaction(data)
+        data = self.logs[shard_of(name, SHARDS)].first_rows.get(TRANSACTIONS.key(name))
+        return None if data is None else TRANSACTIONS.decode(data)
 
     def seen(self, shard: int, key: PartitionKey, start: int = 0) -> list[bytes]:
         """What a reader of committed records gets, by a consumer's own algorithm."""
@@ -431,10 +433,10 @@ class World:
     def _is_open(self, one: Participant, pid: int, epoch: int) -> bool:
         get = self.logs[one.shard].kv.get
         if one.key is not None:
-            data = get(transaction_rows.open_key(one.key, pid))
-            return data is not None and transaction_rows.decode_open(data).epoch == epoch
-        data = get(transaction_rows.open_group_key(one.group, pid))
-        return data is not None and transaction_rows.decode_open_group(data).epoch == epoch
+            data = get(OPEN_TRANSACTIONS.key(one.key, pid))
+            return data is not None and OPEN_TRANSACTIONS.decode(data).epoch == epoch
+        data = get(OPEN_GROUPS.key(one.group, pid))
+        return data is not None and OPEN_GROUPS.decode(data).epoch == epoch
 
     def end(self, name: str, pid: int, epoch: int, version: int, commit: bool) -> Acting:
         row = self.row(name, self._chance(self.conditions.stale))
@@ -464,9 +466,7 @@ class World:
         if row is None or not row.state.is_ending:
             known.set()
             return
-        found = self.logs[shard_of(name, SHARDS)].kv.scan(
-            *transaction_rows.participants_range(row.number)
-        )
+        found = self.logs[shard_of(name, SHARDS)].kv.scan(*PARTICIPANTS.range(row.number))
         members = [transaction_rows.participant_of(key) for key, _ in found]
         markers = []
         for shard, some in itertools.groupby(members, lambda one: one.shard):
@@ -526,7 +526,7 @@ class World:
     def _forget_producers(self) -> None:
         for log in self.logs:
             for key, data in log.kv.scan(*RowKind.TRANSACTIONAL_PRODUCER.range()):
-                used_ms = transaction_rows.decode_transactional_producer(data).used_ms
+                used_ms = TRANSACTIONAL_PRODUCERS.decode(data).used_ms
                 if used_ms < self.now_ms - 3000 * LATE_S:
                     pid = transaction_rows.producer_id_of_key(key)
                     self.append(log.shard, ExpireTransaction("", pid, used_ms).envelope())
@@ -534,7 +534,7 @@ class World:
     def names(self) -> list[str]:
         """All transactional ids there are."""
         found = (log.kv.scan(*RowKind.TRANSACTION.range()) for log in self.logs)
-        return [transaction_rows.id_of_transaction(key) for key, _ in itertools.chain(*found)]
+        return [TRANSACTIONS.parts(key)[0] for key, _ in itertools.chain(*found)]
 
     # -- the end
 

@@ -22,14 +22,13 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.transaction_commands import End, EndCause, TransactionCommit
 from kproxy.virtual.transaction_rows import (
+    OPEN_TRANSACTIONS,
+    TRANSACTIONS,
     Participant,
     Transaction,
     TransactionState,
-    decode_open,
-    open_range,
     producer_id_of_key,
     transaction_due_key,
-    transaction_key,
 )
 from kproxy.virtual.types import PartitionKey
 from tests.simulation.transactions import (
@@ -290,9 +289,11 @@ class Others:
         """An operator's: of what a partition has open."""
         _, key, shard = self._queue()
         log = self.world.logs[shard]
-        found = [pair for pair in log.kv.scan(*open_range(key)) if self._rng.random() < 0.3]
+        found = [
+            pair for pair in log.kv.scan(*OPEN_TRANSACTIONS.range(key)) if self._rng.random() < 0.3
+        ]
         for open_key, data in found:
-            pid, opened = producer_id_of_key(open_key), decode_open(data)
+            pid, opened = producer_id_of_key(open_key), OPEN_TRANSACTIONS.decode(data)
             command = End(
                 "", pid, opened.epoch, 1, False, opened.number, self.world.now_ms, EndCause.OPERATOR
             )
@@ -326,7 +327,9 @@ def _begin(world: World) -> None:
             state=TransactionState.EMPTY,
         )  # fmt: skip
         log = world.logs[shard]
-        log.begin_with({transaction_key(name): row.encode(), transaction_due_key(row, name): b""})
+        log.begin_with(
+            {TRANSACTIONS.key(name): TRANSACTIONS.encode(row), transaction_due_key(row, name): b""}
+        )
     for number in range(_QUEUES):
         name = f"q{number}"
         world.logs[world.shard_of_queue(name)].apply(world.make_queue(name))

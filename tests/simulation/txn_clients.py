@@ -25,7 +25,13 @@ from kproxy.shard.appends import outcomes_of
 from kproxy.virtual import transaction_rows
 from kproxy.virtual.envelope import Kind
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
+from kproxy.virtual.transaction_rows import (
+    OPEN_TRANSACTIONS,
+    TRANSACTIONS,
+    Participant,
+    Transaction,
+    TransactionState,
+)
 from kproxy.virtual.types import QueueId, ShardId
 from kproxy.worker.worker import NextRequestSignal, Request, Worker
 from tests.commands import command
@@ -126,12 +132,12 @@ class TxnClients:
     def row(self, name: str) -> Transaction | None:
         """As all of the log says."""
         folded = self.world.folded[shard_of(name, len(self.world.logs))]
-        data = folded.rows.get(transaction_rows.transaction_key(name))
-        return None if data is None else transaction_rows.decode_transaction(data)
+        data = folded.rows.get(TRANSACTIONS.key(name))
+        return None if data is None else TRANSACTIONS.decode(data)
 
     def open_in(self, key: _Key, name: str, producer_id: int) -> Any:
         folded = self.world.folded[shard_of(name, len(self.world.logs), key[1])]
-        return transaction_rows.open_in(folded.rows.get, key, producer_id)
+        return OPEN_TRANSACTIONS.get(folded.rows.get, key, producer_id)
 
     def queue_id(self, name: str) -> QueueId | None:
         queue = self.world.plain.names.get(name)

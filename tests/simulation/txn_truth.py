@@ -10,6 +10,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.transaction_rows import TRANSACTIONS, TRANSACTIONS_DUE
 from kproxy.virtual.types import PartitionKey
 from tests.simulation.cluster import World
 
@@ -115,8 +116,8 @@ def _check_quiet(shard: Shard) -> None:
         assert row.first_open < 0, f"{key.hex()} is held back"
     assert not shard.state.pending_offsets, "offsets are counted that wait"
     for key, data in shard.kv.scan(*RowKind.TRANSACTION.range()):
-        name = transaction_rows.id_of_transaction(key)
-        found_row = transaction_rows.decode_transaction(data)
+        name = TRANSACTIONS.parts(key)[0]
+        found_row = TRANSACTIONS.decode(data)
         assert found_row.state.is_idle, f"{name} is {found_row.state.name}"
         due = transaction_rows.transaction_due_key(found_row, name)
         assert shard.kv.get(due) is not None, f"{name} is not filed"
@@ -129,11 +130,11 @@ def _check_quiet(shard: Shard) -> None:
 
 
 def _is_due(shard: Shard, key: bytes) -> bool:
-    _, name = transaction_rows.transaction_of_due(key)
-    data = shard.kv.get(transaction_rows.transaction_key(name))
+    _, name = TRANSACTIONS_DUE.parts(key)
+    data = shard.kv.get(TRANSACTIONS.key(name))
     if data is None:
         return False
-    row = transaction_rows.decode_transaction(data)
+    row = TRANSACTIONS.decode(data)
     return transaction_rows.transaction_due_key(row, name) == key
 
 

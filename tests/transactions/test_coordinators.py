@@ -20,10 +20,10 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.transaction_commands import Begin, Complete, End, Enlist, InitProducer
 from kproxy.virtual.transaction_rows import (
+    TRANSACTIONS,
     Participant,
     Transaction,
     TransactionState,
-    decode_transaction,
     tag_of,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -102,8 +102,8 @@ class Cluster:
 
     @property
     def row(self) -> Transaction | None:
-        data = self.shards[HOME].kv.get(transaction_rows.transaction_key(NAME))
-        return None if data is None else decode_transaction(data)
+        data = self.shards[HOME].kv.get(TRANSACTIONS.key(NAME))
+        return None if data is None else TRANSACTIONS.decode(data)
 
     def stable(self, index: int, key: PartitionKey) -> tuple[int, int]:
         """(last stable offset, next offset)."""

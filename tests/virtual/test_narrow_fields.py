@@ -9,6 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from importlib import import_module
+from types import ModuleType
 
 import pytest
 
@@ -25,13 +26,14 @@ from kproxy.virtual import (
     route_commands,
     route_rows,
     rows,
+    schema,
     share_commands,
     share_rows,
     transaction_commands,
     transaction_fold,
-    transaction_rows,
 )
 from kproxy.virtual.envelope import FORM, Kind
+from kproxy.virtual.transaction_rows import EPOCH_MAX
 
 MOST = {"b": 0x7F, "B": 0xFF, "h": 0x7FFF, "H": 0xFFFF, "i": 0x7FFF_FFFF, "I": 0xFFFF_FFFF}
 FEW = 16
@@ -43,7 +45,7 @@ TEXT = TEXT_BYTES_MAX
 INDEX = rows.HIDDEN | rows.HIDDEN - 1
 """Of a partition: `Config.partitions_max` stays below the bit that marks a hidden one."""
 SHARDS = 100_000
-EPOCH = transaction_rows.EPOCH_MAX
+EPOCH = EPOCH_MAX
 VERSION = transaction_commands.SETS_CLOCK
 PLACE = (2048 + 1024) << 20
 """In a segment's file: a full one, and the commit that fills it."""
@@ -145,17 +147,18 @@ LIMITS = {
     "transaction_commands._ENLISTED": [SHARDS, 1 + TEXT],
     "transaction_commands._COMMIT": [WIRE16, WIRE32, WIRE32],
     "transaction_commands._OFFSET": [INDEX, WIRE32, WIRE32],
-    "transaction_rows._TRANSACTION": [
-        FEW, EPOCH, EPOCH, WIRE32, FEW, VERSION, EPOCH, EPOCH, transaction_fold.PARTICIPANTS_MAX,
+    "transaction_rows.Participant": [INDEX],
+    "transaction_rows.TRANSACTIONS": [
+        EPOCH, EPOCH, WIRE32, FEW, VERSION, EPOCH, EPOCH, transaction_fold.PARTICIPANTS_MAX,
     ],
-    "transaction_rows._OPEN": [FEW, VERSION, EPOCH],
-    "transaction_rows._PRODUCER": [FEW, EPOCH],
-    "transaction_rows._ABORTED": [FEW],
-    "transaction_rows._GROUP_OPEN": [FEW, VERSION, EPOCH, ROWS],
-    "transaction_rows._PENDING": [FEW, 1],
-    "transaction_rows._NUMBER_SHARD": [SHARDS],
-    "transaction_rows._PARTITION": [INDEX],
-    "transaction_rows._LENGTH": [TEXT],
+    "transaction_rows.PARTICIPANTS": [SHARDS],
+    "transaction_rows.TRANSACTIONAL_PRODUCERS": [EPOCH],
+    "transaction_rows.OPEN_TRANSACTIONS": [INDEX, VERSION, EPOCH],
+    "transaction_rows.OPEN_FIRSTS": [INDEX],
+    "transaction_rows.ABORTED": [INDEX],
+    "transaction_rows.OPEN_GROUPS": [TEXT, VERSION, EPOCH, ROWS],
+    "transaction_rows.PENDING_OFFSETS": [TEXT, INDEX, 1],
+    "transaction_rows.PENDING_BY_PARTITION": [TEXT, INDEX],
 }  # fmt: skip
 """What may be written into each narrow field, at most, in the order of its format."""
 
@@ -163,7 +166,11 @@ LIMITS = {
 def narrow_fields() -> Iterator[tuple[str, list[int]]]:
     """(where, what each narrow field has room for) of all that is packed in `kproxy.virtual`."""
     for module in pkgutil.iter_modules(virtual.__path__):
-        tree = ast.parse(inspect.getsource(import_module(f"kproxy.virtual.{module.name}")))
+        made = import_module(f"kproxy.virtual.{module.name}")
+        yield from _of_schemas(module.name, made)
+        if made is schema:
+            continue
+        tree = ast.parse(inspect.getsource(made))
         for node in tree.body:
             formats = [
                 call.args[0].value
@@ -181,6 +188,14 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
             found += [(1 << 8 * int(size)) - 1 for size in numbers if int(size) < 8]  # type: ignore[arg-type]
             if found:
                 yield f"{module.name}.{_name(node)}", found
+
+
+def _of_schemas(name: str, module: ModuleType) -> Iterator[tuple[str, list[int]]]:
+    room = MOST | {"P": MOST["I"], "N": MOST["H"]}
+    for variable, value in vars(module).items():
+        if isinstance(value, schema.Keys) and f"{variable} = " in inspect.getsource(module):
+            if found := [room[code] for code in value.codes if code in room]:
+                yield f"{name}.{variable}", found
 
 
 def _name(node: ast.stmt) -> str:

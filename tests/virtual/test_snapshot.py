@@ -10,6 +10,12 @@ from kproxy.virtual.rows import Batch, Committed, Partition
 from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_rows import (
+    ABORTED,
+    PENDING_BY_PARTITION,
+    PENDING_OFFSETS,
+    TRANSACTIONAL_PRODUCERS,
+    TRANSACTIONAL_PRODUCERS_DUE,
+    TRANSACTIONS,
     Aborted,
     PendingOffset,
     Transaction,
@@ -95,22 +101,25 @@ def test_what_was_passed_over_is_not_believed_of_another_partition() -> None:
 
 def test_index_rows_of_transactions_are_made_of_published_ones() -> None:
     transaction = Transaction(7, timeout_ms=10, start_ms=5, update_ms=9)
-    key = transaction_rows.transaction_key("t")
+    key = TRANSACTIONS.key("t")
     for state in TransactionState:
         row = transaction._replace(state=state)
-        made = dict(snapshot.decode(key, row.encode()))
-        assert made == {key: row.encode(), transaction_rows.transaction_due_key(row, "t"): b""}
+        made = dict(snapshot.decode(key, TRANSACTIONS.encode(row)))
+        assert made == {
+            key: TRANSACTIONS.encode(row),
+            transaction_rows.transaction_due_key(row, "t"): b"",
+        }
     assert dict(snapshot.decode(key, None)) == {key: None}
     key, value = (
-        transaction_rows.transactional_producer_key(7),
-        TransactionalProducer(3, 10, 9).encode(),
+        TRANSACTIONAL_PRODUCERS.key(7),
+        TRANSACTIONAL_PRODUCERS.encode(TransactionalProducer(3, 10, 9)),
     )
-    due = transaction_rows.producer_due_key(9, 7)
+    due = TRANSACTIONAL_PRODUCERS_DUE.key(9, 7)
     assert dict(snapshot.decode(key, value)) == {key: value, due: b""}
     assert dict(snapshot.decode(key, None)) == {key: None}
-    key = transaction_rows.pending_key("g", 7, PARTITION)
+    key = PENDING_OFFSETS.key("g", 7, PARTITION)
     value = PendingOffset(False, 1, Committed(5, -1, 9, "")).encode()
-    tracked = transaction_rows.pending_by_partition_key("g", PARTITION, 7)
+    tracked = PENDING_BY_PARTITION.key("g", PARTITION, 7)
     assert dict(snapshot.decode(key, value)) == {key: value, tracked: b""}
     assert dict(snapshot.decode(key, None)) == {key: None, tracked: None}
 
@@ -121,8 +130,8 @@ def test_aborted_transactions_of_trimmed_records_are_swept_after_a_rebuild_too()
     trimmed, whole, gone = ((QueueId(bytes([i]) * 16), i) for i in (1, 2, 3))
     for key in (trimmed, whole, gone):
         for marker_offset in range(0, 3000, 2):
-            aborted = transaction_rows.aborted_key(key, marker_offset)
-            state.put(aborted, Aborted(7, marker_offset, marker_offset).encode())
+            aborted = ABORTED.key(key, marker_offset)
+            state.put(aborted, ABORTED.encode(Aborted(7, marker_offset, marker_offset)))
     for key, log_start in ((trimmed, 5), (whole, 0)):
         row = Partition()
         row.log_start, row.next_offset, row.any_aborted = log_start, 3000, True

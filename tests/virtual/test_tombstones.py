@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kproxy.virtual import open_firsts, transaction_fold, transaction_rows
+from kproxy.virtual import open_firsts, transaction_fold
 from kproxy.virtual.open_firsts import OpenFirsts
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import Complete
-from kproxy.virtual.transaction_rows import Participant, Transaction, TransactionState
+from kproxy.virtual.transaction_rows import OPEN_FIRSTS, Participant, Transaction, TransactionState
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import DictKv
 from tests.virtual.transactional import ID, Shards
@@ -104,7 +104,7 @@ def test_a_fold_that_begins_anew_finds_the_earliest_open_transaction(before: lis
 
 
 def first_key(key: PartitionKey, first: int) -> bytes:
-    return transaction_rows.open_first_key(key, first)
+    return OPEN_FIRSTS.key(key, first)
 
 
 def put(state: State, key: PartitionKey, firsts: list[int]) -> list[int]:

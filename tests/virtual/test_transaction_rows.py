@@ -8,6 +8,17 @@ from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed, Partition
 from kproxy.virtual.transaction_rows import (
+    ABORTED,
+    OPEN_FIRSTS,
+    OPEN_GROUPS,
+    OPEN_TRANSACTIONS,
+    PENDING_BY_PARTITION,
+    PENDING_COUNT_KEY,
+    PENDING_OFFSETS,
+    TRANSACTIONAL_PRODUCERS,
+    TRANSACTIONAL_PRODUCERS_DUE,
+    TRANSACTIONS,
+    TRANSACTIONS_DUE,
     Aborted,
     OpenGroup,
     OpenTransaction,
@@ -33,26 +44,27 @@ OPEN = TRANSACTION._replace(state=TransactionState.ONGOING)
 COMMITTED = Committed(5, -1, 9, "m")
 
 VALUES: list[tuple[bytes, str, Callable[[bytes], object], object]] = [
-    (TRANSACTION.encode(),
+    (TRANSACTIONS.encode(TRANSACTION),
      "01 0000000000000007 0000000000000006 0005 0004 00000003 03 02 0000000000000001"
      "0000000000000009 000000000000000a 000000000000000b 000c 000d 0000000e",
-     transaction_rows.decode_transaction, TRANSACTION),
-    (TransactionalProducer(3, 10, 9).encode(), "01 0003 000000000000000a 0000000000000009",
-     transaction_rows.decode_transactional_producer, TransactionalProducer(3, 10, 9)),
-    (OpenTransaction(2, -1, 3, 10, TAG).encode(),
+     TRANSACTIONS.decode, TRANSACTION),
+    (TRANSACTIONAL_PRODUCERS.encode(TransactionalProducer(3, 10, 9)),
+     "01 0003 000000000000000a 0000000000000009",
+     TRANSACTIONAL_PRODUCERS.decode, TransactionalProducer(3, 10, 9)),
+    (OPEN_TRANSACTIONS.encode(OpenTransaction(2, -1, 3, 10, TAG)),
      "01 02 ffffffffffffffff 0003 000000000000000a 746167206f662074",
-     transaction_rows.decode_open, OpenTransaction(2, -1, 3, 10, TAG)),
-    (Aborted(7, 5, 6).encode(), "01 0000000000000007 0000000000000005 0000000000000006",
-     transaction_rows.decode_aborted, Aborted(7, 5, 6)),
-    (OpenGroup(2, 3, 10, 4, TAG).encode(),
+     OPEN_TRANSACTIONS.decode, OpenTransaction(2, -1, 3, 10, TAG)),
+    (ABORTED.encode(Aborted(7, 5, 6)), "01 0000000000000007 0000000000000005 0000000000000006",
+     ABORTED.decode, Aborted(7, 5, 6)),
+    (OPEN_GROUPS.encode(OpenGroup(2, 3, 10, 4, TAG)),
      "01 02 0003 000000000000000a 00000004 746167206f662074",
-     transaction_rows.decode_open_group, OpenGroup(2, 3, 10, 4, TAG)),
+     OPEN_GROUPS.decode, OpenGroup(2, 3, 10, 4, TAG)),
     (PendingOffset(True, 8, COMMITTED).encode(),
      "01 01 0000000000000008 0000000000000005 ffffffff 0000000000000009 6d",
-     transaction_rows.decode_pending, PendingOffset(True, 8, COMMITTED)),
+     PENDING_OFFSETS.decode, PendingOffset(True, 8, COMMITTED)),
 ]  # fmt: skip
 KEYS: list[tuple[bytes, RowKind, str]] = [
-    (transaction_rows.transaction_key("t"), RowKind.TRANSACTION, "74"),
+    (TRANSACTIONS.key("t"), RowKind.TRANSACTION, "74"),
     (transaction_rows.transaction_due_key(TRANSACTION, "t"), RowKind.TRANSACTION_DUE,
      "0000000000000000 74"),
     (transaction_rows.transaction_due_key(OPEN, "t"), RowKind.TRANSACTION_DUE,
@@ -63,19 +75,19 @@ KEYS: list[tuple[bytes, RowKind, str]] = [
      "000000000000000a 00000002 00" + KEY_HEX),
     (transaction_rows.participant_key(10, Participant(2, group="g")), RowKind.PARTICIPANT,
      "000000000000000a 00000002 01 67"),
-    (transaction_rows.transactional_producer_key(7), RowKind.TRANSACTIONAL_PRODUCER,
+    (TRANSACTIONAL_PRODUCERS.key(7), RowKind.TRANSACTIONAL_PRODUCER,
      "0000000000000007"),
-    (transaction_rows.producer_due_key(9, 7), RowKind.PRODUCER_DUE,
+    (TRANSACTIONAL_PRODUCERS_DUE.key(9, 7), RowKind.PRODUCER_DUE,
      "0000000000000009 0000000000000007"),
-    (transaction_rows.open_key(KEY, 7), RowKind.OPEN_TRANSACTION, KEY_HEX + "0000000000000007"),
-    (transaction_rows.open_first_key(KEY, 5), RowKind.OPEN_FIRST, KEY_HEX + "0000000000000005"),
-    (transaction_rows.aborted_key(KEY, 6), RowKind.ABORTED, KEY_HEX + "0000000000000006"),
-    (transaction_rows.open_group_key("g", 7), RowKind.OPEN_GROUP, "0001 67 0000000000000007"),
-    (transaction_rows.pending_key("g", 7, KEY), RowKind.PENDING_OFFSET,
+    (OPEN_TRANSACTIONS.key(KEY, 7), RowKind.OPEN_TRANSACTION, KEY_HEX + "0000000000000007"),
+    (OPEN_FIRSTS.key(KEY, 5), RowKind.OPEN_FIRST, KEY_HEX + "0000000000000005"),
+    (ABORTED.key(KEY, 6), RowKind.ABORTED, KEY_HEX + "0000000000000006"),
+    (OPEN_GROUPS.key("g", 7), RowKind.OPEN_GROUP, "0001 67 0000000000000007"),
+    (PENDING_OFFSETS.key("g", 7, KEY), RowKind.PENDING_OFFSET,
      "0001 67 0000000000000007" + KEY_HEX),
-    (transaction_rows.pending_by_partition_key("g", KEY, 7), RowKind.PENDING_BY_PARTITION,
+    (PENDING_BY_PARTITION.key("g", KEY, 7), RowKind.PENDING_BY_PARTITION,
      "0001 67" + KEY_HEX + "0000000000000007"),
-    (transaction_rows.PENDING_COUNT_KEY, RowKind.PENDING_COUNT, ""),
+    (PENDING_COUNT_KEY, RowKind.PENDING_COUNT, ""),
 ]  # fmt: skip
 
 
@@ -95,36 +107,36 @@ def test_keys_are_those_on_disk(key: bytes, kind: RowKind, written: str) -> None
 
 
 def test_counts_and_producers_are_those_on_disk() -> None:
-    assert transaction_rows.encode_pending_count(3) == bytes.fromhex("0000000000000003")
-    assert transaction_rows.decode_pending_count(bytes.fromhex("0000000000000003")) == 3
-    assert transaction_rows.encode_producer_id(7) == bytes.fromhex("0000000000000007")
+    assert transaction_rows.encode_count(3) == bytes.fromhex("0000000000000003")
+    assert transaction_rows.decode_count(bytes.fromhex("0000000000000003")) == 3
+    assert transaction_rows.encode_count(7) == bytes.fromhex("0000000000000007")
     assert transaction_rows.tag_of("t") == bytes.fromhex("ca73dcf5e072d4d6")
 
 
 def test_keys_say_what_they_are_of() -> None:
-    named = transaction_rows
-    assert named.id_of_transaction(named.transaction_key("t")) == "t"
-    assert named.transaction_of_due(named.transaction_due_key(IDLE, "t")) == (9, "t")
+    assert TRANSACTIONS.parts(TRANSACTIONS.key("t")) == ("t",)
+    due = transaction_rows.transaction_due_key(IDLE, "t")
+    assert TRANSACTIONS_DUE.parts(due) == (9, "t")
     for participant in (Participant(2, KEY), Participant(2, group="g")):
-        assert named.participant_of(named.participant_key(10, participant)) == participant
-    assert named.producer_id_of_key(named.producer_due_key(9, 7)) == 7
-    assert named.producer_due_ms(named.producer_due_key(9, 7)) == 9
-    assert named.first_offset_of(named.open_first_key(KEY, 5)) == 5
-    assert named.marker_offset_of(named.aborted_key(KEY, 6)) == 6
-    pending = named.pending_key("g", 7, KEY)
-    assert named.producer_and_partition_of_pending(pending) == (7, KEY)
-    tracked = named.pending_by_partition_key("g", KEY, 7)
-    assert named.pending_by_partition_of_pending(pending) == tracked
-    assert named.partition_of_pending(tracked) == KEY
-    assert named.producer_id_of_key(tracked) == 7
+        key = transaction_rows.participant_key(10, participant)
+        assert transaction_rows.participant_of(key) == participant
+    used = TRANSACTIONAL_PRODUCERS_DUE.key(9, 7)
+    assert TRANSACTIONAL_PRODUCERS_DUE.parts(used) == (9, 7)
+    assert OPEN_FIRSTS.parts(OPEN_FIRSTS.key(KEY, 5)) == (KEY, 5)
+    pending = PENDING_OFFSETS.key("g", 7, KEY)
+    assert PENDING_OFFSETS.parts(pending) == ("g", 7, KEY)
+    tracked = PENDING_BY_PARTITION.key("g", KEY, 7)
+    assert transaction_rows.pending_by_partition_of_pending(pending) == tracked
+    assert PENDING_BY_PARTITION.parts(tracked) == ("g", KEY, 7)
+    assert [transaction_rows.producer_id_of_key(key) for key in (used, tracked)] == [7, 7]
 
 
 @pytest.mark.parametrize("index", [0, (1 << 32) - 1])
 def test_all_of_a_queue_lies_in_its_ranges(index: int) -> None:
     of_queue = [
-        transaction_rows.open_key((Q, index), (1 << 63) - 1),
-        transaction_rows.open_first_key((Q, index), (1 << 64) - 1),
-        transaction_rows.aborted_key((Q, index), (1 << 64) - 1),
+        OPEN_TRANSACTIONS.key((Q, index), (1 << 63) - 1),
+        OPEN_FIRSTS.key((Q, index), (1 << 64) - 1),
+        ABORTED.key((Q, index), (1 << 64) - 1),
     ]
     for key, (start, end) in zip(of_queue, transaction_rows.queue_ranges(Q), strict=True):
         assert start <= key < end

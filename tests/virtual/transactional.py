@@ -28,10 +28,12 @@ from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed, Partition
 from kproxy.virtual.transaction_rows import (
     NO_NUMBER,
+    OPEN_GROUPS,
+    PARTICIPANTS,
+    TRANSACTIONS,
     Participant,
     Transaction,
     TransactionState,
-    decode_transaction,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
@@ -75,17 +77,15 @@ class Shards:
     # -- what is there
 
     def row(self, name: str = ID) -> Transaction:
-        data = self.all[shard_of(name, len(self.all))].state.get(
-            transaction_rows.transaction_key(name)
-        )
+        data = self.all[shard_of(name, len(self.all))].state.get(TRANSACTIONS.key(name))
         assert data is not None
-        return decode_transaction(data)
+        return TRANSACTIONS.decode(data)
 
     def put_row(self, row: Transaction, name: str = ID) -> None:
         """As if all of that had happened."""
         shard = self.all[shard_of(name, len(self.all))]
         shard.commit({
-            transaction_rows.transaction_key(name): row.encode(),
+            TRANSACTIONS.key(name): TRANSACTIONS.encode(row),
             transaction_rows.transaction_due_key(row, name): b"",
         })  # fmt: skip
 
@@ -106,7 +106,7 @@ class Shards:
     def listed(self, name: str = ID) -> list[Participant]:
         """Who takes part in the newest transaction of an id, and is not told of its end."""
         shard = self.all[shard_of(name, len(self.all))]
-        found = shard.kv.scan(*transaction_rows.participants_range(self.row(name).number))
+        found = shard.kv.scan(*PARTICIPANTS.range(self.row(name).number))
         return [transaction_rows.participant_of(key) for key, _ in found]
 
     def aborted(self, key: PartitionKey, start: int = 0, end: int = 1 << 40) -> list[Any]:
@@ -127,8 +127,7 @@ class Shards:
             k for k, _ in by_partition
         }
         groups = [
-            transaction_rows.decode_open_group(v).pending
-            for _, v in self.of(RowKind.OPEN_GROUP, shard=shard)
+            OPEN_GROUPS.decode(v).pending for _, v in self.of(RowKind.OPEN_GROUP, shard=shard)
         ]
         assert state.pending_offsets == len(found) == sum(groups)
         return len(found)
@@ -197,10 +196,8 @@ class Shards:
         """`number`: by default that of what is open, as a handler finds it."""
         self.now_ms += 1
         if number is None:
-            data = self.all[shard_of(name, len(self.all))].state.get(
-                transaction_rows.transaction_key(name)
-            )
-            row = None if data is None else decode_transaction(data)
+            data = self.all[shard_of(name, len(self.all))].state.get(TRANSACTIONS.key(name))
+            row = None if data is None else TRANSACTIONS.decode(data)
             opened = row is not None and row.state == TransactionState.ONGOING
             number = row.number if row is not None and opened else NO_NUMBER
         command = End(name, pid, epoch, version, commit, number, self.now_ms, cause)
