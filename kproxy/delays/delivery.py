@@ -11,7 +11,7 @@ from kproxy.protocol.records import bodies, unpacked
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands import Due
-from kproxy.virtual.delay_rows import hidden, waiting_of, waiting_range
+from kproxy.virtual.delay_rows import WAITING_BATCHES, hidden, waiting_range
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.rows import Batch
 from kproxy.virtual.types import PartitionKey
@@ -48,7 +48,7 @@ def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int
     found: list[tuple[int, Batch]] = []
     size, aside = 0, hidden(key)
     for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms, passed)):
-        due_ms, last_offset = waiting_of(row_key)
+        due_ms, last_offset = WAITING_BATCHES.parts(row_key)[1:]
         if due_ms > now_ms:
             break
         batch = shard.state.batch_at(aside, last_offset)

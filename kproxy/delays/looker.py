@@ -26,9 +26,11 @@ from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.virtual import delay_rows
 from kproxy.virtual.commands import Due
+from kproxy.virtual.delay_rows import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
+from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
@@ -47,7 +49,7 @@ _AT_ONCE_BYTES = 32 << 10
 """Of batches in the page cache: they are made in a millisecond."""
 _NEVER_MS = 1 << 64
 _SETTLED = Code.NONE, Code.UNKNOWN_TOPIC_ID
-_AFTER = delay_rows.delay_due_key((1 << 64) - 1, (QueueId(b"\xff" * 16), (1 << 32) - 1))
+_AFTER = DELAYS_DUE.key((1 << 64) - 1, (QueueId(b"\xff" * 16), (1 << 32) - 1))
 
 
 class Queues(Protocol):
@@ -134,17 +136,17 @@ class Looker(DueIndexScanner):
         now_ms, now_s = self._means.clock.now_ms(), anyio.current_time()
         for partition in [one for one, until_s in self._set_aside.items() if until_s <= now_s]:
             del self._set_aside[partition]
-        due, more = self._next_due(delay_rows.delay_due_key(now_ms + 1, _FIRST), _AFTER)
+        due, more = self._next_due(DELAYS_DUE.key(now_ms + 1, _FIRST), _AFTER)
         stale: set[bytes] = set()
         found: list[tuple[bytes, int, Plan]] = []
         size = 0
         for key in due:
-            from_ms, partition = delay_rows.delay_due_of(key)
-            entry = self._shard.kv.get(delay_rows.delay_entry_key(partition))
-            if entry is None or delay_rows.decode_entry(entry) != from_ms:
+            from_ms, partition = DELAYS_DUE.parts(key)
+            entry = self._shard.kv.get(DELAY_ENTRIES.key(partition))
+            if entry is None or decode_count(entry) != from_ms:
                 stale.add(key)
             elif self._shard.state.partition(delay_rows.hidden(partition)) is None:
-                stale |= {key, delay_rows.delay_entry_key(partition)}
+                stale |= {key, DELAY_ENTRIES.key(partition)}
             elif partition in self._set_aside:
                 self._leave(key)
             elif size < READ_BYTES:
@@ -172,7 +174,7 @@ class Looker(DueIndexScanner):
         if bounds.low >= bounds.high or not RowKind.DELAY_DUE.of(bounds.low):
             self.next_ms = None
         elif len(bounds.low) >= len(_AFTER):
-            self.next_ms = delay_rows.delay_due_of(bounds.low[: len(_AFTER)])[0]
+            self.next_ms = DELAYS_DUE.parts(bounds.low[: len(_AFTER)])[0]
         else:
             self.next_ms = 0
 
@@ -183,20 +185,20 @@ class Looker(DueIndexScanner):
         kv = self._shard.kv
         for key, from_ms, planned in found:
             partition = planned.key
-            entry_key = delay_rows.delay_entry_key(partition)
+            entry_key = DELAY_ENTRIES.key(partition)
             entry = kv.get(entry_key)
             changes[key] = None
-            if entry is None or delay_rows.decode_entry(entry) != from_ms:
+            if entry is None or decode_count(entry) != from_ms:
                 continue  # it was filed for something earlier meanwhile
             passed = self._passed_by(partition, from_ms)
             left = next(kv.walk(*delay_rows.waiting_range(partition, from_ms, passed)), None)
             if left is None:
                 changes[entry_key] = None
                 continue
-            next_ms, _ = delay_rows.waiting_of(left[0])
+            next_ms, _ = WAITING_BATCHES.parts(left[0])[1:]
             soonest_ms = min(soonest_ms, next_ms)
-            changes[entry_key] = delay_rows.encode_entry(next_ms)
-            changes[delay_rows.delay_due_key(next_ms, partition)] = b""
+            changes[entry_key] = encode_count(next_ms)
+            changes[DELAYS_DUE.key(next_ms, partition)] = b""
         if changes:
             self._shard.commit(changes)
         return soonest_ms

@@ -3,13 +3,8 @@
 from typing import TypedDict
 
 from kproxy.shard.shard import Shard
-from kproxy.virtual.delay_rows import (
-    decode_entry,
-    delay_entry_key,
-    waiting_in,
-    waiting_of,
-    waiting_range,
-)
+from kproxy.virtual.delay_rows import DELAY_ENTRIES, WAITING_BATCHES, waiting_in, waiting_range
+from kproxy.virtual.schema import decode_count
 from kproxy.virtual.types import PartitionKey
 
 
@@ -26,8 +21,8 @@ def waiting_for(shard: Shard, key: PartitionKey) -> DelayStanding | None:
     waiting = waiting_in(shard.state.get, key)
     if not waiting.batches:
         return None
-    entry = shard.kv.get(delay_entry_key(key))  # before lies what was deleted
-    from_ms = 0 if entry is None else decode_entry(entry)
+    entry = shard.kv.get(DELAY_ENTRIES.key(key))  # before lies what was deleted
+    from_ms = 0 if entry is None else decode_count(entry)
     found = next(shard.kv.walk(*waiting_range(key, from_ms)), None)
-    next_ms = -1 if found is None else waiting_of(found[0])[0]
+    next_ms = -1 if found is None else WAITING_BATCHES.parts(found[0])[1:][0]
     return DelayStanding(partition=key[1], records=waiting.records, next_ms=next_ms)

@@ -8,6 +8,7 @@ from kproxy.loop.steps import Steps, spent
 from kproxy.shard.shard import Shard
 from kproxy.virtual import group_rows, share_rows
 from kproxy.virtual.group_rows import GroupRow
+from kproxy.virtual.share_rows import SHARE_QUEUES
 
 _ROWS_AT_ONCE = 64
 _QUEUES_AT_ONCE = 256
@@ -34,8 +35,8 @@ def restored(group: Group, head: GroupRow, shard: Shard) -> Steps[Group]:
 
 
 def _share_queues(group: ShareGroup, shard: Shard) -> Steps[None]:
-    for rows in lots(shard.kv.scan, *share_rows.share_queues_range(group.id), _QUEUES_AT_ONCE):
+    for rows in lots(shard.kv.scan, *SHARE_QUEUES.range(group.id), _QUEUES_AT_ONCE):
         for key, data in rows:
             partitions = share_rows.decode_initialised(data)
-            group.restore_queue(share_rows.queue_of_share(key), partitions)
+            group.restore_queue(SHARE_QUEUES.parts(key)[1], partitions)
         yield

@@ -22,6 +22,7 @@ from kproxy.virtual.share_commands import (
     ShareAction,
     ShareChange,
 )
+from kproxy.virtual.share_rows import SHARE_QUEUES
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Initialised = tuple[QueueId, int]
@@ -45,20 +46,19 @@ class ShareRemoval:
 
     def _some(self, group: str, start: bytes = b"") -> list[Initialised]:
         """The next queues that a group has share partitions of, from a key on."""
-        first, end = share_rows.share_queues_range(group)
+        first, end = SHARE_QUEUES.range(group)
         found = islice(self._shard.kv.scan(start or first, end), SET_MAX)
         return [
-            (share_rows.queue_of_share(key), share_rows.decode_initialised(data))
-            for key, data in found
+            (SHARE_QUEUES.parts(key)[1], share_rows.decode_initialised(data)) for key, data in found
         ]
 
     async def all_initialised(self, group: str) -> AsyncGenerator[Initialised, None]:
         """All queues that a group has share partitions of. Other tasks run in between."""
-        start, end = share_rows.share_queues_range(group)
+        start, end = SHARE_QUEUES.range(group)
         async with aclosing(scanned(self._shard.kv.scan, start, end)) as lots:
             async for rows in lots:
                 for key, data in rows:
-                    yield share_rows.queue_of_share(key), share_rows.decode_initialised(data)
+                    yield SHARE_QUEUES.parts(key)[1], share_rows.decode_initialised(data)
 
     async def drop_all(self, group: str, version: int, everywhere: bool) -> Code:
         """Drop all share partitions of a group whose version is raised for it.
@@ -76,7 +76,7 @@ class ShareRemoval:
             await pace.step()
             if code := await self._drop_and_forget(group, version, found):
                 return code
-            start = share_rows.share_queue_key(group, found[-1][0])  # what was deleted is behind
+            start = SHARE_QUEUES.key(group, found[-1][0])  # what was deleted is behind
         return Code.NONE
 
     async def _drop_and_forget(self, group: str, version: int, queues: list[Initialised]) -> Code:
@@ -117,7 +117,7 @@ class ShareRemoval:
             if some and await self.forget(group, version, some):
                 return gone  # the group is another by now: next time
             gone += [queue_id for queue_id, _ in some]
-            start = share_rows.share_queue_key(group, found[-1][0]) + b"\0"
+            start = SHARE_QUEUES.key(group, found[-1][0]) + b"\0"
         return gone
 
 

@@ -26,9 +26,9 @@ from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands import ForgetLanded
-from kproxy.virtual.route_rows import decode_landed, decode_route, landed_of, route_of, routes_range
+from kproxy.virtual.route_rows import LANDED, ROUTES, decode_route
 from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_rows import source_of_forwarded
+from kproxy.virtual.share_rows import FORWARDED
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _FOLLOW_S = 0.25
@@ -77,8 +77,8 @@ class _ShardRoutes:
             if not self._serves:
                 return
             for key, data in found:
-                if self._has_something(route_of(key), data):
-                    self._begin(route_of(key))
+                if self._has_something(ROUTES.parts(key), data):
+                    self._begin(ROUTES.parts(key))
         self._changed()
 
     def _has_something(self, key: RouteKey, data: bytes) -> bool:
@@ -112,8 +112,8 @@ class _ShardRoutes:
             await pace.rest()
 
     def _look_at(self, source: PartitionKey) -> None:
-        for key, _ in self._shard.state.kv.walk(*routes_range(source)):
-            self._begin(route_of(key))
+        for key, _ in self._shard.state.kv.walk(*ROUTES.range(source)):
+            self._begin(ROUTES.parts(key))
 
     def _begin(self, key: RouteKey) -> None:
         running = self._running.get(key)
@@ -200,9 +200,9 @@ class Passages:
         find, gone = self._shared.catalogue.find_id, []
         async for found in scanned(shard.kv.scan, *RowKind.ROUTE_LANDED.range()):
             for key, data in found:
-                definer, source = landed_of(key)
+                definer, source = LANDED.parts(key)
                 ended = find(source[0]) is None or find(definer) is None
-                if ended and decode_landed(data).used_ms <= before_ms:
+                if ended and LANDED.decode(data).used_ms <= before_ms:
                     gone.append((definer, source))
         for some in slices(gone, _FORGET_MAX):
             if not shard.serving:
@@ -218,7 +218,7 @@ class Passages:
         known, seen = self._gone_ms.pop(shard.shard, {}), dict[bytes, int]()
         async for found in scanned(shard.kv.scan, *RowKind.FORWARDED.range()):
             for key, _ in found:
-                if find(source_of_forwarded(key)) is None and len(seen) < _GONE_MAX:
+                if find(FORWARDED.parts(key)[2][0]) is None and len(seen) < _GONE_MAX:
                     seen[key] = since_ms = known.get(key, now_ms)
                     if since_ms <= now_ms - _FORGET_MS:
                         gone.append(key)

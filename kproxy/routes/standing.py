@@ -9,7 +9,7 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.passages import Passages
 from kproxy.shard.shard import Shard
-from kproxy.virtual.route_rows import Route, decode_route, route_of, routes_range
+from kproxy.virtual.route_rows import ROUTES, Route, decode_route
 from kproxy.virtual.rows import Partition
 from kproxy.virtual.types import PartitionKey
 
@@ -42,8 +42,8 @@ def standing_of(
     row = state.partition(source)
     if row is None or not row.any_routes:
         return
-    for key, data in state.kv.scan(*routes_range(source)):
-        _, definer = route_of(key)
+    for key, data in state.kv.scan(*ROUTES.range(source)):
+        _, definer = ROUTES.parts(key)
         route = decode_route(data)
         landed, end = _from_to(route, row)
         lag = max(0, end - landed)

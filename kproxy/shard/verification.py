@@ -17,6 +17,7 @@ from kproxy.store.frames import FrameReader
 from kproxy.store.rocks import Checkpoint, decode_checkpoint
 from kproxy.store.rows_reader import RowsReader
 from kproxy.virtual import counts, delay_rows, rows
+from kproxy.virtual.delay_rows import DELAY_ENTRIES, WAITING_BATCHES
 from kproxy.virtual.envelope import COPY_BYTES
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch
@@ -155,9 +156,9 @@ class Verification:
         return last
 
     def _check_waiting(self, name: str, key: PartitionKey, batch: Batch, last: int) -> None:
-        if self._rows.get(delay_rows.waiting_key(key, batch.max_time_ms, last)) is None:
+        if self._rows.get(WAITING_BATCHES.key(key, batch.max_time_ms, last)) is None:
             self.faults.append(f"{name}: it waits, and is not found by when it is due")
-        if self._rows.get(delay_rows.delay_entry_key(key)) is None:
+        if self._rows.get(DELAY_ENTRIES.key(key)) is None:
             self.faults.append(f"{name}: it waits, and nobody looks for it")
 
     def _check_bytes(self, name: str, batch: Batch) -> None:

@@ -37,7 +37,7 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.share_commands import DEAD_LETTERS
-from kproxy.virtual.share_rows import Owed, Position
+from kproxy.virtual.share_rows import FORWARD_TARGETS, Owed, Position
 from kproxy.virtual.types import PartitionKey
 
 _LOT = 200  # rows
@@ -117,7 +117,7 @@ class Sender:
         """Count rows that were not counted yet; whether there may be more."""
         rows = list(islice(self._shard.kv.scan(self._count_from, self._end), _LOT))
         for key, data in rows:
-            owed = share_rows.decode_owed(data)
+            owed = share_rows.DEAD_LETTERS.decode(data)
             self._owed[owed.group] = self._owed.get(owed.group, 0) + owed.records
             self._count_from = key + b"\0"
         return len(rows) == _LOT
@@ -133,7 +133,7 @@ class Sender:
         """Read rows that were not read yet; whether there may be more."""
         found = list(islice(self._shard.kv.scan(self._read_from, self._count_from), _LOT))
         for key, data in found:
-            self._take(key, share_rows.decode_owed(data))
+            self._take(key, share_rows.DEAD_LETTERS.decode(data))
             self._read_from = key + b"\0"
         return len(found) == _LOT
 
@@ -141,7 +141,7 @@ class Sender:
         if owed.group in self._blocked:
             self._pass_over(key)
             return
-        stream_key, place = (owed.key, owed.group), share_rows.place_of_owed(key)
+        stream_key, place = (owed.key, owed.group), share_rows.DEAD_LETTERS.parts(key)
         stream = self._streams.get(stream_key)
         if stream is not None and stream.is_passed_over:
             self._pass_over(key)
@@ -159,7 +159,7 @@ class Sender:
 
     def _put_back(self, stream: _Stream) -> None:
         """Let go of the rows of a share partition: they are passed over."""
-        self._pass_over(share_rows.owed_key(*stream.runs[0].place))
+        self._pass_over(share_rows.DEAD_LETTERS.key(*stream.runs[0].place))
         self._held -= len(stream.runs)
         stream.runs.clear()
         stream.read_to = (-1, -1)
@@ -283,7 +283,7 @@ class Sender:
         return Target(found, stream.source[1] % found.partitions)
 
     def _pinned(self, stream: _Stream) -> Target | None:
-        aimed = share_rows.aimed_in(self._shard.state.get, stream.source, stream.group)
+        aimed = FORWARD_TARGETS.get(self._shard.state.get, stream.source, stream.group)
         return None if aimed is None else self._shared.targets.pinned(aimed.target)
 
     async def _drop(self, stream: _Stream) -> bool:
@@ -328,7 +328,7 @@ class Sender:
     async def _aim(self, stream: _Stream, target: Target) -> bool:
         """Say where they go, where that is not known; again where another may still come."""
         key = stream.source, stream.group
-        aimed = share_rows.aimed_in(self._shard.state.get, *key)
+        aimed = FORWARD_TARGETS.get(self._shard.state.get, *key)
         if aimed is not None and aimed.target == target.key and key not in self._aims:
             return True
         aim = AimForward(*key, target.key, -1 if aimed is None else aimed.log_offset)

@@ -20,6 +20,7 @@ from kproxy.store.rocks import Checkpoint
 from kproxy.store.segments import Segments
 from kproxy.virtual import share_rows
 from kproxy.virtual.rows import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
+from kproxy.virtual.share_rows import SHARE_PARTITIONS
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -152,7 +153,7 @@ class SharePartition:
             return True
         if shard.state.partition(self.key) is None:
             return False
-        row = share_rows.share_in(shard.state.get, self.key, self.group)
+        row = SHARE_PARTITIONS.get(shard.state.get, self.key, self.group)
         if row is None or row.epoch != self.epoch or row.since_ms >= 0:
             return False
         self.window.trim(row.start)

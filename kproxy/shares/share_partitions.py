@@ -23,9 +23,8 @@ from kproxy.shares.counting import By
 from kproxy.shares.counting import count as count_runs
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.window import Pending
-from kproxy.virtual import share_rows
 from kproxy.virtual.share_commands import OWED, Cause, ChangeShares, Run, ShareRuns
-from kproxy.virtual.share_rows import CHUNK, TERMINAL
+from kproxy.virtual.share_rows import CHUNK, SHARE_PARTITIONS, TERMINAL
 from kproxy.virtual.share_rows import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -83,7 +82,7 @@ class SharePartitions:
     # -- finding
 
     def row(self, shard: Shard, key: PartitionKey, group: str) -> Row | None:
-        return share_rows.share_in(shard.state.get, key, group)
+        return SHARE_PARTITIONS.get(shard.state.get, key, group)
 
     def find(self, shard: Shard, key: PartitionKey, group: str) -> SharePartition:
         """The share partition. Raises KafkaError: it was not initialised, or not resolved yet."""

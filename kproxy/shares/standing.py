@@ -6,7 +6,13 @@ from typing import TypedDict
 from kproxy.shard.shard import Shard
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.virtual import share_rows
-from kproxy.virtual.share_rows import COUNT_SHIFT, STATE_BITS, TERMINAL, RecordState
+from kproxy.virtual.share_rows import (
+    COUNT_SHIFT,
+    SHARE_PARTITIONS,
+    STATE_BITS,
+    TERMINAL,
+    RecordState,
+)
 from kproxy.virtual.types import PartitionKey
 
 
@@ -29,7 +35,7 @@ def standing(
 ) -> Standing | None:
     """None: there is no such share partition."""
     state = shard.state
-    row, partition = share_rows.share_in(state.get, key, group), state.partition(key)
+    row, partition = SHARE_PARTITIONS.get(state.get, key, group), state.partition(key)
     if row is None or partition is None or row.since_ms >= 0:
         return None
     known = shares.known(key, group)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from kproxy.virtual import rows
-from kproxy.virtual.delay_rows import decode_waiting
+from kproxy.virtual.delay_rows import DELAYS
 from kproxy.virtual.group_rows import decode_group
 from kproxy.virtual.row_kinds import RowKind
 
@@ -88,7 +88,7 @@ def counted(kv: _Rows, step: Callable[[], None] = _nothing) -> Counts:
     counts.partitions = sum(1 for key, _ in of(RowKind.PARTITION) if not rows.is_hidden(key))
     counts.bytes = sum(rows.decode_live_bytes(data) for _, data in of(RowKind.LIVE_BYTES))
     for _, data in of(RowKind.DELAY):
-        counts.waiting += decode_waiting(data).records
+        counts.waiting += DELAYS.decode(data).records
     for _, data in of(RowKind.GROUP):
         counts.groups[decode_group(data).kind] += 1
     return counts

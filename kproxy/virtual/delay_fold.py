@@ -8,15 +8,25 @@ from collections.abc import Iterable, Sequence
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import read_header
-from kproxy.virtual import delay_rows, producers, rows
+from kproxy.virtual import producers, rows
 from kproxy.virtual.delay_commands import Due, Later, Span
-from kproxy.virtual.delay_rows import Waiting, decode_waiting, hidden, shown, waiting_in
+from kproxy.virtual.delay_rows import (
+    DELAY_ENTRIES,
+    DELAYS,
+    DELAYS_DUE,
+    WAITING_BATCHES,
+    Waiting,
+    hidden,
+    shown,
+    waiting_in,
+)
 from kproxy.virtual.envelope import Body, Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.producer_rows import BatchMetadata
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Batch, Partition
+from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -29,16 +39,16 @@ def remove_waiting(state: State, key: PartitionKey, last_offset: int) -> None:
     if batch is not None:
         state.count_dead(batch)
         state.put(rows.batch_key(*key, last_offset), None)
-        state.put(delay_rows.waiting_key(shown(key), batch.max_time_ms, last_offset), None)
+        state.put(WAITING_BATCHES.key(shown(key), batch.max_time_ms, last_offset), None)
 
 
 def file_at(state: State, key: PartitionKey, due_ms: int) -> None:
     """Have a partition looked at by this time, if it is not to be looked at before."""
-    entry_key = delay_rows.delay_entry_key(key)
+    entry_key = DELAY_ENTRIES.key(key)
     entry = state.get(entry_key)
-    if entry is None or due_ms < delay_rows.decode_entry(entry):
-        state.put(entry_key, delay_rows.encode_entry(due_ms))
-        state.file(delay_rows.delay_due_key(due_ms, key))
+    if entry is None or due_ms < decode_count(entry):
+        state.put(entry_key, encode_count(due_ms))
+        state.file(DELAYS_DUE.key(due_ms, key))
 
 
 class DelayFold:
@@ -91,7 +101,7 @@ class DelayFold:
 
     def _put_waiting(self, key: PartitionKey, before: Waiting, waiting: Waiting) -> None:
         self._state.counts.waiting += waiting.records - before.records
-        self._state.put(delay_rows.delay_key(key), waiting.encode())
+        self._state.put(DELAYS.key(key), DELAYS.encode(waiting))
 
     def _not_taken(self, log_offset: int, row: Partition, verdict: Code | BatchMetadata) -> Outcome:
         if self._shared:  # a rebuild does not judge it again
@@ -115,7 +125,7 @@ class DelayFold:
             header = read_header(body, span[0])
             place, due_ms = _part(location, span), header.max_timestamp
             state.add_batch(aside, row, header, place, log_offset, None, number=number)
-            state.put(delay_rows.waiting_key(key, due_ms, row.next_offset - 1), b"")
+            state.put(WAITING_BATCHES.key(key, due_ms, row.next_offset - 1), b"")
             records += header.record_count
             first_ms = min(first_ms, due_ms)
         file_at(state, key, first_ms)
@@ -172,10 +182,10 @@ class DelayFold:
             return
         for index in indexes:
             key = queue_id, index
-            data = self._state.get(delay_rows.delay_key(key))
+            data = self._state.get(DELAYS.key(key))
             if data is not None:
-                self._state.counts.waiting -= decode_waiting(data).records
-                self._state.put(delay_rows.delay_key(key), None)
+                self._state.counts.waiting -= DELAYS.decode(data).records
+                self._state.put(DELAYS.key(key), None)
                 self._state.drop_hidden(hidden(key))
 
 

@@ -10,22 +10,32 @@ time, the first of them when the batch is.
 - A DELAY_DUE row in the index, and the DELAY_ENTRY that says which one is a partition's.
 """
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from kproxy.virtual.forms import later_form
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import HIDDEN
+from kproxy.virtual.schema import Get, Keys, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
-_FORM = 1
-_WAITING = struct.Struct(">c16sIQQ")
-_PARTITION = struct.Struct(">c16sI")
-_DUE = struct.Struct(">cQ16sI")
-_DELAY = struct.Struct(">BQQqq")
 
-Get = Callable[[bytes], bytes | None]
+class Waiting(NamedTuple):
+    """What waits for a partition. `due_ms`: of what came last with the fixed delay `delay_ms`."""
+
+    records: int
+    batches: int
+    delay_ms: int
+    due_ms: int
+
+
+NOTHING = Waiting(0, 0, 0, 0)
+WAITING_BATCHES = Keys(RowKind.WAITING, "PQQ")
+"""By the partition that readers know, time in ms and the hidden partition's last offset."""
+DELAYS = Rows(RowKind.DELAY, "P", Waiting, "QQqq")
+DELAYS_DUE = Keys(RowKind.DELAY_DUE, "QP")
+"""By time in ms and partition, without a value: look at a partition for what is due."""
+DELAY_ENTRIES = Keys(RowKind.DELAY_ENTRY, "P")
+"""The time under which a partition is filed: others of its rows in the index are stale."""
 
 
 def hidden(key: PartitionKey) -> PartitionKey:
@@ -38,85 +48,20 @@ def shown(key: PartitionKey) -> PartitionKey:
     return key[0], key[1] & ~HIDDEN
 
 
-def waiting_key(key: PartitionKey, due_ms: int, last_offset: int) -> bytes:
-    """Without a value. Of a partition that readers know; the offset is the hidden one's."""
-    return _WAITING.pack(RowKind.WAITING.letter, *key, due_ms, last_offset)
-
-
-def waiting_of(key: bytes) -> tuple[int, int]:
-    """(due in ms, last offset) of a key of kind WAITING."""
-    _, _, _, due_ms, last_offset = _WAITING.unpack(key)
-    return due_ms, last_offset
-
-
 def waiting_range(key: PartitionKey, due_ms: int = 0, offset: int = 0) -> tuple[bytes, bytes]:
-    """The keys of all that waits for a partition and is not due before: start and end.
+    """Return the range of all that waits for a partition and is not due before.
 
     `offset`: of what is due just then, what lies before that is left out.
     """
-    end = _PARTITION.pack(RowKind.WAITING.letter, *key) + b"\xff" * 17
-    return waiting_key(key, due_ms, offset), end
-
-
-def delay_due_key(due_ms: int, key: PartitionKey) -> bytes:
-    """Without a value: look at a partition for what is due."""
-    return _DUE.pack(RowKind.DELAY_DUE.letter, due_ms, *key)
-
-
-def delay_due_of(key: bytes) -> tuple[int, PartitionKey]:
-    """(time in ms, partition) of a key of kind DELAY_DUE."""
-    _, due_ms, queue_id, index = _DUE.unpack(key)
-    return due_ms, (QueueId(queue_id), index)
-
-
-def delay_entry_key(key: PartitionKey) -> bytes:
-    """The time under which a partition is filed: others of its rows in the index are stale."""
-    return _PARTITION.pack(RowKind.DELAY_ENTRY.letter, *key)
-
-
-def encode_entry(due_ms: int) -> bytes:
-    return due_ms.to_bytes(8, "big")
-
-
-def decode_entry(data: bytes) -> int:
-    return int.from_bytes(data, "big")
-
-
-def delay_key(key: PartitionKey) -> bytes:
-    return _PARTITION.pack(RowKind.DELAY.letter, *key)
-
-
-class Waiting(NamedTuple):
-    """What waits for a partition. `due_ms`: of what came last with the fixed delay `delay_ms`."""
-
-    records: int
-    batches: int
-    delay_ms: int
-    due_ms: int
-
-    def encode(self) -> bytes:
-        return _DELAY.pack(_FORM, *self)
-
-
-NOTHING = Waiting(0, 0, 0, 0)
+    return WAITING_BATCHES.key(key, due_ms, offset), WAITING_BATCHES.range(key)[1]
 
 
 def waiting_in(get: Get, key: PartitionKey) -> Waiting:
-    """By what gets rows. Raises ValueError for a form of a later kproxy."""
-    data = get(delay_key(key))
-    return NOTHING if data is None else decode_waiting(data)
-
-
-def decode_waiting(data: bytes) -> Waiting:
-    """Raises ValueError for a form of a later kproxy."""
-    form, *values = _DELAY.unpack(data)
-    if form != _FORM:
-        raise later_form("a row of kind Z", form)
-    return Waiting(*values)
+    """Return what waits for a partition. Raises ValueError for a form of a later kproxy."""
+    return DELAYS.get(get, key) or NOTHING
 
 
 def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
-    """Where the rows of a queue lie that is gone, for the sweeper."""
-    for kind in (RowKind.WAITING, RowKind.DELAY_ENTRY):
-        start = kind + queue_id
-        yield start, start + b"\xff" * 21
+    """Yield the ranges of a queue's rows, for a sweep once it is deleted."""
+    for rows in (WAITING_BATCHES, DELAY_ENTRIES):
+        yield rows.of_queue(queue_id)

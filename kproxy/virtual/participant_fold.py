@@ -11,13 +11,14 @@ remembers of a producer, `TransactionalProducer`, keeps a late BEGIN from openin
 
 from kproxy.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
-from kproxy.virtual import producers, rows, transaction_rows
+from kproxy.virtual import producers, rows
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.group_fold import GroupFold
 from kproxy.virtual.open_firsts import OpenFirsts
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Partition
+from kproxy.virtual.schema import encode_count
 from kproxy.virtual.state import Keys, State
 from kproxy.virtual.transaction_commands import Begin, Marker, TransactionCommit
 from kproxy.virtual.transaction_rows import (
@@ -125,7 +126,7 @@ class ParticipantFold:
             )
             state.put(
                 OPEN_FIRSTS.key(key, base_offset),
-                transaction_rows.encode_count(producer_id),
+                encode_count(producer_id),
             )
             if row.first_open < 0:
                 row.first_open = base_offset

@@ -17,10 +17,13 @@ from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.route_commands import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.route_rows import (
+    DEFINITIONS,
     DEFINITIONS_MAX,
     EPOCHS_MAX,
+    LANDED,
     NOTHING_LANDED,
     PARTITION_ROUTES_MAX,
+    ROUTES,
     SOURCE_PARTITIONS_MAX,
     Definition,
     Epoch,
@@ -118,11 +121,11 @@ class RouteFold:
     def _definitions(self, source: str) -> list[Definition]:
         if not self.any_defined:
             return []
-        data = self._state.get(route_rows.definition_key(source))
+        data = self._state.get(DEFINITIONS.key(source))
         return [] if data is None else route_rows.decode_definitions(data)
 
     def _put_definitions(self, source: str, definitions: Sequence[Definition]) -> None:
-        key = route_rows.definition_key(source)
+        key = DEFINITIONS.key(source)
         value = route_rows.encode_definitions(definitions) if definitions else None
         self._any_defined = True
         self._state.put(key, value)
@@ -225,7 +228,7 @@ class RouteFold:
         known: dict[int, dict[QueueId, bytes]] = {}
         for start, end in route_rows.queue_ranges(queue_id):  # at once: there may be thousands
             for key, data in self._state.scan(start, end):
-                (_, index), definer = route_rows.route_of(key)
+                (_, index), definer = ROUTES.parts(key)
                 known.setdefault(index, {})[definer] = data
         for index in indexes:
             source = queue_id, index
@@ -259,7 +262,7 @@ class RouteFold:
             self._state.routed.add(source)
 
     def _put(self, source: PartitionKey, definer: QueueId, route: Route) -> None:
-        self._state.file(route_rows.route_key(source, definer), route.encode())
+        self._state.file(ROUTES.key(source, definer), route.encode())
 
     def cut(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """The outcome's number is where the cut ends. NOT_LEADER_OR_FOLLOWER: it is void."""
@@ -280,13 +283,13 @@ class RouteFold:
             landed=route.cut, cut=through, parts=parts, made=route.made + made,
             epochs=_needed(route.epochs, route.cut),
         )  # fmt: skip
-        key = route_rows.route_key(source, definer)
+        key = ROUTES.key(source, definer)
         self._state.put(key, cut.encode())
         return Outcome(Code.NONE, through)
 
     def _drop(self, source: PartitionKey, definer: QueueId, row: Partition) -> None:
-        self._state.put(route_rows.route_key(source, definer), None)
-        if not self._state.some(*route_rows.routes_range(source), 1):
+        self._state.put(ROUTES.key(source, definer), None)
+        if not self._state.some(*ROUTES.range(source), 1):
             row.any_routes = False
         self._state.put_partition(source, row)
 
@@ -298,9 +301,9 @@ class RouteFold:
         OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
         """
         state, asked = self._state, Ship.decode(envelope)
-        key = route_rows.landed_key(asked.definer, asked.source)
+        key = LANDED.key(asked.definer, asked.source)
         data = state.get(key)
-        landed = NOTHING_LANDED if data is None else route_rows.decode_landed(data)
+        landed = NOTHING_LANDED if data is None else LANDED.decode(data)
         if landed.has(asked.through, asked.part):
             return self._void(log_offset)
         if not self._is_cut(asked):
@@ -308,7 +311,7 @@ class RouteFold:
         if 0 <= asked.after < landed.through < asked.through:
             void, numbers = self._void(log_offset), (landed.through,)
             return void._replace(code=Code.OFFSET_OUT_OF_RANGE, numbers=numbers)
-        state.put(key, landed.with_part(asked.through, asked.part, asked.time_ms).encode())
+        state.put(key, LANDED.encode(landed.with_part(asked.through, asked.part, asked.time_ms)))
         if asked.only:
             return self._ship_to_definer(log_offset, asked, envelope, location)
         made, settled = list[Queue](), list[Queue]()
@@ -404,9 +407,9 @@ class RouteFold:
     def forget_landed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         asked = ForgetLanded.decode(envelope)
         for definer, source in asked.routes:
-            key = route_rows.landed_key(definer, source)
+            key = LANDED.key(definer, source)
             data = self._state.get(key)
-            if data is not None and route_rows.decode_landed(data).used_ms <= asked.time_ms:
+            if data is not None and LANDED.decode(data).used_ms <= asked.time_ms:
                 self._state.put(key, None)
         for key in asked.forwarded:
             if self._state.get(key) is not None:

@@ -9,19 +9,17 @@ route, a queue with a filter the definer of a route from another queue.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kproxy.virtual.forms import later_form
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.schema import Get, Keys, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _FORM = 1
 _ROUTE = struct.Struct(">BQQHQQH")
 _EPOCH = struct.Struct(">QI")
-_ROUTE_KEY = struct.Struct(">16sI16s")
-_LANDED_KEY = struct.Struct(">16s16sI")
-_LANDED = struct.Struct(">BQQq")
 _DEFINITION = struct.Struct(">16sQBI")
 EPOCHS_MAX = 64
 """Of one route; where there are as many, the last one takes the next one's place. AlterConfigs
@@ -33,8 +31,6 @@ SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000
 all."""
 PARTS_MAX = 64
 """Parts of a cut for one shard: a bit each."""
-
-Get = Callable[[bytes], bytes | None]
 
 
 class Epoch(NamedTuple):
@@ -91,32 +87,19 @@ def ends_with(data: bytes, spec: bytes) -> bool:
     return data.endswith(len(spec).to_bytes(4, "big") + spec)
 
 
-def route_key(source: PartitionKey, definer: QueueId) -> bytes:
-    return RowKind.ROUTE + _ROUTE_KEY.pack(*source, definer)
-
-
-def route_of(key: bytes) -> tuple[PartitionKey, QueueId]:
-    """(source partition, definer) of a key of kind ROUTE."""
-    queue_id, index, definer = _ROUTE_KEY.unpack_from(key, 1)
-    return (QueueId(queue_id), index), QueueId(definer)
-
-
-def routes_range(source: PartitionKey) -> tuple[bytes, bytes]:
-    """The keys of all routes out of a partition: start and end."""
-    start = RowKind.ROUTE + source[0] + source[1].to_bytes(4, "big")
-    return start, start + b"\xff" * 17
+ROUTES = Keys(RowKind.ROUTE, "PU")
+"""By source partition and definer."""
 
 
 def route_in(get: Get, source: PartitionKey, definer: QueueId) -> Route | None:
-    """The route, by what gets rows."""
-    data = get(route_key(source, definer))
+    """Return a route. Raises ValueError for a form of a later kproxy."""
+    data = get(ROUTES.key(source, definer))
     return None if data is None else decode_route(data)
 
 
 def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
-    """Where the rows of a queue lie that is gone, for the sweeper."""
-    start = RowKind.ROUTE + queue_id
-    yield start, start + b"\xff" * 21
+    """Yield the range of a queue's routes, for a sweep once it is deleted."""
+    yield ROUTES.of_queue(queue_id)
 
 
 # -- what the source's home shard knows
@@ -134,9 +117,8 @@ class Definition(NamedTuple):
     spec: bytes  # b"": there is none any more
 
 
-def definition_key(source: str) -> bytes:
-    """All definitions of routes from a queue of this name are one row."""
-    return RowKind.ROUTE_DEFINITION + source.encode()
+DEFINITIONS = Keys(RowKind.ROUTE_DEFINITION, "T")
+"""All definitions of routes from a queue of this name are one row."""
 
 
 def encode_definitions(definitions: Sequence[Definition]) -> bytes:
@@ -176,9 +158,6 @@ class Landed(NamedTuple):
     taken: int
     used_ms: int
 
-    def encode(self) -> bytes:
-        return _LANDED.pack(_FORM, *self)
-
     def has(self, through: int, part: int) -> bool:
         """Whether this part of the cut that ends there was taken before."""
         if through != self.through:
@@ -194,19 +173,5 @@ class Landed(NamedTuple):
 NOTHING_LANDED = Landed(0, 0, 0)
 
 
-def decode_landed(data: bytes) -> Landed:
-    """Raises ValueError for a form of a later kproxy."""
-    form, *values = _LANDED.unpack(data)
-    if form != _FORM:
-        raise later_form("a row of kind V", form)
-    return Landed(*values)
-
-
-def landed_key(definer: QueueId, source: PartitionKey) -> bytes:
-    return RowKind.ROUTE_LANDED + _LANDED_KEY.pack(definer, *source)
-
-
-def landed_of(key: bytes) -> tuple[QueueId, PartitionKey]:
-    """(definer, source partition) of a key of kind ROUTE_LANDED."""
-    definer, queue_id, index = _LANDED_KEY.unpack_from(key, 1)
-    return QueueId(definer), (QueueId(queue_id), index)
+LANDED = Rows(RowKind.ROUTE_LANDED, "UP", Landed, "QQq")
+"""By definer and source partition."""

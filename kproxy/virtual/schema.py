@@ -133,6 +133,15 @@ def _keys(letter: bytes, codes: str) -> Callable[..., bytes]:
     return lambda *parts: letter + fields.pack(*parts)
 
 
+def encode_count(count: int) -> bytes:
+    """Return the value of a row that is one number of 64 bits."""
+    return count.to_bytes(8, "big")
+
+
+def decode_count(data: bytes) -> int:
+    return int.from_bytes(data, "big")
+
+
 def after(prefix: bytes) -> bytes:
     """Return the least key that is greater than all keys with this prefix."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")

@@ -31,8 +31,14 @@ from kproxy.virtual.share_commands import (
 from kproxy.virtual.share_rows import (
     CHUNK,
     COUNT_SHIFT,
+    DEAD_LETTERS,
     EMPTY_CHUNK,
+    FORWARD_TARGETS,
+    FORWARDED,
     NOWHERE,
+    SHARE_PARTITIONS,
+    SHARE_QUEUES,
+    SHARE_STATES,
     STATE_BITS,
     TERMINAL,
     Owed,
@@ -64,7 +70,7 @@ class ShareFold:
         partition = self._state.partition(change.key)
         if partition is None:
             return
-        known = share_rows.share_in(self._state.get, change.key, group)
+        known = SHARE_PARTITIONS.get(self._state.get, change.key, group)
         if change.action == ShareAction.RESOLVE:
             if known is not None and known.epoch == change.epoch and known.since_ms >= 0:
                 start = _start_of(change.start, partition)
@@ -76,8 +82,8 @@ class ShareFold:
         if change.action == ShareAction.DROP:
             if known is not None:
                 self._drop_states(change.key, group, known)
-                self._state.put(share_rows.share_key(change.key, group), None)
-                self._state.put(share_rows.target_key(change.key, group), None)
+                self._state.put(SHARE_PARTITIONS.key(change.key, group), None)
+                self._state.put(FORWARD_TARGETS.key(change.key, group), None)
             return
         if change.action == ShareAction.INITIALISE and known and known.epoch >= asked.since:
             return
@@ -89,7 +95,7 @@ class ShareFold:
         self._state.touched.add(change.key)  # who waits there looks again
 
     def _put(self, key: PartitionKey, group: str, row: SharePartition) -> None:
-        self._state.put(share_rows.share_key(key, group), row.encode())
+        self._state.put(SHARE_PARTITIONS.key(key, group), SHARE_PARTITIONS.encode(row))
 
     def _drop_states(self, key: PartitionKey, group: str, row: SharePartition) -> None:
         _Window(self._state, key, group, row).drop_chunks(row.end // CHUNK + 1)
@@ -108,13 +114,13 @@ class ShareFold:
         owed: list[Owed] = []
         codes = tuple(self._change(group, one, owed) for one in partitions)
         for number, one in enumerate(owed):
-            self._state.file(share_rows.owed_key(log_offset, number), one.encode())
+            self._state.file(DEAD_LETTERS.key(log_offset, number), DEAD_LETTERS.encode(one))
         return Outcome(Code.NONE, log_offset, codes=codes)
 
     def _change(self, group: str, asked: ShareRuns, owed: list[Owed]) -> Code:
         state, key = self._state, asked.key
         partition = state.partition(key)
-        known = share_rows.share_in(state.get, key, group)
+        known = SHARE_PARTITIONS.get(state.get, key, group)
         if partition is None or known is None or known.epoch != asked.epoch or known.since_ms >= 0:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
         window = _Window(state, key, group, known)
@@ -148,7 +154,7 @@ class ShareFold:
             return Outcome(Code.NOT_COORDINATOR)
         for queue_id, partitions in queues:
             value = share_rows.encode_initialised(partitions) if partitions else None
-            self._state.put(share_rows.share_queue_key(group, queue_id), value)
+            self._state.put(SHARE_QUEUES.key(group, queue_id), value)
         return Outcome(Code.NONE)
 
     # -- records that are passed on
@@ -163,11 +169,11 @@ class ShareFold:
         row = state.partition(key)
         if row is None:
             return self._void(log_offset, Outcome(Code.UNKNOWN_TOPIC_ID))
-        taken_key = share_rows.forwarded_key(key, asked.stream, asked.source, asked.group)
+        taken_key = FORWARDED.key(key, asked.stream, asked.source, asked.group)
         data = state.get(taken_key)
-        if data is not None and (taken := share_rows.decode_position(data)) >= asked.first:
+        if data is not None and (taken := FORWARDED.decode(data)) >= asked.first:
             return self._void(log_offset, Outcome(Code.NONE, -1, numbers=tuple(taken)))
-        state.put(taken_key, asked.last.encode())
+        state.put(taken_key, FORWARDED.encode(asked.last))
         header = read_header(asked.batch)
         place = LogLocation(location.segment, location.position, len(asked.batch))
         base_offset = row.next_offset
@@ -183,11 +189,11 @@ class ShareFold:
         source, group, target, after = AimForward.decode(envelope)
         if self._state.partition(source) is None:
             return Outcome(Code.UNKNOWN_TOPIC_ID)
-        known = share_rows.aimed_in(self._state.get, source, group)
+        known = FORWARD_TARGETS.get(self._state.get, source, group)
         if after != (-1 if known is None else known.log_offset):  # one that was late
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         aimed = share_rows.Aimed(target, log_offset)
-        self._state.put(share_rows.target_key(source, group), aimed.encode())
+        self._state.put(FORWARD_TARGETS.key(source, group), FORWARD_TARGETS.encode(aimed))
         return Outcome(Code.NONE)
 
     def _void(self, log_offset: int, outcome: Outcome) -> Outcome:
@@ -197,7 +203,7 @@ class ShareFold:
 
     def settle(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         for place in SettleForward.decode(envelope).places:
-            self._state.put(share_rows.owed_key(*place), None)
+            self._state.put(DEAD_LETTERS.key(*place), None)
         return Outcome(Code.NONE)
 
 
@@ -215,7 +221,7 @@ def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
     Below 0, as in Kafka, where it was reset to what is still to be written.
     """
     partition = state.partition(key)
-    known = share_rows.share_in(state.get, key, group)
+    known = SHARE_PARTITIONS.get(state.get, key, group)
     if partition is None or known is None or known.since_ms >= 0:
         return -1, -1
     start, done = max(known.start, partition.log_start), known.done
@@ -236,7 +242,7 @@ class _Window:
 
     def __init__(self, state: State, key: PartitionKey, group: str, row: SharePartition) -> None:
         self._state = state
-        self._prefix = share_rows.states_prefix(key, group)
+        self._prefix = SHARE_STATES.key(key, group)
         self._row = row
         self._chunks: dict[int, bytearray] = {}
         self._changed: set[int] = set()

@@ -21,6 +21,7 @@ from kproxy.virtual import delay_rows, group_rows, rows, transaction_rows
 from kproxy.virtual.carried import DELAYS, carried
 from kproxy.virtual.commands import Compact, Due, Replace
 from kproxy.virtual.delay_fold import file_at, remove_waiting
+from kproxy.virtual.delay_rows import WAITING_BATCHES
 from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.outcome import LogLocation
@@ -344,7 +345,7 @@ class Reindex:
 
     def _waits(self, key: PartitionKey, header: BatchHeader, last_offset: int) -> None:
         """A batch waits until it is due."""
-        waiting = delay_rows.waiting_key(delay_rows.shown(key), header.max_timestamp, last_offset)
+        waiting = WAITING_BATCHES.key(delay_rows.shown(key), header.max_timestamp, last_offset)
         self._state.put(waiting, b"")
 
     def _void(self, log_offset: int) -> bool:

@@ -14,8 +14,10 @@ from kproxy.virtual import route_rows, rows, transaction_rows
 from kproxy.virtual.counts import Counts
 from kproxy.virtual.envelope import COPY_BYTES, Envelope
 from kproxy.virtual.outcome import LogLocation
+from kproxy.virtual.route_rows import ROUTES
 from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import Batch, Committed, Compaction, Partition, Queue, StoredBatch
+from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.transaction_rows import ABORTED, PENDING_BY_PARTITION, PENDING_COUNT_KEY
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -285,7 +287,7 @@ class State:
         row = self.partition(key)
         if row is None or not row.any_routes:
             return None
-        found = self.kv.walk(*route_rows.routes_range(key))
+        found = self.kv.walk(*ROUTES.range(key))
         return min((route_rows.decode_route(data).landed for _, data in found), default=None)
 
     def compaction(self, key: PartitionKey) -> Compaction:
@@ -309,7 +311,7 @@ class State:
         """How many offsets wait for the end of a transaction."""
         if self._pending_offsets < 0:
             data = self.get(PENDING_COUNT_KEY)
-            self._pending_offsets = 0 if data is None else transaction_rows.decode_count(data)
+            self._pending_offsets = 0 if data is None else decode_count(data)
         return self._pending_offsets
 
     def any_pending(self, group: str, key: PartitionKey | None = None) -> bool:
@@ -324,7 +326,7 @@ class State:
     def count_pending(self, change: int) -> None:
         count = self.pending_offsets + change
         self._pending_offsets = count
-        self.put(PENDING_COUNT_KEY, transaction_rows.encode_count(count))
+        self.put(PENDING_COUNT_KEY, encode_count(count))
 
     def aborted(
         self, key: PartitionKey, start: int, end: int

@@ -13,6 +13,7 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.participant_fold import ParticipantFold
 from kproxy.virtual.restore_commands import Restored
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.state import State
 from kproxy.virtual.transaction_commands import (
     ASKS_ONLY,
@@ -82,7 +83,7 @@ class TransactionFold:
         """All that is open is aborted. `_is_lost` says what becomes of producer ids."""
         time_ms = Restored.decode(envelope).time_ms
         self._restored_at = log_offset
-        restored = transaction_rows.encode_count(log_offset)
+        restored = encode_count(log_offset)
         self._state.put(RESTORED_KEY, restored)
         start, end = RowKind.TRANSACTION.range()
         while found := self._state.some(start, end, _ROWS_AT_ONCE):
@@ -98,7 +99,7 @@ class TransactionFold:
         """Whether more epochs of this producer id may have been given out than are known here."""
         if self._restored_at is None:
             data = self._state.get(RESTORED_KEY)
-            self._restored_at = 0 if data is None else transaction_rows.decode_count(data)
+            self._restored_at = 0 if data is None else decode_count(data)
         return row.producer_id < self._restored_at * self._shards
 
     # -- who may write

@@ -235,12 +235,3 @@ PENDING_COUNT_KEY = RowKind.PENDING_COUNT.letter
 """How many offsets are pending in the shard: where there are none nobody looks for them."""
 RESTORED_KEY = RowKind.RESTORED.letter
 """The log offset at which the log goes on after a restore."""
-
-
-def encode_count(count: int) -> bytes:
-    """Return the value of a row that is one number."""
-    return count.to_bytes(8, "big")
-
-
-def decode_count(data: bytes) -> int:
-    return int.from_bytes(data, "big")

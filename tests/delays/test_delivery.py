@@ -14,7 +14,7 @@ from kproxy.protocol.batch import CODECS
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of
 from kproxy.protocol.records import INSPECTED_BYTES_MAX, unpacked
 from kproxy.virtual.commands import CreateQueue
-from kproxy.virtual.delay_rows import waiting_key
+from kproxy.virtual.delay_rows import WAITING_BATCHES
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -130,7 +130,7 @@ async def test_nobody_steps_over_what_has_been_delivered() -> None:
         pass
     assert shard.state.partition(KEY).next_offset == 2 * BATCHES_AT_ONCE + 6
     assert looker.next_ms is None
-    expected = [waiting_key(KEY, 50, n * BATCHES_AT_ONCE) for n in (0, 1, 1, 2)]
+    expected = [WAITING_BATCHES.key(KEY, 50, n * BATCHES_AT_ONCE) for n in (0, 1, 1, 2)]
     assert [start for start in begins if start[:1] == RowKind.WAITING.letter][:4] == expected
 
 

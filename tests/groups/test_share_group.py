@@ -17,11 +17,11 @@ from kproxy.groups.share_offsets import NewStart
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.group_values import AutoOffsetReset, OffsetReset
-from kproxy.virtual import share_rows
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.share_commands import NoteShareQueues, SetShares, ShareAction, ShareChange
+from kproxy.virtual.share_rows import SHARE_PARTITIONS
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import refused_append
@@ -93,7 +93,7 @@ class Stage:
 
     def share(self, name: str, index: int = 0) -> Any:
         key = self.queue(name).queue_id, index
-        return share_rows.share_in(self.shard.state.get, key, "g")
+        return SHARE_PARTITIONS.get(self.shard.state.get, key, "g")
 
     def rows(self, kind: RowKind) -> int:
         return sum(1 for _ in self.shard.kv.scan(*kind.range()))

@@ -27,7 +27,7 @@ from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.group_config_commands import ConfigureGroup
 from kproxy.virtual.route_commands import Ship
-from kproxy.virtual.route_rows import landed_of, route_in, routes_range
+from kproxy.virtual.route_rows import LANDED, ROUTES, route_in
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.security_rows import quota_name
@@ -41,7 +41,7 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import Position, source_of_forwarded
+from kproxy.virtual.share_rows import FORWARDED, Position
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 from tests.harness import until
@@ -450,7 +450,7 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
 
         def known() -> list[bytes]:
             rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
-            return [landed_of(key)[0] for key, _ in rows]
+            return [LANDED.parts(key)[0] for key, _ in rows]
 
         await worker.passages.forget(shard)
         assert sorted(known()) == sorted([entrance.queue_id, other.queue_id])
@@ -473,7 +473,7 @@ async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_so
                 await shard.append([DeleteQueue(one.queue_id).envelope()]).wait()
         await worker.passages.forget(shard)
         rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
-        assert [landed_of(key)[0] for key, _ in rows] == [one.queue_id]
+        assert [LANDED.parts(key)[0] for key, _ in rows] == [one.queue_id]
         assert len(routes_of(worker, source)) == 1
 
 
@@ -528,7 +528,7 @@ async def test_what_was_forwarded_from_sources_that_are_gone_is_forgotten(
 
         def known() -> list[bytes]:
             rows = shard.kv.scan(*RowKind.FORWARDED.range())
-            return [source_of_forwarded(key) for key, _ in rows]
+            return [FORWARDED.parts(key)[2][0] for key, _ in rows]
 
         await worker.passages.forget(shard)
         assert len(known()) == 2  # the source has just gone
@@ -680,4 +680,4 @@ async def configure(
 
 
 def routes_of(worker: Worker, queue: Queue) -> list[Any]:
-    return list(worker.any_shard().state.kv.scan(*routes_range((queue.queue_id, 0))))
+    return list(worker.any_shard().state.kv.scan(*ROUTES.range((queue.queue_id, 0))))

@@ -10,12 +10,13 @@ from kproxy.config import load
 from kproxy.shard.shard import open_local
 from kproxy.shard.verification import Verification
 from kproxy.store import synced
-from kproxy.virtual import counts, delay_rows, rows
+from kproxy.virtual import counts, rows
 from kproxy.virtual.commands import (
     CommitOffsets,
     CreateQueue,
     Trim,
 )
+from kproxy.virtual.delay_rows import DELAY_ENTRIES, WAITING_BATCHES
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.row_kinds import RowKind
@@ -131,11 +132,11 @@ def _live_bytes(found: Rows) -> None:
 
 
 def _not_due(found: Rows) -> None:
-    found[delay_rows.waiting_key(KEY, 1 << 40, 0)] = None
+    found[WAITING_BATCHES.key(KEY, 1 << 40, 0)] = None
 
 
 def _not_filed(found: Rows) -> None:
-    found[delay_rows.delay_entry_key(KEY)] = None
+    found[DELAY_ENTRIES.key(KEY)] = None
 
 
 def _unknown_kind(found: Rows) -> None:

@@ -47,7 +47,7 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import RecordState, state_byte
+from kproxy.virtual.share_rows import FORWARD_TARGETS, RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard, refused_append
 from tests.harness import until
@@ -609,15 +609,15 @@ def test_rows_of_targets_go_with_their_sources(stage: Stage) -> None:
     stage.put(batch(b"0"))
     stage.lose((0, 1))
     stage.play()
-    key = share_rows.target_key(SOURCE, "g")
-    assert share_rows.decode_aimed(stage.shard.kv.rows[key]).target == (id_of(DLQ), 0)
+    key = FORWARD_TARGETS.key(SOURCE, "g")
+    assert FORWARD_TARGETS.decode(stage.shard.kv.rows[key]).target == (id_of(DLQ), 0)
     ranges = list(share_rows.queue_ranges(SOURCE[0]))
     assert sum(start <= key < end for start, end in ranges) == 1
     assert list(islice(stage.shard.kv.scan(*RowKind.FORWARDED.range()), 2))
 
 
 def test_where_they_go_is_said_by_the_owner_and_not_by_one_that_comes_late(stage: Stage) -> None:
-    shard, key = stage.shard, share_rows.target_key(SOURCE, "g")
+    shard, key = stage.shard, FORWARD_TARGETS.key(SOURCE, "g")
 
     def aim(partition: int, after: int, writer: int = 7) -> Code:
         asked = AimForward(SOURCE, "g", (id_of(DLQ), partition), after).envelope()
@@ -631,10 +631,10 @@ def test_where_they_go_is_said_by_the_owner_and_not_by_one_that_comes_late(stage
     assert aim(0, -1) == Code.NONE
     first = len(shard.log) - 1
     assert aim(1, -1) == Code.NOT_LEADER_OR_FOLLOWER  # it was sent before
-    assert share_rows.decode_aimed(shard.kv.rows[key]) == ((id_of(DLQ), 0), first)
+    assert FORWARD_TARGETS.decode(shard.kv.rows[key]) == ((id_of(DLQ), 0), first)
     assert aim(1, first) == Code.NONE
     assert aim(1, first) == Code.NOT_LEADER_OR_FOLLOWER
-    assert share_rows.decode_aimed(shard.kv.rows[key]) == ((id_of(DLQ), 1), first + 2)
+    assert FORWARD_TARGETS.decode(shard.kv.rows[key]) == ((id_of(DLQ), 1), first + 2)
 
 
 def test_one_that_nobody_waits_for_any_more_is_overtaken(stage: Stage) -> None:

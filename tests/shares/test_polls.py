@@ -18,6 +18,7 @@ from kproxy.shares import poll
 from kproxy.shares.sessions import FINAL_EPOCH, PER_CONNECTION_MAX
 from kproxy.virtual import share_rows
 from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
+from kproxy.virtual.share_rows import SHARE_PARTITIONS
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import NextRequestSignal
 from tests.fakes import refused_append
@@ -124,7 +125,7 @@ async def a_queue(records: int = 0, **settings: Any) -> Client:
 
 def row(client: Client) -> share_rows.SharePartition:
     key = (client.worker.catalogue.find("q").queue_id, 0)  # type: ignore[union-attr]
-    found = share_rows.share_in(client.worker.any_shard().state.get, key, GROUP)
+    found = SHARE_PARTITIONS.get(client.worker.any_shard().state.get, key, GROUP)
     assert found is not None
     return found
 

@@ -28,7 +28,6 @@ from kproxy.protocol.records import keyed_records, unpacked
 from kproxy.protocol.varint import read_varlong
 from kproxy.shares.dead_letter_targets import ENABLE
 from kproxy.shares.dead_letters import DeadLetters
-from kproxy.virtual import share_rows
 from kproxy.virtual.commands import AssignPartitions, ChangeShares, Claim, SetShares, Trim
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
@@ -44,7 +43,7 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import RecordState, state_byte
+from kproxy.virtual.share_rows import DEAD_LETTERS, RecordState, state_byte
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.simulation import virtual_time
@@ -331,7 +330,7 @@ class DeadWorld:
             for key, data in self.here.kv.scan(*RowKind.DEAD_LETTER.range()):
                 if key not in self._rows:
                     self._rows.add(key)
-                    one = share_rows.decode_owed(data)
+                    one = DEAD_LETTERS.decode(data)
                     self.owed[one.group, one.key[1]] += range(one.first, one.first + one.records)
         landed, self.landed = self.landed, anyio.Event()
         landed.set()

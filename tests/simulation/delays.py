@@ -24,6 +24,7 @@ from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, cont
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.virtual import delay_rows
 from kproxy.virtual.commands import Claim, CreateQueue, DeleteQueue, Due, Later
+from kproxy.virtual.delay_rows import WAITING_BATCHES
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -178,7 +179,7 @@ class World:
                 assert value not in order, f"{value!r} is seen twice"
                 order.append(value)
         for key, _ in self.truth.kv.scan(*delay_rows.waiting_range(due.key)):
-            due_ms, last_offset = delay_rows.waiting_of(key)
+            due_ms, last_offset = WAITING_BATCHES.parts(key)[1:]
             stored = self.truth.state.batch_at(delay_rows.hidden(due.key), last_offset)
             assert stored is not None
             if due_ms < last_ms:
@@ -238,7 +239,7 @@ class World:
             for queue in self.queues.keys() - self.deleted:
                 key: PartitionKey = (queue, 0)
                 left = [
-                    delay_rows.waiting_of(found)
+                    WAITING_BATCHES.parts(found)[1:]
                     for found, _ in self.truth.kv.scan(*delay_rows.waiting_range(key))
                 ]
                 assert not [1 for due_ms, _ in left if due_ms <= now_ms], f"left before {end}"

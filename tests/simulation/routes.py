@@ -38,7 +38,7 @@ from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.route_fold import FILTER, FROM, FROM_START, TO, UNROUTABLE, spec_of
-from kproxy.virtual.route_rows import decode_route, route_of
+from kproxy.virtual.route_rows import ROUTES, decode_route
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.transaction_rows import tag_of
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -171,7 +171,7 @@ class RouteWorld(DeadWorld):
     def trim_under_way(self) -> None:
         """What a new owner ships again may be gone in part."""
         for key, data in list(self.here.kv.scan(*RowKind.ROUTE.range())):
-            source, route = route_of(key)[0], decode_route(data)
+            source, route = ROUTES.parts(key)[0], decode_route(data)
             if route.landed < route.cut and self.rng.random() < 0.6:
                 self.trim(source, self.rng.randrange(route.landed, route.cut) + 1)
 
@@ -472,7 +472,7 @@ class RouteWorld(DeadWorld):
     def check_routes(self) -> None:
         """All has landed, and what has ended is gone."""
         for key, data in self.here.kv.scan(*RowKind.ROUTE.range()):
-            source, _ = route_of(key)
+            source, _ = ROUTES.parts(key)
             row, route = self.here.state.partition(source), decode_route(data)
             if row is not None:
                 assert route.landed == route.cut == row.last_stable, (source, route)

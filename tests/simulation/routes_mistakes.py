@@ -14,7 +14,7 @@ from kproxy.virtual.commands import Cut, DefineRoute
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.route_fold import RouteFold
-from kproxy.virtual.route_rows import Epoch, Landed, Route
+from kproxy.virtual.route_rows import LANDED, ROUTES, Epoch, Landed, Route
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -22,17 +22,17 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 
 def _one_row_for_each_source_shard(patch: pytest.MonkeyPatch) -> None:
-    key = route_rows.landed_key(QueueId(bytes(16)), (QueueId(bytes(16)), 0))
+    key = LANDED.key(QueueId(bytes(16)), (QueueId(bytes(16)), 0))
     patch.setattr(route_rows, "landed_key", lambda definer, source: key)
 
 
 def _one_row_for_each_source_queue(patch: pytest.MonkeyPatch) -> None:
-    made = route_rows.landed_key
+    made = LANDED.key
     patch.setattr(route_rows, "landed_key", lambda definer, source: made(definer, (source[0], 0)))
 
 
 def _the_route_is_not_in_the_row(patch: pytest.MonkeyPatch) -> None:
-    made = route_rows.landed_key
+    made = LANDED.key
     patch.setattr(route_rows, "landed_key", lambda definer, source: made(source[0], source))
 
 
@@ -161,7 +161,7 @@ def _a_cut_may_begin_anywhere(patch: pytest.MonkeyPatch) -> None:
         asked = Cut.decode(envelope)
         route = route_rows.route_in(self._state.get, source, asked.definer)
         if route is not None and self._state.is_owners(envelope):
-            key = route_rows.route_key(source, asked.definer)
+            key = ROUTES.key(source, asked.definer)
             self._state.put(key, route._replace(cut=asked.after).encode())
         return cut(self, log_offset, envelope, location)
 

@@ -19,7 +19,14 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.share_commands import Cause
 from kproxy.virtual.share_fold import stands
-from kproxy.virtual.share_rows import COUNT_SHIFT, STATE_BITS, RecordState
+from kproxy.virtual.share_rows import (
+    COUNT_SHIFT,
+    DEAD_LETTERS,
+    SHARE_PARTITIONS,
+    STATE_BITS,
+    TERMINAL,
+    RecordState,
+)
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard
 
@@ -71,7 +78,7 @@ class Truth:
         self.counted: Counter[str] = Counter()
 
     def row(self, place: Place) -> share_rows.SharePartition | None:
-        return share_rows.share_in(self.shard.state.get, *place)
+        return SHARE_PARTITIONS.get(self.shard.state.get, *place)
 
     def epoch(self, place: Place) -> int:
         row = self.row(place)
@@ -79,7 +86,7 @@ class Truth:
 
     def places(self) -> list[Place]:
         found = self.shard.kv.scan(*RowKind.SHARE_PARTITION.range())
-        every = [share_rows.share_of(key) for key, _ in found]
+        every = [SHARE_PARTITIONS.parts(key) for key, _ in found]
         return [one for one in every if self.shard.state.partition(one[0]) is not None]
 
     # -- the log
@@ -120,7 +127,7 @@ class Truth:
 
     def _end(self, at: At, byte: int, cause: int) -> None:
         state = RecordState(byte & STATE_BITS)
-        if share_rows.TERMINAL[byte] and at not in self.ended:
+        if TERMINAL[byte] and at not in self.ended:
             self.ended[at] = Ended(state, byte >> COUNT_SHIFT, cause)
 
     def _check_window(self, group: str, row: share_rows.SharePartition) -> None:
@@ -236,7 +243,7 @@ class Truth:
     def _owed_once(self) -> None:
         owed: Counter[tuple[PartitionKey, str, int, int]] = Counter()
         for _, data in self.shard.kv.scan(*RowKind.DEAD_LETTER.range()):
-            one = share_rows.decode_owed(data)
+            one = DEAD_LETTERS.decode(data)
             assert one.group == GROUPS[0]
             for offset in range(one.first, one.first + one.records):
                 owed[one.key, one.group, offset, 0] += 1

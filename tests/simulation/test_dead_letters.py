@@ -12,13 +12,13 @@ from kproxy.shares import dead_letter_batches, dead_letter_sender
 from kproxy.shares.dead_letter_batches import plan
 from kproxy.shares.dead_letter_sender import Sender, _advance, _Stream
 from kproxy.shares.dead_letter_targets import Target
-from kproxy.virtual import share_rows
 from kproxy.virtual.commands import Forward, SettleForward
 from kproxy.virtual.envelope import Envelope
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.share_commands import DEAD_LETTERS
 from kproxy.virtual.share_fold import ShareFold
+from kproxy.virtual.share_rows import FORWARDED
 from tests.simulation import virtual_time
 from tests.simulation.dead_letters import SHARDS, DeadWorld
 from tests.simulation.seeds import named, seeds
@@ -65,9 +65,7 @@ def _positions_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
     def taken(self: Any, log_offset: int, envelope: Envelope, place: LogLocation) -> Outcome:
         asked = Forward.decode(envelope)
-        self._state.put(
-            share_rows.forwarded_key(asked.target, asked.stream, asked.source, asked.group), None
-        )
+        self._state.put(FORWARDED.key(asked.target, asked.stream, asked.source, asked.group), None)
         return forward(self, log_offset, envelope, place)
 
     patch.setattr(ShareFold, "forward", taken)

@@ -7,8 +7,8 @@ import pytest
 
 from kproxy.delays import delays as delays_module
 from kproxy.delays import delivery, looker, splitting
-from kproxy.virtual import delay_fold, delay_rows, producers
-from kproxy.virtual.delay_rows import waiting_range
+from kproxy.virtual import delay_fold, producers
+from kproxy.virtual.delay_rows import DELAY_ENTRIES, waiting_range
 from tests.simulation.delays import World
 from tests.simulation.seeds import named, seeds
 
@@ -83,7 +83,7 @@ def _what_is_left_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _what_is_sooner_is_not_filed(patch: pytest.MonkeyPatch) -> None:
     def file_at(state: Any, key: Any, due_ms: int) -> None:
-        if state.get(delay_rows.delay_entry_key(key)) is None:
+        if state.get(DELAY_ENTRIES.key(key)) is None:
             delay_fold_file(state, key, due_ms)
 
     delay_fold_file = delay_fold.file_at

@@ -13,9 +13,11 @@ from kproxy.shard.copier import Live
 from kproxy.virtual import delay_fold, delay_rows, rows, snapshot
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands import Claim
+from kproxy.virtual.delay_rows import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows import HIDDEN
+from kproxy.virtual.schema import decode_count
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 from tests.simulation.seeds import named, seeds
@@ -76,7 +78,7 @@ class WithDelays(Simulation):
         """What is due of a partition, by an owner who may be late, or early."""
         aside, state = delay_rows.hidden(key), self.owner.state
         found = [
-            delay_rows.waiting_of(found)
+            WAITING_BATCHES.parts(found)[1:]
             for found, _ in state.kv.scan(*delay_rows.waiting_range(key))
         ]
         late_ms = self.rng.choice((0, 0, 0, -40, 4000))
@@ -137,11 +139,11 @@ class WithDelays(Simulation):
         """What waits is in the index, under the time of what is due next, or earlier."""
         found = next(state.kv.scan(*delay_rows.waiting_range(key)), None)
         if found is not None:
-            entry = state.kv.get(delay_rows.delay_entry_key(key))
+            entry = state.kv.get(DELAY_ENTRIES.key(key))
             assert entry is not None
-            filed_ms = delay_rows.decode_entry(entry)
-            assert filed_ms <= delay_rows.waiting_of(found[0])[0]
-            assert state.kv.get(delay_rows.delay_due_key(filed_ms, key)) is not None
+            filed_ms = decode_count(entry)
+            assert filed_ms <= WAITING_BATCHES.parts(found[0])[1:][0]
+            assert state.kv.get(DELAYS_DUE.key(filed_ms, key)) is not None
 
     def rebuild(self) -> None:
         super().rebuild()
@@ -150,7 +152,7 @@ class WithDelays(Simulation):
             key = rows.partition_of(data_key)
             said = delay_rows.waiting_in(state.kv.get, key)
             found = [
-                delay_rows.waiting_of(one)
+                WAITING_BATCHES.parts(one)[1:]
                 for one, _ in state.kv.scan(*delay_rows.waiting_range(key))
             ]
             assert said.batches == len(found)

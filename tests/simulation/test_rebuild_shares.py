@@ -35,11 +35,11 @@ from kproxy.virtual.share_commands import (
 )
 from kproxy.virtual.share_fold import ShareFold
 from kproxy.virtual.share_rows import (
+    DEAD_LETTERS,
+    FORWARD_TARGETS,
+    SHARE_PARTITIONS,
     Position,
     RecordState,
-    aimed_in,
-    place_of_owed,
-    share_in,
     state_byte,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -97,20 +97,20 @@ class WithShares(Simulation):
 
     def share(self, key: PartitionKey) -> Envelope:
         step, group = self.rng.randrange(6), "g"
-        known = share_in(self.owner.state.get, key, group)
+        known = SHARE_PARTITIONS.get(self.owner.state.get, key, group)
         epoch = 0 if known is None else known.epoch
         if step == 0 or not epoch:
             action = ShareAction.INITIALISE if not epoch else self.rng.choice((*ShareAction,))
             change = ShareChange(key, action, max(1, epoch + self.rng.randrange(2)), EARLIEST)
             return SetShares(group, [change], 9).envelope()
         if step == 1:
-            aimed = aimed_in(self.owner.state.get, key, group)
+            aimed = FORWARD_TARGETS.get(self.owner.state.get, key, group)
             after = -1 if aimed is None else aimed.log_offset - (self.rng.random() < 0.2)
             made = AimForward(key, group, self.rng.choice(SOURCES), after).envelope()
             made.writer = self.rng.choice((7, 7, 7, 8))
             return made
         found = self.owner.kv.scan(*RowKind.DEAD_LETTER.range())
-        owed = [place_of_owed(found_key) for found_key, _ in found]
+        owed = [DEAD_LETTERS.parts(found_key) for found_key, _ in found]
         self.seen["owed"] += len(owed)
         if step == 2:
             return SettleForward(self.rng.sample(owed, min(len(owed), 2))).envelope()

@@ -25,7 +25,17 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import NOWHERE, Owed, RecordState, SharePartition, state_byte
+from kproxy.virtual.share_rows import (
+    DEAD_LETTERS,
+    NOWHERE,
+    SHARE_PARTITIONS,
+    SHARE_STATES,
+    STATE_BITS,
+    Owed,
+    RecordState,
+    SharePartition,
+    state_byte,
+)
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.wire import batch
@@ -109,7 +119,7 @@ class Sharing:
     # -- what is there
 
     def row(self, key: PartitionKey | None = None, group: str = GROUP) -> SharePartition | None:
-        return share_rows.share_in(self.shard.state.get, key or self.key, group)
+        return SHARE_PARTITIONS.get(self.shard.state.get, key or self.key, group)
 
     def stands(self) -> tuple[int, int, int]:
         """(start, end, done)."""
@@ -125,11 +135,11 @@ class Sharing:
 
     def states(self, first: int, last: int) -> list[tuple[RecordState, int]]:
         found = share_rows.states(self.shard.state.get, self.key, GROUP, first, last + 1)
-        return [(RecordState(byte & share_rows.STATE_BITS), byte >> 3) for byte in found]
+        return [(RecordState(byte & STATE_BITS), byte >> 3) for byte in found]
 
     def chunks(self, group: str = GROUP) -> list[int]:
         """Which rows of states there are."""
-        prefix = share_rows.states_prefix(self.key, group)
+        prefix = SHARE_STATES.key(self.key, group)
         return [
             int.from_bytes(key[-8:], "big")
             for key in sorted(self.shard.kv.rows)
@@ -138,6 +148,6 @@ class Sharing:
 
     def owed(self) -> dict[tuple[int, int], Owed]:
         return {
-            share_rows.place_of_owed(key): share_rows.decode_owed(value)
+            DEAD_LETTERS.parts(key): DEAD_LETTERS.decode(value)
             for key, value in self.shard.kv.scan(*RowKind.DEAD_LETTER.range())
         }

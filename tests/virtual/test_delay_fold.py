@@ -9,10 +9,19 @@ from kproxy.protocol.batch import read_header, stamped
 from kproxy.virtual import delay_rows, rows
 from kproxy.virtual.commands import Claim, CreateQueue, DeleteQueue, GrowQueue
 from kproxy.virtual.counts import counted
-from kproxy.virtual.delay_rows import NOTHING, Waiting, decode_entry, hidden, waiting_in
+from kproxy.virtual.delay_rows import (
+    DELAY_ENTRIES,
+    DELAYS_DUE,
+    NOTHING,
+    WAITING_BATCHES,
+    Waiting,
+    hidden,
+    waiting_in,
+)
 from kproxy.virtual.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.schema import decode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.virtual.delay_cases import due, later, mixed, waiting
@@ -44,15 +53,15 @@ def seen(shard: MemoryShard) -> int:
 def waits(shard: MemoryShard) -> list[tuple[int, int]]:
     """(due, last offset) of each batch."""
     scan = shard.kv.scan(*delay_rows.waiting_range(KEY))
-    found = [delay_rows.waiting_of(key) for key, _ in scan]
+    found = [WAITING_BATCHES.parts(key)[1:] for key, _ in scan]
     there = [last for _, last in found if shard.state.batch_at(hidden(KEY), last) is not None]
     assert len(there) == len(found) == waiting_in(shard.kv.get, KEY).batches
     return found
 
 
 def entry(shard: MemoryShard) -> int | None:
-    data = shard.kv.get(delay_rows.delay_entry_key(KEY))
-    return None if data is None else decode_entry(data)
+    data = shard.kv.get(DELAY_ENTRIES.key(KEY))
+    return None if data is None else decode_count(data)
 
 
 def is_void(shard: MemoryShard, outcome: Outcome) -> bool:
@@ -137,7 +146,7 @@ def test_a_partition_is_filed_under_what_is_due_first(shard: MemoryShard) -> Non
         shard.apply(later(KEY, waiting(due_ms)))
         assert entry(shard) == filed
         assert (RowKind.DELAY_DUE.byte in shard.state.filed) == (due_ms == filed)
-    assert shard.kv.get(delay_rows.delay_due_key(40, KEY)) == b""
+    assert shard.kv.get(DELAYS_DUE.key(40, KEY)) == b""
 
 
 def test_nothing_is_looked_for_where_nothing_waits(shard: MemoryShard) -> None:

@@ -7,12 +7,12 @@ import pytest
 from kproxy.config import Config
 from kproxy.errors import Code
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.virtual import rows, share_rows
+from kproxy.virtual import rows
 from kproxy.virtual.commands import AimForward, Compact, Forward, SettleForward
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.share_commands import DEAD_LETTERS
-from kproxy.virtual.share_rows import Position
+from kproxy.virtual.share_rows import FORWARD_TARGETS, FORWARDED, Position
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.virtual.sharing import ARCHIVED, OWED, Cause, ShareAction, Sharing, run
 from tests.wire import batch
@@ -77,10 +77,10 @@ def test_a_queue_that_is_gone_takes_nothing() -> None:
     forward(shares, Position(9, 0, 4))
     shares.delete()
     assert forward(shares, Position(9, 0, 5)).code == Code.UNKNOWN_TOPIC_ID
-    taken = share_rows.forwarded_key(shares.key, DEAD_LETTERS, SOURCE, "g")
+    taken = FORWARDED.key(shares.key, DEAD_LETTERS, SOURCE, "g")
     data = shares.shard.state.get(taken)
     assert data is not None
-    assert share_rows.decode_position(data) == Position(9, 0, 4)
+    assert FORWARDED.decode(data) == Position(9, 0, 4)
 
 
 def test_what_is_taken_is_a_batch_like_others() -> None:
@@ -112,7 +112,7 @@ def test_what_is_taken_is_a_batch_like_others() -> None:
 def test_where_dead_letters_go_is_kept_until_the_share_partition_is_dropped() -> None:
     shares = Sharing(records=1)
     shares.start()
-    key = share_rows.target_key(shares.key, "g")
+    key = FORWARD_TARGETS.key(shares.key, "g")
 
     shares.apply(AimForward(shares.key, "g", SOURCE).envelope())
     aimed = shares.shard.state.get(key)
@@ -124,7 +124,7 @@ def test_where_dead_letters_go_is_kept_until_the_share_partition_is_dropped() ->
     assert shares.shard.state.get(key) is None
     gone = (shares.key[0], 1)
     shares.apply(AimForward(gone, "g", SOURCE).envelope())
-    assert shares.shard.state.get(share_rows.target_key(gone, "g")) is None
+    assert shares.shard.state.get(FORWARD_TARGETS.key(gone, "g")) is None
 
 
 def test_what_was_owed_is_settled() -> None:

@@ -26,7 +26,7 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.route_commands import Ship
 from kproxy.virtual.route_fold import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
-from kproxy.virtual.route_rows import DEFINITIONS_MAX, EPOCHS_MAX, Epoch, Route
+from kproxy.virtual.route_rows import DEFINITIONS_MAX, EPOCHS_MAX, LANDED, Epoch, Route
 from kproxy.virtual.rows import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
@@ -714,7 +714,7 @@ def test_what_has_landed_is_forgotten_where_nothing_comes_any_more() -> None:
         shard.apply(ship(key, DEFINER, 1, to(name), time_ms=time_ms))
     shard.apply(ForgetLanded([(DEFINER, source), (DEFINER, other), (DEFINER, (DEFINER, 2))], 5)
                 .envelope())  # fmt: skip
-    left = [route_rows.landed_of(key) for key, _ in shard.kv.scan(b"V", b"W")]
+    left = [LANDED.parts(key) for key, _ in shard.kv.scan(b"V", b"W")]
     assert left == [(DEFINER, other)]
 
 

@@ -7,7 +7,7 @@ from kproxy.loop.steps import at_once
 from kproxy.virtual import share_rows
 from kproxy.virtual.commands import ChangeGroup, ChangeShares, Claim, NoteShareQueues
 from kproxy.virtual.share_commands import ShareRuns
-from kproxy.virtual.share_rows import CHUNK, COUNT_MAX, NOWHERE, Owed, SharePartition
+from kproxy.virtual.share_rows import CHUNK, COUNT_MAX, NOWHERE, SHARE_QUEUES, Owed, SharePartition
 from kproxy.virtual.types import QueueId
 from tests.virtual.sharing import (
     ACKNOWLEDGED,
@@ -496,10 +496,9 @@ def test_queues_are_noted_while_the_group_is_as_it_was() -> None:
     queue, other = shares.key[0], QueueId(b"o" * 16)
 
     def noted() -> dict[bytes, int]:
-        found = shares.shard.kv.scan(*share_rows.share_queues_range(GROUP))
+        found = shares.shard.kv.scan(*SHARE_QUEUES.range(GROUP))
         return {
-            share_rows.queue_of_share(key): share_rows.decode_initialised(value)
-            for key, value in found
+            SHARE_QUEUES.parts(key)[1]: share_rows.decode_initialised(value) for key, value in found
         }
 
     def change(after: int) -> int:

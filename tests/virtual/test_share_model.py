@@ -23,6 +23,9 @@ from kproxy.virtual.share_fold import _Window
 from kproxy.virtual.share_rows import (
     CHUNK,
     COUNT_SHIFT,
+    DEAD_LETTERS,
+    SHARE_PARTITIONS,
+    SHARE_STATES,
     STATE_BITS,
     RecordState,
     SharePartition,
@@ -202,7 +205,7 @@ class Both:
 
     def compare_share(self, key: PartitionKey, group: str) -> set[bytes]:
         """Returns the keys of states that there may be."""
-        row = share_rows.share_in(self.state.get, key, group)
+        row = SHARE_PARTITIONS.get(self.state.get, key, group)
         known = self.model.shares.get((key, group))
         assert (row is None) == (known is None)
         if row is None or known is None:
@@ -221,12 +224,12 @@ class Both:
         if row.start == row.end:
             return set()
         first, last = row.start // CHUNK, (row.end - 1) // CHUNK
-        return {share_rows.states_key(key, group, chunk) for chunk in range(first, last + 1)}
+        return {SHARE_STATES.key(key, group, chunk) for chunk in range(first, last + 1)}
 
     def compare_owed(self) -> None:
         singles = []
         for _, data in self.kv.scan(*RowKind.DEAD_LETTER.range()):
-            one = share_rows.decode_owed(data)
+            one = DEAD_LETTERS.decode(data)
             assert one.cause == Cause.REJECTED
             singles += [
                 (one.key, one.group, one.first + at, one.deliveries) for at in range(one.records)

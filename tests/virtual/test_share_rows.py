@@ -10,7 +10,13 @@ from kproxy.virtual.share_rows import (
     CHUNK,
     COUNT_MAX,
     COUNT_SHIFT,
+    DEAD_LETTERS,
+    FORWARD_TARGETS,
+    FORWARDED,
     NOWHERE,
+    SHARE_PARTITIONS,
+    SHARE_QUEUES,
+    SHARE_STATES,
     STATE_BITS,
     TERMINAL,
     Aimed,
@@ -30,31 +36,31 @@ SHARE = SharePartition(start=5, end=300, done=7, epoch=9, made_ms=11)
 LONG = "g" * 300
 
 VALUES: list[tuple[bytes, str, Callable[[bytes], object], object]] = [
-    (SHARE.encode(),
+    (SHARE_PARTITIONS.encode(SHARE),
      "01 0000000000000005 000000000000012c 00000007 0000000000000009 000000000000000b"
      "ffffffffffffffff",
-     share_rows.decode_share, SHARE),
-    (SHARE._replace(since_ms=6).encode(),
+     SHARE_PARTITIONS.decode, SHARE),
+    (SHARE_PARTITIONS.encode(SHARE._replace(since_ms=6)),
      "01 0000000000000005 000000000000012c 00000007 0000000000000009 000000000000000b"
      "0000000000000006",
-     share_rows.decode_share, SHARE._replace(since_ms=6)),
-    (Owed(KEY, 5, 3, 2, 1, "g").encode(),
+     SHARE_PARTITIONS.decode, SHARE._replace(since_ms=6)),
+    (DEAD_LETTERS.encode(Owed(KEY, 5, 3, 2, 1, "g")),
      "01" + KEY_HEX + "0000000000000005 00000003 02 01 67",
-     share_rows.decode_owed, Owed(KEY, 5, 3, 2, 1, "g")),
-    (Position(9, 2, -1).encode(), "01 0000000000000009 00000002 ffffffffffffffff",
-     share_rows.decode_position, Position(9, 2, -1)),
-    (Aimed(KEY, 9).encode(), "01" + KEY_HEX + "0000000000000009", share_rows.decode_aimed,
-     Aimed(KEY, 9)),
+     DEAD_LETTERS.decode, Owed(KEY, 5, 3, 2, 1, "g")),
+    (FORWARDED.encode(Position(9, 2, -1)), "01 0000000000000009 00000002 ffffffffffffffff",
+     FORWARDED.decode, Position(9, 2, -1)),
+    (FORWARD_TARGETS.encode(Aimed(KEY, 9)), "01" + KEY_HEX + "0000000000000009",
+     FORWARD_TARGETS.decode, Aimed(KEY, 9)),
 ]  # fmt: skip
 KEYS: list[tuple[bytes, RowKind, str]] = [
-    (share_rows.share_key(KEY, "g"), RowKind.SHARE_PARTITION, KEY_HEX + "67"),
-    (share_rows.states_key(KEY, "g", 2), RowKind.SHARE_STATES,
+    (SHARE_PARTITIONS.key(KEY, "g"), RowKind.SHARE_PARTITION, KEY_HEX + "67"),
+    (SHARE_STATES.key(KEY, "g", 2), RowKind.SHARE_STATES,
      KEY_HEX + "0001 67 0000000000000002"),
-    (share_rows.owed_key(9, 2), RowKind.DEAD_LETTER, "0000000000000009 00000002"),
-    (share_rows.forwarded_key(KEY, 1, (OTHER, 2), "g"), RowKind.FORWARDED,
+    (DEAD_LETTERS.key(9, 2), RowKind.DEAD_LETTER, "0000000000000009 00000002"),
+    (FORWARDED.key(KEY, 1, (OTHER, 2), "g"), RowKind.FORWARDED,
      KEY_HEX + "01" + OTHER.hex() + "00000002 67"),
-    (share_rows.target_key(KEY, "g"), RowKind.FORWARD_TARGET, KEY_HEX + "67"),
-    (share_rows.share_queue_key("g", Q), RowKind.SHARE_QUEUE, "0001 67" + KEY_HEX[:32]),
+    (FORWARD_TARGETS.key(KEY, "g"), RowKind.FORWARD_TARGET, KEY_HEX + "67"),
+    (SHARE_QUEUES.key("g", Q), RowKind.SHARE_QUEUE, "0001 67" + KEY_HEX[:32]),
 ]  # fmt: skip
 
 
@@ -97,18 +103,21 @@ def test_a_state_and_a_count_are_one_byte() -> None:
 
 @pytest.mark.parametrize("group", ["g", LONG, "é", "g\0", "\U0010ffff"])
 def test_keys_say_what_they_are_of(group: str) -> None:
-    assert share_rows.share_of(share_rows.share_key(KEY, group)) == (KEY, group)
-    assert share_rows.place_of_owed(share_rows.owed_key(9, 2)) == (9, 2)
-    assert share_rows.queue_of_share(share_rows.share_queue_key(group, Q)) == Q
+    assert SHARE_PARTITIONS.parts(SHARE_PARTITIONS.key(KEY, group)) == (
+        KEY,
+        group,
+    )
+    assert DEAD_LETTERS.parts(DEAD_LETTERS.key(9, 2)) == (9, 2)
+    assert SHARE_QUEUES.parts(SHARE_QUEUES.key(group, Q))[1] == Q
 
 
 def test_of_two_groups_one_of_which_begins_like_the_other_nothing_is_mixed_up() -> None:
-    start, end = share_rows.share_queues_range("g")
+    start, end = SHARE_QUEUES.range("g")
     for queue in (QueueId(bytes(16)), QueueId(b"\xff" * 16)):
-        assert start <= share_rows.share_queue_key("g", queue) < end
+        assert start <= SHARE_QUEUES.key("g", queue) < end
         for other in ("", "gg", "f", "h", "g\0"):
-            assert not start <= share_rows.share_queue_key(other, queue) < end
-    of_states = [share_rows.states_prefix(KEY, group) for group in ("g", "gg", "g\0")]
+            assert not start <= SHARE_QUEUES.key(other, queue) < end
+    of_states = [SHARE_STATES.key(KEY, group) for group in ("g", "gg", "g\0")]
     for prefix in of_states:
         assert [other for other in of_states if other.startswith(prefix)] == [prefix]
 
@@ -117,10 +126,10 @@ def test_of_two_groups_one_of_which_begins_like_the_other_nothing_is_mixed_up() 
 @pytest.mark.parametrize("group", ["", "g", LONG, "\U0010ffff"])
 def test_all_of_a_queue_lies_in_its_ranges(index: int, group: str) -> None:
     of_queue = [
-        share_rows.share_key((Q, index), group),
-        share_rows.states_key((Q, index), group, (1 << 64) - 1),
-        share_rows.forwarded_key((Q, index), 1, (QueueId(b"\xff" * 16), index), group),
-        share_rows.target_key((Q, index), group),
+        SHARE_PARTITIONS.key((Q, index), group),
+        SHARE_STATES.key((Q, index), group, (1 << 64) - 1),
+        FORWARDED.key((Q, index), 1, (QueueId(b"\xff" * 16), index), group),
+        FORWARD_TARGETS.key((Q, index), group),
     ]
     for key, (start, end) in zip(of_queue, share_rows.queue_ranges(Q), strict=True):
         assert start <= key < end
@@ -140,7 +149,7 @@ def test_states_of_a_stretch_are_those_of_its_chunks(start: int, end: int) -> No
     kv = DictKv()
     for chunk in (0, 1, 3):  # nothing is known of the third
         row = every[chunk * CHUNK : (chunk + 1) * CHUNK]
-        kv.rows[share_rows.states_key(KEY, "g", chunk)] = row
+        kv.rows[SHARE_STATES.key(KEY, "g", chunk)] = row
     known = every[: 2 * CHUNK] + bytes(CHUNK) + every[3 * CHUNK :] + bytes(5000)
     found = share_rows.states(kv.get, KEY, "g", start, end)
     assert found == known[start:end]
@@ -148,8 +157,8 @@ def test_states_of_a_stretch_are_those_of_its_chunks(start: int, end: int) -> No
 
 
 def test_a_share_partition_is_found_by_what_gets_rows() -> None:
-    kv = DictKv({share_rows.share_key(KEY, "g"): SHARE.encode()})
-    assert share_rows.share_in(kv.get, KEY, "g") == SHARE
-    assert share_rows.share_in(kv.get, KEY, "h") is None
-    assert share_rows.share_in(kv.get, (Q, 2), "g") is None
+    kv = DictKv({SHARE_PARTITIONS.key(KEY, "g"): SHARE_PARTITIONS.encode(SHARE)})
+    assert SHARE_PARTITIONS.get(kv.get, KEY, "g") == SHARE
+    assert SHARE_PARTITIONS.get(kv.get, KEY, "h") is None
+    assert SHARE_PARTITIONS.get(kv.get, (Q, 2), "g") is None
     assert SHARE.since_ms == NOWHERE

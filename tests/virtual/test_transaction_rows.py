@@ -7,6 +7,7 @@ import pytest
 from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.row_kinds import RowKind
 from kproxy.virtual.rows import Committed, Partition
+from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.transaction_rows import (
     ABORTED,
     OPEN_FIRSTS,
@@ -107,9 +108,9 @@ def test_keys_are_those_on_disk(key: bytes, kind: RowKind, written: str) -> None
 
 
 def test_counts_and_producers_are_those_on_disk() -> None:
-    assert transaction_rows.encode_count(3) == bytes.fromhex("0000000000000003")
-    assert transaction_rows.decode_count(bytes.fromhex("0000000000000003")) == 3
-    assert transaction_rows.encode_count(7) == bytes.fromhex("0000000000000007")
+    assert encode_count(3) == bytes.fromhex("0000000000000003")
+    assert decode_count(bytes.fromhex("0000000000000003")) == 3
+    assert encode_count(7) == bytes.fromhex("0000000000000007")
     assert transaction_rows.tag_of("t") == bytes.fromhex("ca73dcf5e072d4d6")
 
 
